@@ -1,0 +1,53 @@
+"""The errors a user can meet: five kinds, each saying what to do next."""
+
+from __future__ import annotations
+
+
+class SparkWalError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class OptionError(SparkWalError, ValueError):
+    """The request itself is wrong: an option, a path, a schema, a mode.
+
+    Nothing was written. Change what the message names and run again.
+    """
+
+
+class StoreUnavailableError(SparkWalError):
+    """The object store did not do what was asked, after all attempts.
+
+    Nothing was acknowledged. Run again with the same checkpoint once the store
+    answers.
+
+    Args:
+        message: what was tried and what the store said last.
+        maybe_applied: a write among the attempts may have taken effect although
+            no answer came. False when no attempt reached the store.
+    """
+
+    def __init__(self, message: str, *, maybe_applied: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_applied = maybe_applied
+
+
+class FencedError(SparkWalError):
+    """Another writer leads this log now; this one must not write any more.
+
+    Nothing of this microbatch was committed. Stop one of the two writers; a
+    restart with the same checkpoint takes the log over again.
+    """
+
+
+class OutcomeUnknownError(SparkWalError):
+    """A commit was sent and no answer came: it may or may not be durable.
+
+    Restart with the same checkpoint: the log's record of transactions tells
+    whether the microbatch is there, and it is not written twice.
+    """
+
+
+class InvalidLogError(SparkWalError):
+    """The log holds something that its protocol never writes, or lacks
+    something it must hold. The message names the position and the object.
+    """
