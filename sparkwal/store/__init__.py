@@ -1,0 +1,1 @@
+"""Object stores behind one small interface. Knows nothing of the log's protocol."""

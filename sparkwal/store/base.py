@@ -1,0 +1,132 @@
+"""What the protocol asks of an object store, and the failures it can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One listed object: its key and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class NotFound(KeyError):
+    """There is no object at this key."""
+
+
+class Transient(Exception):
+    """A request failed in a way that another attempt may mend.
+
+    The request may have taken effect all the same (a lost reply looks like
+    this too), so whoever retries a conditional write must read back what is
+    there when the retry finds the key taken.
+
+    Args:
+        reason: what happened, for people; never holds a secret.
+        retry_after: seconds the store asked us to wait, or None.
+        unreachable: no connection could be made, so nothing took effect.
+    """
+
+    def __init__(
+        self, reason: str, *, retry_after: float | None = None, unreachable: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after = retry_after
+        self.unreachable = unreachable
+
+
+class Upload(Protocol):
+    """A large object written in parts; it appears whole at `complete` or never."""
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        """Send part `number` (1, 2, …), the object's bytes from `offset` on.
+
+        Parts may come in any order and are sent in the background; blocks while
+        as many as the store was configured for are on their way. Raises what an
+        earlier part failed with.
+        """
+
+    def complete(self) -> bool:
+        """Wait for the parts and publish the object if its key is free.
+
+        Returns True when this call created the object, False when the key is
+        taken (perhaps by this very upload, when an earlier reply was lost).
+        """
+
+    def abort(self) -> None:
+        """Give up and free what was stored. Never touches a published object."""
+
+
+class Store(Protocol):
+    """An object store with put-if-absent and ordered listing.
+
+    Keys are relative to the store's root (a bucket, a folder) and use "/".
+    Every method is one request unless it says otherwise. Raises `Transient` for
+    what may pass and `StoreUnavailableError` or `OptionError` for what will not.
+    """
+
+    @property
+    def url(self) -> str:
+        """The store's root for people, e.g. "s3://bucket"; holds no secret."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests may usefully run at once."""
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        """Create the object atomically. True: created. False: the key is taken."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises NotFound."""
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the object's end. Raises NotFound."""
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+        """The first `limit` (at most 1000) keys under `prefix` that are greater than `after`,
+        in byte order: one request."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object; one that is not there is no error."""
+
+    def upload(self, key: str) -> Upload:
+        """Begin an object too large for one request."""
+
+
+def run_parallel(store: Store, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """`function` of each item, in order, as many at once as the store bears.
+
+    Bounded: at most `store.concurrency` results wait to be consumed.
+    """
+    work = list(items)
+    if store.concurrency <= 1 or len(work) <= 1:
+        yield from map(function, work)
+        return
+    width = min(store.concurrency, len(work))
+    with _pool(width) as pool:
+        pending = [pool.submit(function, item) for item in work[:width]]
+        for item in work[width:]:
+            yield pending.pop(0).result()
+            pending.append(pool.submit(function, item))
+        while pending:
+            yield pending.pop(0).result()
+
+
+@contextmanager
+def _pool(width: int) -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(width, thread_name_prefix="sparkwal")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,244 @@
+"""A `Store` that repeats what may pass, with exponential backoff and full jitter."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sparkwal import events
+from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
+from sparkwal.store.base import Entry, NotFound, Store, Transient, Upload
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how patiently. Raises OptionError for what makes no sense."""
+
+    max_retry_attempts: int = 3
+    base_delay_ms: int = 100
+    max_delay_ms: int = 20_000
+
+    def __post_init__(self) -> None:
+        if self.max_retry_attempts < 0:
+            raise OptionError(f"maxRetryAttempts must be 0 or more, not {self.max_retry_attempts}")
+        if self.base_delay_ms <= 0 or self.max_delay_ms <= 0:
+            raise OptionError("delays between attempts must be above 0 ms")
+
+    def delay(self, attempt: int, rng: Callable[[], float], retry_after: float | None) -> float:
+        """Seconds to wait after failed attempt `attempt` (1, 2, …).
+
+        Full jitter: writers that failed together must not come back together.
+        What the store asked for is a lower bound, even beyond `max_delay_ms`.
+        """
+        # 2^60 ms is beyond any cap; the bound keeps the power from growing without end.
+        ceiling = min(self.max_delay_ms, self.base_delay_ms << min(attempt - 1, 60))
+        return max(ceiling * rng() / 1000, retry_after or 0.0)
+
+
+class RetryingStore:
+    """Decorates any store. Its own failures are final: never a `Transient`.
+
+    Every method raises StoreUnavailableError once the attempts are used up (its
+    `maybe_applied` says whether a write may be there all the same), and
+    OptionError for what no attempt would mend.
+
+    Args:
+        store: makes one attempt per call.
+        policy: how often and how patiently to repeat.
+        sleep: waits that many seconds.
+        rng: a number in [0, 1).
+        fail_fast: until something has answered, do not repeat a request that
+            reached nobody: a wrong endpoint must not look like a slow one.
+        parts_in_flight: how many parts of one upload are sent at once; with 1 they
+            are sent by the caller's thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: RetryPolicy,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: Callable[[], float] = random.random,
+        fail_fast: bool = False,
+        parts_in_flight: int = 1,
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._sleep = sleep
+        self._rng = rng
+        self._fail_fast = fail_fast
+        self._parts_in_flight = parts_in_flight
+
+    @property
+    def url(self) -> str:
+        """Of the decorated store."""
+        return self._store.url
+
+    @property
+    def concurrency(self) -> int:
+        """Of the decorated store."""
+        return self._store.concurrency
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        """Create the object. False may mean: created by an attempt whose reply was lost."""
+        return self.attempt("put", key, lambda: self._store.put_if_absent(key, body), writes=True)
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises NotFound."""
+        return self.attempt("get", key, lambda: self._store.get(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Part of the object. Raises NotFound."""
+        return self.attempt("get", key, lambda: self._store.get_range(key, offset, length))
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+        """The first keys under `prefix` behind `after`."""
+        return self.attempt("list", prefix, lambda: self._store.list(prefix, limit, after))
+
+    def delete(self, key: str) -> None:
+        """Remove the object."""
+        self.attempt("delete", key, lambda: self._store.delete(key))
+
+    def upload(self, key: str) -> RetryingUpload:
+        """Begin a large object; each of its requests is repeated on its own."""
+        inner = self.attempt("upload", key, lambda: self._store.upload(key))
+        return RetryingUpload(self, inner, key, self._parts_in_flight)
+
+    def attempt(
+        self,
+        operation: str,
+        key: str,
+        request: Callable[[], R],
+        *,
+        writes: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> R:
+        """Run `request` until it answers, the attempts are used up, or `stopped`."""
+        attempt = 0
+        maybe_applied = False
+        while True:
+            attempt += 1
+            try:
+                result = request()
+            except NotFound:
+                self._fail_fast = False
+                raise
+            except Transient as failure:
+                fault = failure
+            except StoreUnavailableError as error:
+                error.maybe_applied |= maybe_applied
+                raise
+            except OptionError as error:
+                if not maybe_applied:
+                    raise
+                # An attempt before this refusal may have been stored (credentials
+                # that expired between the two): "nothing was written" would be a lie.
+                raise StoreUnavailableError(
+                    f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
+                    f"next one was refused: {error}",
+                    maybe_applied=True,
+                ) from None
+            else:
+                self._fail_fast = False
+                return result
+            if not fault.unreachable:
+                self._fail_fast = False
+                maybe_applied = maybe_applied or writes
+            elif self._fail_fast:
+                raise StoreUnavailableError(
+                    f"nothing answers at {self.url} ({fault.reason}); check the option "
+                    "endpoint and the network"
+                ) from None
+            if attempt > self._policy.max_retry_attempts or stopped():
+                raise StoreUnavailableError(
+                    f"{operation} of {key} at {self.url} failed after {attempt} "
+                    f"attempt{'s' if attempt > 1 else ''}; the last one: {fault.reason}",
+                    maybe_applied=maybe_applied,
+                ) from None
+            delay = self._policy.delay(attempt, self._rng, fault.retry_after)
+            events.emit(
+                "retried",
+                operation=operation,
+                key=key,
+                attempt=attempt,
+                delay_ms=round(delay * 1000),
+                reason=fault.reason,
+            )
+            self._sleep(delay)
+
+
+class RetryingUpload:
+    """Sends parts in the background, a bounded number at once, each with its own retries.
+
+    One thread calls it. At most `in_flight` parts and the one being handed over are
+    in memory. `part` and `complete` raise what an earlier part failed with.
+    """
+
+    def __init__(self, store: RetryingStore, upload: Upload, key: str, in_flight: int) -> None:
+        self._store = store
+        self._upload = upload
+        self._key = key
+        self._slots = threading.BoundedSemaphore(in_flight)
+        self._pool = (
+            ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
+            if in_flight > 1
+            else None
+        )
+        self._failure: Exception | None = None
+        self._stopped = False
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        """Send a part; blocks while as many as allowed are on their way."""
+        self._slots.acquire()
+        if self._failure is not None:
+            self._slots.release()
+            raise self._failure
+        if self._pool is None:
+            self._send(number, offset, body)
+            if self._failure is not None:
+                raise self._failure
+        else:
+            self._pool.submit(self._send, number, offset, body)
+
+    def complete(self) -> bool:
+        """Publish the object if its key is free. False may mean: it is there, and ours."""
+        self._join()
+        if self._failure is not None:
+            raise self._failure
+        return self._store.attempt("complete", self._key, self._upload.complete, writes=True)
+
+    def abort(self) -> None:
+        """Give up. Never raises for the store: an event tells of parts left behind."""
+        self._stopped = True
+        # A part that arrives after the abort would stay stored, and paid for, for ever.
+        self._join()
+        try:
+            self._store.attempt("abort", self._key, self._upload.abort)
+        except SparkWalError as error:
+            events.emit("upload_left_behind", key=self._key, reason=str(error))
+
+    def _join(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+    def _send(self, number: int, offset: int, body: bytes) -> None:
+        try:
+            if self._failure is None and not self._stopped:
+                self._store.attempt(
+                    "part",
+                    self._key,
+                    lambda: self._upload.part(number, offset, body),
+                    stopped=lambda: self._stopped or self._failure is not None,
+                )
+        except Exception as error:
+            self._failure = self._failure or error
+        finally:
+            self._slots.release()

@@ -1,0 +1,208 @@
+"""S3 and whatever speaks its protocol: one bucket as a `Store`."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.store.base import Entry, NotFound, Transient
+from sparkwal.store.s3_client import S3Config, check_endpoint, s3_client
+from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone, translate
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+__all__ = ["S3Config", "S3Store", "S3Upload"]
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+
+
+class S3Store:
+    """One bucket. Holds no connection itself, so it survives a fork and a pickle.
+
+    Raises OptionError for a bucket that cannot hold a log. Its methods make one
+    attempt each; `RetryingStore` repeats them.
+    """
+
+    def __init__(self, bucket: str, config: S3Config) -> None:
+        if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+            raise OptionError(f"{bucket!r} is no bucket name; paths look like s3://bucket/folder")
+        if bucket.endswith("--x-s3"):
+            raise OptionError(
+                f"{bucket} is an S3 directory bucket: it does not list in order, which the log "
+                "needs to find its newest record; use a general purpose bucket"
+            )
+        self._bucket = bucket
+        self._config = config
+        environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        self._endpoint = config.endpoint or environment or None
+        if self._endpoint:
+            check_endpoint(self._endpoint)
+
+    @property
+    def url(self) -> str:
+        """s3://bucket, or endpoint/bucket where the endpoint tells the stores apart."""
+        if self._endpoint:
+            return f"{self._endpoint.rstrip('/')}/{self._bucket}"
+        return f"s3://{self._bucket}"
+
+    @property
+    def concurrency(self) -> int:
+        """As many requests as the pool has connections."""
+        return self._config.max_pool_connections
+
+    @contextmanager
+    def request(self, key: str) -> Iterator[S3Client]:
+        """The client for one request; what goes wrong inside comes out translated."""
+        try:
+            yield s3_client(self._config, self._endpoint)
+        except (SparkWalError, Transient, NotFound):
+            raise
+        except Exception as error:
+            translated = translate(error, key, self.url, self._config.secrets)
+            if translated is None:
+                raise
+            # Not chained: what the library below prints may hold a signed header.
+            raise translated from None
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        """Create the object with If-None-Match. Raises Transient, OptionError."""
+        try:
+            with self.request(key) as client:
+                client.put_object(Bucket=self._bucket, Key=key, Body=body, IfNoneMatch="*")
+        except KeyTaken:
+            return False
+        except NotFound:
+            raise _not_s3(self.url) from None
+        return True
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises NotFound, Transient, OptionError."""
+        with self.request(key) as client:
+            return _whole(client.get_object(Bucket=self._bucket, Key=key))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Part of the object. Raises NotFound, Transient, OptionError."""
+        if length <= 0:
+            return b""
+        span = f"bytes={offset}-{offset + length - 1}"
+        try:
+            with self.request(key) as client:
+                reply = client.get_object(Bucket=self._bucket, Key=key, Range=span)
+                body = _whole(reply)
+        except BeyondEnd:
+            return b""
+        got = reply.get("ContentRange")
+        if got is None:
+            # A store may ignore Range and answer with everything.
+            return body[offset : offset + length]
+        match = re.match(r"bytes (\d+)-(\d+)/", got)
+        if match is None or int(match[1]) != offset or len(body) > length:
+            raise Transient(f"asked for {span}, got {got}")
+        return body
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+        """One ListObjectsV2. Raises Transient, OptionError."""
+        try:
+            with self.request(prefix) as client:
+                reply = client.list_objects_v2(
+                    Bucket=self._bucket, Prefix=prefix, MaxKeys=limit, StartAfter=after
+                )
+        except NotFound:
+            raise _not_s3(self.url) from None
+        return [Entry(each["Key"], each["Size"]) for each in reply.get("Contents", [])]
+
+    def delete(self, key: str) -> None:
+        """Remove the object. Raises Transient, OptionError."""
+        with suppress(NotFound), self.request(key) as client:
+            client.delete_object(Bucket=self._bucket, Key=key)
+
+    def upload(self, key: str) -> S3Upload:
+        """Begin a multipart upload; the first request goes out with the first part."""
+        return S3Upload(self, self._bucket, key)
+
+
+class S3Upload:
+    """A multipart upload whose methods are one attempt each and safe to repeat.
+
+    `part` returns when its bytes are stored and may be called from many threads:
+    `RetryingStore` sends parts in the background and repeats each on its own.
+    """
+
+    def __init__(self, store: S3Store, bucket: str, key: str) -> None:
+        self._store = store
+        self._at: Any = {"Bucket": bucket, "Key": key}
+        self._key = key
+        self._id: str | None = None
+        self._tags: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        """Store one part; a repeat replaces it. Raises Transient, OptionError."""
+        try:
+            with self._store.request(self._key) as client:
+                # A repeated part must not begin a second upload next to the first.
+                with self._lock:
+                    if self._id is None:
+                        self._id = client.create_multipart_upload(**self._at)["UploadId"]
+                reply = client.upload_part(
+                    **self._at, UploadId=self._id, PartNumber=number, Body=body
+                )
+        except NotFound:
+            raise _not_s3(self._store.url) from None
+        except UploadGone:
+            raise OptionError(
+                f"{self._store.url}: the upload of {self._key} was removed while it ran; "
+                "a lifecycle rule that aborts uploads must leave them a day"
+            ) from None
+        self._tags[number] = reply["ETag"]
+
+    def complete(self) -> bool:
+        """Publish with If-None-Match. Raises Transient, OptionError."""
+        if self._id is None:
+            return self._store.put_if_absent(self._key, b"")
+        parts: Any = [
+            {"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())
+        ]
+        try:
+            with self._store.request(self._key) as client:
+                # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
+                client.complete_multipart_upload(
+                    **self._at,
+                    UploadId=self._id,
+                    IfNoneMatch="*",
+                    MultipartUpload={"Parts": parts},
+                )
+        except KeyTaken:
+            with suppress(Transient, SparkWalError):
+                self.abort()
+            return False
+        except (UploadGone, NotFound):
+            # A lost reply to an earlier Complete looks like this: the object may be
+            # there, and ours. Whoever called reads back.
+            return False
+        return True
+
+    def abort(self) -> None:
+        """Free the parts. Raises Transient, OptionError."""
+        if self._id is None:
+            return
+        with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
+            client.abort_multipart_upload(**self._at, UploadId=self._id)
+
+
+def _whole(reply: Any) -> bytes:
+    body: bytes = reply["Body"].read()
+    wanted = reply.get("ContentLength")
+    if wanted is not None and len(body) != wanted:
+        raise Transient(f"{len(body)} of {wanted} bytes came")
+    return body
+
+
+def _not_s3(url: str) -> OptionError:
+    return OptionError(f"{url} answers 404 to what S3 accepts; check the endpoint and the bucket")

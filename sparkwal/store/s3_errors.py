@@ -1,0 +1,171 @@
+"""What an S3 request's failure means: try again, or change something first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from sparkwal.errors import OptionError
+from sparkwal.store.base import NotFound, Transient
+
+
+class KeyTaken(Exception):
+    """The conditional write found its key taken (412)."""
+
+
+class UploadGone(Exception):
+    """The multipart upload is not there any more: completed or aborted."""
+
+
+class BeyondEnd(Exception):
+    """The range begins at the object's end or after it (416)."""
+
+
+# Codes that pass although their status says that the request is at fault.
+_PASSING = {
+    "BadDigest",
+    "ClientTokenConflict",
+    "ConditionalRequestConflict",
+    "IncompleteBody",
+    "OperationAborted",
+    "RequestThrottled",
+    "RequestTimeout",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "XAmzContentSHA256Mismatch",
+}
+
+_KEYS = "check the options accessKeyId, secretAccessKey and sessionToken, or the profile"
+_REGION = "set the option region to the bucket's region"
+_ADVICE = {
+    "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
+    "InvalidBucketName": "correct the bucket's name in the path",
+    "AccessDenied": (
+        "allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and "
+        "s3:ListBucket on it (without s3:ListBucket a missing object is refused too)"
+    ),
+    "InvalidAccessKeyId": _KEYS,
+    "SignatureDoesNotMatch": _KEYS,
+    "InvalidToken": _KEYS,
+    "InvalidClientTokenId": _KEYS,
+    "UnrecognizedClientException": _KEYS,
+    "ExpiredToken": "the credentials expired; renew them and run again",
+    "ExpiredTokenException": "the credentials expired; renew them and run again",
+    "TokenRefreshRequired": "the credentials expired; renew them and run again",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "PermanentRedirect": _REGION,
+    "TemporaryRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "NotImplemented": (
+        "this store lacks what the log needs (conditional writes); use S3, MinIO, R2 or "
+        "another store that honours If-None-Match"
+    ),
+    "EntityTooLarge": "use smaller batches, or a lower multipartThreshold",
+    "EntityTooSmall": "use a larger part size (S3 wants at least 5 MiB)",
+    "KeyTooLongError": "use a shorter path",
+    "InvalidObjectState": "the object was archived; restore it, and keep logs out of archiving",
+}
+_BY_STATUS = {
+    301: _REGION,
+    307: _REGION,
+    308: _REGION,
+    401: _KEYS,
+    403: _ADVICE["AccessDenied"],
+    404: "check that the endpoint is an S3 endpoint and that the bucket exists",
+    501: _ADVICE["NotImplemented"],
+}
+
+
+def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> Exception | None:
+    """The error of this library that `error` stands for, or None for a programming error.
+
+    Every text that came from outside goes through `secrets`: none of them is shown.
+    """
+    import urllib3.exceptions
+    from botocore import exceptions as boto
+
+    def text(value: object) -> str:
+        shown = " ".join(str(value).split())
+        for secret in secrets:
+            shown = shown.replace(secret, "***")
+        return shown[:500]
+
+    if isinstance(error, boto.ClientError):
+        return _answered(error.response, key, url, text)
+    if isinstance(error, boto.SSLError) and "certificate" in str(error).lower():
+        return OptionError(
+            f"{url}: the endpoint's certificate was not accepted ({text(error)}); "
+            "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
+        )
+    if isinstance(
+        error,
+        boto.EndpointConnectionError | boto.ConnectTimeoutError | boto.ProxyConnectionError,
+    ):
+        return Transient(text(error), unreachable=True)
+    if isinstance(
+        error,
+        boto.HTTPClientError
+        | boto.ConnectionError
+        | boto.IncompleteReadError
+        | boto.CredentialRetrievalError
+        | boto.MetadataRetrievalError
+        | urllib3.exceptions.HTTPError
+        | OSError,
+    ) or type(error).__name__ in ("ResponseParserError", "ResponseStreamingError"):
+        return Transient(text(f"{type(error).__name__}: {error}"))
+    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
+        return OptionError(
+            f"{url}: no credentials were found; set the options accessKeyId and "
+            "secretAccessKey, or profile, or the AWS_… environment variables"
+        )
+    if isinstance(error, boto.BotoCoreError | ValueError):
+        return OptionError(f"{url}: {text(error)}; correct the path or the store's options")
+    return None
+
+
+def _answered(response: Any, key: str, url: str, text: Any) -> Exception:
+    details = response.get("Error", {})
+    meta = response.get("ResponseMetadata", {})
+    headers = meta.get("HTTPHeaders", {})
+    status = int(meta.get("HTTPStatusCode", 0))
+    code = str(details.get("Code", "")) or str(status)
+    if status == 412 or code == "PreconditionFailed":
+        return KeyTaken(key)
+    if status == 416 or code == "InvalidRange":
+        return BeyondEnd(key)
+    if code == "NoSuchUpload":
+        return UploadGone(key)
+    if code in ("NoSuchKey", "404"):
+        return NotFound(key)
+    said = text(f"{status} {code}: {details.get('Message', '')}".rstrip(": "))
+    # 501 is a 5xx that no second attempt mends.
+    if code in _PASSING or status in (408, 409, 429) or (status >= 500 and status != 501):
+        return Transient(said, retry_after=_retry_after(headers.get("retry-after")))
+    advice = _ADVICE.get(code) or _BY_STATUS.get(status)
+    if advice is None:
+        advice = "correct the path or the store's options"
+    elif advice == _REGION and headers.get("x-amz-bucket-region"):
+        advice += f" ({text(headers['x-amz-bucket-region'])})"
+    return OptionError(f"{url} refused the request ({said}); {advice}")
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds, from either form that HTTP allows; None for what is neither."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

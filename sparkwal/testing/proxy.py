@@ -1,0 +1,493 @@
+"""An S3 proxy for tests and benchmarks: counts requests, adds latency, injects faults.
+
+    with S3Proxy("http://127.0.0.1:4566") as proxy:
+        proxy.faults = [Fault("lost_reply", kind="PUT", times=1)]
+        ...  # a client with endpoint_url=proxy.url, path-style addressing
+        assert proxy.counts()["PUT"] == 2
+
+`python -m sparkwal.testing.proxy --upstream URL --port N --latency-ms 20` runs it for
+other processes: GET /__counts, /__injected, /__requests; POST /__reset, /__faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from io import BufferedReader
+from typing import Literal, Self, get_args
+from urllib.parse import parse_qs, unquote, urlsplit
+
+Action = Literal["lost_reply", "reset", "error", "error_after", "delay", "truncate"]
+
+_BUFFER = 1 << 16
+_CODES = {409: "ConditionalRequestConflict", 429: "TooManyRequests", 503: "SlowDown"}
+_LIST_KEYS = {
+    "list-type", "prefix", "delimiter", "max-keys", "marker", "start-after",
+    "continuation-token", "encoding-type", "fetch-owner",
+}  # fmt: skip
+_OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
+
+
+@dataclass(frozen=True, eq=False)  # by identity: `times` counts each rule for itself
+class Fault:
+    """One rule; the first in the list that matches and fires decides.
+
+    Args:
+        action: "lost_reply" takes effect, then closes without an answer; "reset" breaks the
+            connection halfway through the request's body, never forwarded; "error" answers
+            `status`, never forwarded; "error_after" takes effect, then answers `status`;
+            "delay" only waits; "truncate" cuts the body of a GET in half.
+        kind: only requests of this kind, e.g. "PUT".
+        key_contains: only requests whose key (of a LIST: prefix) contains this.
+        probability: how often it fires, decided by the proxy's seed and the request itself.
+        times: how often it may fire at most.
+        status: what "error" and "error_after" answer.
+        retry_after: seconds for a Retry-After header of that answer.
+        seconds: wait this long first, whatever the action.
+    """
+
+    action: Action
+    kind: str | None = None
+    key_contains: str | None = None
+    probability: float = 1.0
+    times: int | None = None
+    status: int = 500
+    retry_after: int | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.action not in get_args(Action):
+            raise ValueError(f"unknown action {self.action!r}, use one of {get_args(Action)}")
+
+    def matches(self, kind: str, key: str) -> bool:
+        """Whether this rule is about such a request at all."""
+        return (
+            self.kind in (None, kind)
+            and (self.key_contains is None or self.key_contains in key)
+            and (self.action != "truncate" or kind == "GET")
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as the client saw it; `status` is 0 where it got no answer.
+
+    `upstream` is the status that the store gave, 0 where it was not asked; the bytes are
+    those of the bodies on the wire; `seconds` lasts until the answer is about to be sent.
+    """
+
+    kind: str
+    method: str
+    key: str
+    status: int
+    conditional: bool
+    bytes_in: int
+    bytes_out: int
+    started: float
+    seconds: float
+    upstream: int = 0
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The head of a request or an answer: the first line's words, the rest as it came."""
+
+    first: tuple[str, str, str]
+    lines: Sequence[bytes]
+    headers: dict[str, str]
+
+    def raw(self, drop: Collection[str] = ()) -> bytes:
+        kept = [x for x in self.lines if x.split(b":", 1)[0].strip().lower().decode() not in drop]
+        return " ".join(self.first).encode("latin-1") + b"\r\n" + b"".join(kept)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    head: bytes  # without the empty line that ends it
+    body: bytes
+
+
+def kind_of(method: str, target: str) -> tuple[str, str]:
+    """The S3 kind and the key of a path-style request (of a LIST: its prefix)."""
+    url = urlsplit(target)
+    bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
+    query = parse_qs(url.query, keep_blank_values=True)
+    if method == "HEAD":
+        return "HEAD", key
+    if not key:
+        if method == "GET" and bucket and query.keys() <= _LIST_KEYS:
+            return "LIST", query.get("prefix", [""])[0]
+        return ("DELETE" if method == "POST" and "delete" in query else "OTHER"), ""
+    if "uploadId" in query:
+        kinds = {"POST": "COMPLETE_MULTIPART", "DELETE": "ABORT_MULTIPART", "PUT": "UPLOAD_PART"}
+        return kinds.get(method, "OTHER"), key
+    if method == "POST" and "uploads" in query:
+        return "CREATE_MULTIPART", key
+    plain = all(x in _OBJECT_KEYS or x.startswith(("response-", "X-Amz-")) for x in query)
+    return (method if plain and method in ("PUT", "GET", "DELETE") else "OTHER"), key
+
+
+class S3Proxy:
+    """A reverse proxy for plain HTTP on 127.0.0.1, one thread for each client connection.
+
+    Which requests a rule with a probability hits depends on `seed`, on the request (kind,
+    key, part) and on how often it came before, not on the order of concurrent requests.
+    `faults` may be replaced or changed at any time. Headers pass as they are, so that a
+    signed Host stays valid. Nothing is ever sent upstream twice.
+    """
+
+    def __init__(
+        self, upstream_url: str, *, seed: int = 0, port: int = 0, latency_ms: float = 0.0
+    ) -> None:
+        url = urlsplit(upstream_url)
+        if url.scheme != "http" or url.hostname is None:
+            raise ValueError(f"the upstream must be http://host:port, not {upstream_url!r}")
+        self.seed = seed
+        self.latency_ms = latency_ms
+        self.faults: list[Fault] = []
+        self._target = (url.hostname, url.port or 80)
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=512)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.reset()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="s3-proxy", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening and close every connection."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
+        self._listener.close()
+        with self._lock:
+            for sock in self._sockets:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """Forget everything counted, `times` too; the rules stay."""
+        with self._lock:
+            self._requests: list[Request] = []
+            self._injected: Counter[str] = Counter()
+            self._fired: Counter[Fault] = Counter()
+            self._seen: Counter[str] = Counter()
+
+    @property
+    def requests(self) -> list[Request]:
+        """What came since the last reset, in the order of the answers."""
+        with self._lock:
+            return list(self._requests)
+
+    @property
+    def injected(self) -> Counter[str]:
+        """How many faults of each action were injected."""
+        with self._lock:
+            return self._injected.copy()
+
+    def counts(self) -> Counter[str]:
+        """How many requests of each kind came, also those that met a fault."""
+        return Counter(x.kind for x in self.requests)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        upstream = _Upstream(self._target)
+        with self._lock:
+            self._sockets.add(client)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with client.makefile("rb") as reader:
+                going = True
+                while going and (head := _read_head(reader)):
+                    going = self._exchange(client, reader, head, upstream)
+        except (OSError, ValueError):
+            pass  # the client went away or does not speak HTTP: nothing to answer
+        finally:
+            upstream.close()
+            with self._lock:
+                self._sockets.discard(client)
+            client.close()
+
+    def _exchange(
+        self, client: socket.socket, reader: BufferedReader, head: _Head, upstream: _Upstream
+    ) -> bool:
+        """Serve one request; False when the connection is to be closed."""
+        started, begin = time.time(), time.perf_counter()
+        method, target, version = head.first
+        if head.headers.get("expect", "").lower() == "100-continue":
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if target.startswith("/__"):
+            _send(client, self._control(method, target, _read_body(reader, head.headers)))
+            return True
+        kind, key = kind_of(method, target)
+        conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
+        fault = self._pick(kind, key, f"{kind}/{key}/{_part(target)}")
+        action = fault.action if fault else None
+        wait = self.latency_ms / 1000 + (fault.seconds if fault else 0)
+
+        def record(answer: _Answer | None, body: bytes, upstream_status: int) -> None:
+            status, out = (answer.status, len(answer.body)) if answer else (0, 0)
+            if action == "truncate":
+                out //= 2
+            request = Request(
+                kind, method, key, status, conditional, len(body), out, started,
+                time.perf_counter() - begin, upstream_status, action,
+            )  # fmt: skip
+            with self._lock:
+                self._requests.append(request)
+
+        if action == "reset":
+            body = reader.read(int(head.headers.get("content-length", 0)) // 2)
+            time.sleep(wait)
+            record(None, body, 0)
+            # Lingering for no time makes close() send RST instead of FIN.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return False
+        body = _read_body(reader, head.headers)
+        if wait > 0:
+            time.sleep(wait)
+        answer, upstream_status = None, 0
+        if action != "error":
+            try:
+                answer = upstream.exchange(method, head.raw(drop=("expect",)), body)
+            except (OSError, ValueError):
+                record(None, body, 0)
+                return False
+            upstream_status = answer.status
+        if fault and action in ("error", "error_after"):
+            answer = _error(method, fault)
+        if action == "lost_reply":
+            answer = None
+        # Before the answer: whoever has it finds the request counted.
+        record(answer, body, upstream_status)
+        if answer is None:
+            return False
+        if action == "truncate":
+            _send(client, _Answer(answer.status, answer.head, answer.body[: len(answer.body) // 2]))
+            return False
+        _send(client, answer)
+        return version != "HTTP/1.0" and head.headers.get("connection", "").lower() != "close"
+
+    def _pick(self, kind: str, key: str, identity: str) -> Fault | None:
+        with self._lock:
+            self._seen[identity] += 1
+            for place, fault in enumerate(list(self.faults)):
+                if not fault.matches(kind, key):
+                    continue
+                if fault.times is not None and self._fired[fault] >= fault.times:
+                    continue
+                if fault.probability < 1:
+                    draw = f"{self.seed}/{place}/{identity}/{self._seen[identity]}"
+                    if random.Random(draw).random() >= fault.probability:
+                        continue
+                self._fired[fault] += 1
+                self._injected[fault.action] += 1
+                return fault
+        return None
+
+    def _control(self, method: str, target: str, body: bytes) -> _Answer:
+        match method, target:
+            case "GET", "/__counts":
+                return _json(200, self.counts())
+            case "GET", "/__injected":
+                return _json(200, self.injected)
+            case "GET", "/__requests":
+                return _json(200, [asdict(x) for x in self.requests])
+            case "POST", "/__reset":
+                self.reset()
+            case "POST", "/__faults":
+                try:
+                    self.faults = [Fault(**x) for x in json.loads(body)]
+                except (TypeError, ValueError) as error:
+                    return _json(400, {"error": str(error)})
+            case _:
+                return _json(404, {"error": f"no {method} {target} here"})
+        return _json(200, {})
+
+
+class _Upstream:
+    """One thread's connection to the store, kept alive."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._socket: socket.socket | None = None
+        self._reader: BufferedReader
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._reader.close()
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> socket.socket:
+        if self._socket is not None:
+            # An idle connection that can be read was closed by the other side. Seen before
+            # sending, so that nothing needs to be (and nothing is) sent a second time.
+            self._socket.setblocking(False)
+            try:
+                self._socket.recv(1, socket.MSG_PEEK)
+                self.close()
+            except BlockingIOError:
+                self._socket.setblocking(True)
+            except OSError:
+                self.close()
+        if self._socket is None:
+            self._socket = socket.create_connection(self._target)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._reader = self._socket.makefile("rb")
+        return self._socket
+
+    def exchange(self, method: str, head: bytes, body: bytes) -> _Answer:
+        """Send one request and read its answer; OSError when there is none."""
+        try:
+            _send_parts(self._connect(), head + b"\r\n", body)
+            while (answer := _read_head(self._reader)) and answer.first[1].startswith("1"):
+                pass
+            if answer is None:
+                raise ConnectionError("the store closed the connection")
+            status = int(answer.first[1])
+            empty = method == "HEAD" or status in (204, 304)
+            framed = empty or not answer.headers.keys().isdisjoint(
+                ("content-length", "transfer-encoding")
+            )
+            content = b"" if empty else _read_body(self._reader, answer.headers, not framed)
+        except BaseException:
+            self.close()
+            raise
+        version, _, reason = answer.first
+        last = not framed or version == "HTTP/1.0"
+        if last or answer.headers.get("connection", "").lower() == "close":
+            self.close()
+        # Our connection to the client lives on, whatever became of the one to the store.
+        words = _Head(("HTTP/1.1", str(status), reason), answer.lines, answer.headers)
+        raw = words.raw(drop=("connection", "keep-alive"))
+        if not framed:
+            raw += b"Content-Length: %d\r\n" % len(content)
+        return _Answer(status, raw, content)
+
+
+def _read_head(reader: BufferedReader) -> _Head | None:
+    """The next message's head, None at the connection's orderly end."""
+    first = reader.readline(_BUFFER)
+    if not first:
+        return None
+    words = [*first.decode("latin-1").split(None, 2), "", "", ""]
+    lines = _read_lines(reader)
+    headers = {}
+    for line in lines:
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return _Head((words[0], words[1], words[2].strip()), lines, headers)
+
+
+def _read_lines(reader: BufferedReader) -> list[bytes]:
+    """Header or trailer lines up to the empty line, which is consumed."""
+    lines = []
+    while (line := reader.readline(_BUFFER)) not in (b"\r\n", b"\n"):
+        if not line.endswith(b"\n"):
+            raise ConnectionError("the connection ended within a header")
+        lines.append(line)
+    return lines
+
+
+def _read_exactly(reader: BufferedReader, size: int) -> bytes:
+    body = reader.read(size)
+    if len(body) != size:
+        raise ConnectionError("the connection ended within a body")
+    return body
+
+
+def _read_body(reader: BufferedReader, headers: dict[str, str], until_close: bool = False) -> bytes:
+    """The body as it travels: a chunked one keeps its framing and its trailers."""
+    if "chunked" not in headers.get("transfer-encoding", "").lower():
+        if until_close:
+            return reader.read()
+        return _read_exactly(reader, int(headers.get("content-length", 0)))
+    parts = []
+    while True:
+        line = reader.readline(_BUFFER)
+        parts.append(line)
+        size = int(line.split(b";")[0], 16)
+        if size == 0:
+            return b"".join([*parts, *_read_lines(reader), b"\r\n"])
+        parts.append(_read_exactly(reader, size + 2))
+
+
+def _send_parts(sock: socket.socket, head: bytes, body: bytes) -> None:
+    if len(body) <= _BUFFER:
+        sock.sendall(head + body)  # one packet
+    else:
+        sock.sendall(head)
+        sock.sendall(body)
+
+
+def _send(sock: socket.socket, answer: _Answer) -> None:
+    _send_parts(sock, answer.head + b"\r\n", answer.body)
+
+
+def _answer(status: int, kind: str, body: bytes, extra: str = "") -> _Answer:
+    head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}"
+    return _Answer(status, head.encode(), body)
+
+
+def _json(status: int, value: object) -> _Answer:
+    return _answer(status, "application/json", json.dumps(value).encode())
+
+
+def _error(method: str, fault: Fault) -> _Answer:
+    code = _CODES.get(fault.status, "InternalError")
+    xml = f"<Error><Code>{code}</Code><Message>injected by the proxy</Message></Error>"
+    retry = "" if fault.retry_after is None else f"Retry-After: {fault.retry_after}\r\n"
+    body = b"" if method == "HEAD" else xml.encode()
+    return _answer(fault.status, "application/xml", body, retry)
+
+
+def _part(target: str) -> str:
+    return parse_qs(urlsplit(target).query).get("partNumber", [""])[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run until SIGTERM or SIGINT, then print the counts as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m sparkwal.testing.proxy")
+    parser.add_argument("--upstream", required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with S3Proxy(
+        options.upstream, seed=options.seed, port=options.port, latency_ms=options.latency_ms
+    ) as proxy:
+        print(proxy.url, file=sys.stderr, flush=True)
+        stop.wait()
+    print(json.dumps(proxy.counts()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

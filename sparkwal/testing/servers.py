@@ -1,0 +1,191 @@
+"""Local S3 servers for tests and benchmarks, each a process of its own.
+
+with start_ministack() as server:
+    make_bucket(server.url, "wal")
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
+
+REGION = "us-east-1"
+ACCESS_KEY = "test"
+SECRET_KEY = "test"
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 5.0
+_ATTEMPTS = 3
+
+
+class ServerError(RuntimeError):
+    """A server did not start; the message ends with what it printed."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server. A context manager; leaving it stops the process."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    folder: tempfile.TemporaryDirectory[str]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process, by its pid, and remove its files; harmless when repeated."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.folder.cleanup()
+
+    def output(self) -> str:
+        """What the process has printed so far."""
+        return (Path(self.folder.name) / "output").read_text(errors="replace")
+
+
+def start_ministack(port: int = 0) -> Server:
+    """Start ministack with nothing but S3, in memory; port 0 picks a free one."""
+    return _start(
+        [sys.executable, "-m", "ministack"],
+        {
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": "{port}",
+            "EDGE_PORT": "{port}",
+            "SERVICES": "s3",
+            "LOG_LEVEL": "WARNING",
+            # Both listen on ports of their own, whatever SERVICES says.
+            "SFTP_ENABLED": "0",
+            "IOT_MTLS_ENABLED": "0",
+            "S3_PERSIST": "0",
+            "PERSIST_STATE": "0",
+            "LOCALSTACK_PERSISTENCE": "0",
+            "AUTH": "false",
+            "USE_SSL": "0",
+            # It removes leftover containers at start; there are none of ours.
+            "DOCKER_HOST": "unix:///nonexistent",
+        },
+        "/_ministack/health",
+        port,
+    )
+
+
+def start_moto(port: int = 0) -> Server:
+    """Start moto's server; port 0 picks a free one."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"]
+    return _start(command, {"MOTO_PORT": "{port}"}, "/moto-api/data.json", port)
+
+
+def s3_client(url: str, **config: Any) -> Any:
+    """A boto3 client with dummy credentials for a local server or a proxy.
+
+    `config` goes to botocore's Config; unless it says otherwise the client does not retry.
+    """
+    import boto3
+    from botocore.config import Config
+
+    settings: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1},
+        "s3": {"addressing_style": "path"},
+        "proxies": {},  # whatever the environment says, the server is on this machine
+    }
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=url,
+        region_name=REGION,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        config=Config(**(settings | config)),
+    )
+
+
+def make_bucket(url: str, name: str) -> None:
+    """Create a bucket on a local server."""
+    client = s3_client(url)
+    client.create_bucket(Bucket=name)
+    client.close()
+
+
+def _start(command: Sequence[str], settings: Mapping[str, str], health: str, port: int) -> Server:
+    for attempt in range(_ATTEMPTS):
+        number = port or _free_port()
+        server = _spawn(command, settings, number)
+        try:
+            _wait(server, health)
+            return server
+        except ServerError:
+            server.stop()
+            # Someone else may have taken the port since it was found free.
+            if port or attempt == _ATTEMPTS - 1:
+                raise
+        except BaseException:
+            server.stop()
+            raise
+    raise AssertionError("unreachable")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _spawn(command: Sequence[str], settings: Mapping[str, str], port: int) -> Server:
+    folder = tempfile.TemporaryDirectory(prefix="sparkwal-server-")
+    foreign = ("MINISTACK_", "MOTO_", "LOCALSTACK_", "AWS_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    environment |= {key: value.format(port=port) for key, value in settings.items()}
+    environment["TMPDIR"] = folder.name  # pid files and the like go with the folder
+    with (Path(folder.name) / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [word.format(port=port) for word in command],
+            env=environment,
+            cwd=folder.name,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C in a terminal is for the tests, which then stop the server themselves.
+            start_new_session=True,
+        )
+    return Server(f"http://127.0.0.1:{port}", process, folder)
+
+
+def _wait(server: Server, health: str) -> None:
+    opener = build_opener(ProxyHandler({}))
+    deadline = time.monotonic() + _START_SECONDS
+    while server.process.poll() is None and time.monotonic() < deadline:
+        try:
+            with opener.open(server.url + health, timeout=2):
+                break
+        except HTTPError:
+            break  # an answer all the same
+        except OSError:
+            time.sleep(0.05)
+    else:
+        code = server.process.poll()
+        ended = "did not answer in time" if code is None else f"ended with code {code}"
+        raise ServerError(f"the server at {server.url} {ended}:\n{server.output()[-4000:]}")
+    # On a port that another process took, the answer above was not ours.
+    if server.process.poll() is not None:
+        raise ServerError(f"the server at {server.url} ended:\n{server.output()[-4000:]}")

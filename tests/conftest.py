@@ -1,0 +1,102 @@
+"""Fixtures all tests share. Servers and Spark start when first asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import (
+    ACCESS_KEY,
+    REGION,
+    SECRET_KEY,
+    make_bucket,
+    start_ministack,
+    start_moto,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A failure prints what reproduces it; shared machines are too uneven for deadlines.
+settings.register_profile("sparkwal", print_blob=True, deadline=None)
+settings.load_profile("sparkwal")
+
+
+@pytest.fixture(scope="session")
+def ministack_url() -> Iterator[str]:
+    with start_ministack() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    with start_moto() as server:
+        yield server.url
+
+
+@pytest.fixture
+def s3_bucket(ministack_url: str) -> str:
+    """The name of a fresh bucket on ministack."""
+    name = f"wal-{uuid.uuid4().hex}"
+    make_bucket(ministack_url, name)
+    return name
+
+
+@pytest.fixture
+def s3_path(ministack_url: str, s3_bucket: str) -> tuple[str, dict[str, str]]:
+    """A path for a new log and the options to reach it."""
+    options = {
+        "endpoint": ministack_url,
+        "region": REGION,
+        "accessKeyId": ACCESS_KEY,
+        "secretAccessKey": SECRET_KEY,
+    }
+    return f"s3://{s3_bucket}/log", options
+
+
+@pytest.fixture
+def s3_proxy(ministack_url: str) -> Iterator[S3Proxy]:
+    """A proxy in front of ministack, without faults."""
+    with S3Proxy(ministack_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A small local Spark that knows the data source."""
+    from pyspark.sql import SparkSession
+
+    import sparkwal
+
+    source = str(Path(sparkwal.__file__).parents[1])
+    with pytest.MonkeyPatch.context() as patch:
+        # Spark takes the interpreter of its workers, and where they import from, out of
+        # the environment of the JVM, which inherits this one.
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", source, prepend=os.pathsep)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("sparkwal-tests")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .getOrCreate()
+        )
+        try:
+            session.sparkContext.setLogLevel("ERROR")
+            sparkwal.register(session)
+            yield session
+        finally:
+            session.stop()

@@ -1,0 +1,245 @@
+"""The local disk: crashes, permissions, and races between processes."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.store.base import Entry, NotFound, Transient
+from sparkwal.store.local import LocalStore
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
+
+
+def test_leftovers_of_a_crash_are_no_objects(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    upload = store.upload("batches/1")
+    upload.part(1, 0, b"half of it")
+    del upload  # killed here
+    assert len(files(tmp_path)) == 1
+    after = LocalStore(tmp_path)
+    assert after.list("") == []
+    assert after.list(".t") == []
+    with pytest.raises(OptionError):
+        after.list(".tmp/")
+    assert after.put_if_absent("batches/1", b"x")
+    assert after.list("") == [Entry("batches/1", 1)]
+
+
+def test_nothing_but_the_object_is_left(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("a/b", b"1")
+    store.put_if_absent("a/b", b"2")
+    upload = store.upload("a/c")
+    upload.part(1, 0, b"x")
+    upload.complete()
+    upload = store.upload("a/c")
+    upload.part(1, 0, b"y")
+    assert not upload.complete()
+    upload = store.upload("a/d")
+    upload.part(1, 0, b"y")
+    upload.abort()
+    assert files(tmp_path) == ["a/b", "a/c"]
+    assert store.get("a/c") == b"x"
+
+
+def test_reading_creates_nothing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "none")
+    assert store.list("batches/") == []
+    with pytest.raises(NotFound):
+        store.get("batches/1")
+    store.delete("batches/1")
+    store.upload("x").abort()
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("below", ["", "deep/log"])
+def test_file_where_the_folder_should_be(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = LocalStore(tmp_path / "file" / below)
+    for act in (
+        lambda: store.put_if_absent("k", b""),
+        lambda: store.get("k"),
+        lambda: store.list("a/"),
+        lambda: store.upload("k").part(1, 0, b"x"),
+    ):
+        with pytest.raises(OptionError, match="a file is in the way"):
+            act()
+
+
+def test_folder_is_no_object(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("a/b", b"")
+    with pytest.raises(NotFound):
+        store.get("a")
+    with pytest.raises(NotFound):
+        store.get("a/b/c")
+    assert store.list("a/b/") == []
+
+
+@pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/x", "a//b", "", ".", ".tmp/x", "a\0b"])
+def test_keys_stay_inside(tmp_path: Path, key: str) -> None:
+    with pytest.raises(OptionError):
+        LocalStore(tmp_path / "log").put_if_absent(key, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_no_permission_for_real(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OptionError, match="no permission"):
+        LocalStore(tmp_path / "log").put_if_absent("k", b"")
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "kind", "said"),
+    [
+        ("pwrite", errno.ENOSPC, StoreUnavailableError, "disk full"),
+        ("pwrite", errno.EDQUOT, StoreUnavailableError, "disk full"),
+        ("fsync", errno.ENOSPC, StoreUnavailableError, "disk full"),
+        ("pwrite", errno.EIO, StoreUnavailableError, "check the disk"),
+        ("open", errno.EROFS, OptionError, "read-only or no permission"),
+        ("open", errno.EACCES, OptionError, "read-only or no permission"),
+        ("link", errno.EACCES, OptionError, "read-only or no permission"),
+        ("link", errno.EPERM, OptionError, "hard links"),
+        ("link", errno.EOPNOTSUPP, OptionError, "hard links"),
+        ("open", errno.EMFILE, Transient, "Too many open files"),
+    ],
+)
+def test_what_the_system_refuses(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    number: int,
+    kind: type[Exception],
+    said: str,
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("there", b"")
+
+    def failing(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, failing)
+        with pytest.raises(kind, match=said) as caught:
+            store.put_if_absent("k", b"body")
+    assert not getattr(caught.value, "maybe_applied", False) or number == errno.EIO
+    assert files(tmp_path) == ["there"]
+    assert store.put_if_absent("k", b"body")
+
+
+def test_failed_sync_after_the_link_is_not_called_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("a/there", b"")
+    real = os.fsync
+
+    def failing(descriptor: int) -> None:
+        if (tmp_path / "a" / "k").exists():
+            raise OSError(errno.EIO, "EIO")
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing)
+        with pytest.raises(StoreUnavailableError) as caught:
+            store.put_if_absent("a/k", b"")
+    assert caught.value.maybe_applied
+
+
+def test_object_is_synced_before_it_appears_and_its_folders_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    real_fsync, real_link = os.fsync, os.link
+
+    def fsync(descriptor: int) -> None:
+        calls.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_fsync(descriptor)
+
+    def link(source: Path, target: Path) -> None:
+        calls.append("link")
+        real_link(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", link)
+    root = tmp_path / "new" / "log"
+    store = LocalStore(root)
+    store.put_if_absent("batches/1", b"x")
+    before, after = calls[: calls.index("link")], calls[calls.index("link") + 1 :]
+    assert before[-1].startswith(str(root / ".tmp"))
+    assert {str(tmp_path), str(tmp_path / "new"), str(root)} <= set(before)
+    assert after == [str(root / "batches")]
+    calls.clear()
+    assert not store.put_if_absent("batches/1", b"y")
+    # Taken, but perhaps by a writer that died before its sync.
+    assert calls[-1] == str(root / "batches")
+    assert len(calls) == 3
+
+
+def test_no_sync_when_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", None)
+    assert LocalStore(tmp_path, fsync=False).put_if_absent("k", b"")
+
+
+def test_log_removed_under_a_running_writer(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "log")
+    store.put_if_absent("batches/1", b"")
+    os.unlink(tmp_path / "log/batches/1")
+    os.rmdir(tmp_path / "log/batches")
+    os.rmdir(tmp_path / "log/.tmp")
+    os.rmdir(tmp_path / "log")
+    assert store.put_if_absent("batches/2", b"")
+    assert store.list("") == [Entry("batches/2", 0)]
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:3], at))
+    store = LocalStore(tmp_path)
+    store.put_if_absent("k", b"0123456789")
+    assert store.get("k") == b"0123456789"
+
+
+def test_big_folder_lists_its_first_keys(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, fsync=False)
+    store.put_if_absent("b/00000", b"x")
+    for number in range(1, 20_000):
+        os.link(tmp_path / "b/00000", tmp_path / f"b/{number * 7919 % 20_000:05d}")
+    assert [e.key for e in store.list("b/")] == [f"b/{n:05d}" for n in range(1000)]
+    assert [e.key for e in store.list("b/1234", 5)] == [f"b/1234{n}" for n in range(5)]
+
+
+def _race(root: Path, barrier: Barrier, number: int) -> bool:
+    store = LocalStore(root)
+    barrier.wait()
+    return store.put_if_absent("batches/slot", b"%d" % number * 1000)
+
+
+def _racer(root: Path, barrier: Barrier, number: int) -> None:
+    os._exit(int(_race(root, barrier, number)))
+
+
+def test_of_eight_processes_one_creates_the_object(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(8)
+    racers = [
+        context.Process(target=_racer, args=(tmp_path / "log", barrier, n)) for n in range(8)
+    ]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    won = [racer.exitcode for racer in racers]
+    assert sorted(won) == [0] * 7 + [1]  # type: ignore[type-var]
+    assert LocalStore(tmp_path / "log").get("batches/slot") == b"%d" % won.index(1) * 1000
+    assert files(tmp_path / "log") == ["batches/slot"]

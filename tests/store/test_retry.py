@@ -1,0 +1,317 @@
+"""Retries on a clock that only moves when somebody sleeps."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwal import events
+from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.store.base import Entry, NotFound, Transient
+from sparkwal.store.local import LocalStore
+from sparkwal.store.retry import RetryingStore, RetryPolicy
+
+RESET = Transient("reset by peer")
+NOBODY = Transient("connection refused", unreachable=True)
+
+
+class Scripted:
+    """Fails as told, request by request, then does what a real store does."""
+
+    def __init__(self, store: LocalStore, *script: Exception | str | None) -> None:
+        self.store = store
+        self.script = list(script)
+        self.requests = 0
+        self.url = "test://store"
+        self.concurrency = 8
+        self.lock = threading.Lock()
+
+    def step(self) -> str | None:
+        with self.lock:
+            self.requests += 1
+            step = self.script.pop(0) if self.script else None
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        step = self.step()
+        done = self.store.put_if_absent(key, body)
+        if step == "lost":
+            raise Transient("no reply")
+        return done
+
+    def get(self, key: str) -> bytes:
+        self.step()
+        return self.store.get(key)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self.step()
+        return self.store.get_range(key, offset, length)
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+        self.step()
+        return self.store.list(prefix, limit, after)
+
+    def delete(self, key: str) -> None:
+        self.step()
+        self.store.delete(key)
+
+    def upload(self, key: str) -> ScriptedUpload:
+        return ScriptedUpload(self, key)
+
+
+class ScriptedUpload:
+    def __init__(self, scripted: Scripted, key: str) -> None:
+        self.scripted = scripted
+        self.inner = scripted.store.upload(key)
+        self.lock = threading.Lock()
+        self.running = self.most = 0
+        self.gate: threading.Event | None = None
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            if self.gate:
+                self.gate.wait()
+            self.scripted.step()
+            with self.lock:
+                self.inner.part(number, offset, body)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+    def complete(self) -> bool:
+        self.scripted.step()
+        return self.inner.complete()
+
+    def abort(self) -> None:
+        self.scripted.step()
+        self.inner.abort()
+
+
+class Bench:
+    def __init__(self, root: Path) -> None:
+        self.local = LocalStore(root, fsync=False)
+        self.slept: list[float] = []
+        self.scripted = Scripted(self.local)
+
+    def store(
+        self,
+        *script: Exception | str | None,
+        policy: RetryPolicy | None = None,
+        jitter: float = 1.0,
+        fail_fast: bool = False,
+        parts_in_flight: int = 1,
+    ) -> RetryingStore:
+        self.scripted = Scripted(self.local, *script)
+        return RetryingStore(
+            self.scripted,
+            policy or RetryPolicy(),
+            sleep=self.slept.append,
+            rng=lambda: jitter,
+            fail_fast=fail_fast,
+            parts_in_flight=parts_in_flight,
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "log")
+
+
+@pytest.fixture
+def seen() -> Iterator[list[events.Event]]:
+    caught: list[events.Event] = []
+    unsubscribe = events.subscribe(caught.append)
+    yield caught
+    unsubscribe()
+
+
+def test_repeats_until_it_works(bench: Bench, seen: list[events.Event]) -> None:
+    assert bench.store(RESET, RESET).put_if_absent("k", b"x")
+    assert bench.slept == [0.1, 0.2]
+    assert [event.fields for event in seen] == [
+        {
+            "operation": "put",
+            "key": "k",
+            "attempt": n,
+            "delay_ms": delay,
+            "reason": "reset by peer",
+        }
+        for n, delay in ((1, 100), (2, 200))
+    ]
+    assert {event.name for event in seen} == {"retried"}
+
+
+def test_each_request_has_its_own_backoff(bench: Bench) -> None:
+    store = bench.store(RESET, RESET, None, RESET, None)
+    store.put_if_absent("k", b"x")
+    store.get("k")
+    assert bench.slept == [0.1, 0.2, 0.1]
+
+
+def test_jitter_is_full_and_the_delay_capped() -> None:
+    policy = RetryPolicy(max_retry_attempts=99, base_delay_ms=100, max_delay_ms=1000)
+    assert [policy.delay(n, lambda: 0.5, None) for n in (1, 2, 3, 4, 5, 5000)] == [
+        0.05, 0.1, 0.2, 0.4, 0.5, 0.5
+    ]
+    assert policy.delay(3, lambda: 0.0, None) == 0.0
+    assert policy.delay(3, lambda: 0.0, 7.5) == 7.5
+    assert policy.delay(3, lambda: 1.0, 0.1) == 0.4
+
+
+def test_retry_after_is_a_lower_bound(bench: Bench) -> None:
+    bench.store(Transient("slow down", retry_after=30.0), jitter=0.0).put_if_absent("k", b"x")
+    assert bench.slept == [30.0]
+
+
+@pytest.mark.parametrize(("attempts", "requests"), [(0, 1), (1, 2), (3, 4)])
+def test_exhausted(bench: Bench, attempts: int, requests: int) -> None:
+    store = bench.store(*[RESET] * 9, policy=RetryPolicy(max_retry_attempts=attempts))
+    with pytest.raises(StoreUnavailableError) as caught:
+        store.get("some/key")
+    assert bench.scripted.requests == requests
+    for part in ("get", "some/key", "test://store", f"{requests} attempt", "reset by peer"):
+        assert part in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert not caught.value.maybe_applied
+
+
+@pytest.mark.parametrize(
+    ("script", "maybe"),
+    [
+        ([NOBODY] * 4, False),
+        ([NOBODY, RESET, NOBODY, NOBODY], True),
+        (["lost", NOBODY, NOBODY, NOBODY], True),
+        ([RESET, OptionError("expired")], True),
+        ([RESET, StoreUnavailableError("disk full")], True),
+        ([NOBODY, StoreUnavailableError("disk full")], False),
+    ],
+)
+def test_exhausted_put_tells_whether_it_may_be_there(
+    bench: Bench, script: list[Exception | str | None], maybe: bool
+) -> None:
+    with pytest.raises(StoreUnavailableError) as caught:
+        bench.store(*script).put_if_absent("k", b"x")
+    assert caught.value.maybe_applied is maybe
+    assert pickle.loads(pickle.dumps(caught.value)).maybe_applied is maybe
+
+
+def test_refusal_without_an_unanswered_attempt_stays_what_it_is(bench: Bench) -> None:
+    with pytest.raises(OptionError, match="expired"):
+        bench.store(NOBODY, OptionError("expired")).put_if_absent("k", b"x")
+
+
+def test_lost_reply_looks_like_a_taken_key(bench: Bench) -> None:
+    store = bench.store("lost")
+    assert not store.put_if_absent("k", b"mine")
+    assert store.get("k") == b"mine"
+
+
+def test_missing_object_is_an_answer(bench: Bench) -> None:
+    with pytest.raises(NotFound):
+        bench.store().get("k")
+    assert bench.slept == []
+
+
+def test_fail_fast_where_nobody_answers(bench: Bench) -> None:
+    store = bench.store(NOBODY, fail_fast=True)
+    with pytest.raises(StoreUnavailableError, match="nothing answers at test://store") as caught:
+        store.list("")
+    assert bench.slept == []
+    assert not caught.value.maybe_applied
+
+
+@pytest.mark.parametrize("first", [None, RESET])
+def test_fail_fast_ends_with_the_first_answer(bench: Bench, first: Exception | None) -> None:
+    store = bench.store(first, NOBODY, NOBODY, fail_fast=True)
+    store.list("")
+    store.list("")
+    assert bench.scripted.requests >= 4
+
+
+def test_fail_fast_ends_with_a_404(bench: Bench) -> None:
+    store = bench.store(None, NOBODY, fail_fast=True)
+    with pytest.raises(NotFound):
+        store.get("k")
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_each_part_is_repeated_on_its_own(bench: Bench, in_flight: int) -> None:
+    upload = bench.store(RESET, None, RESET, RESET, parts_in_flight=in_flight).upload("k")
+    for number in range(5):
+        upload.part(number + 1, number, b"%d" % number)
+    assert upload.complete()
+    assert bench.local.get("k") == b"01234"
+    assert len(bench.slept) == 3
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_failed_part_fails_the_upload(bench: Bench, in_flight: int) -> None:
+    upload = bench.store(*[RESET] * 4 * in_flight, parts_in_flight=in_flight).upload("k")
+    with pytest.raises(StoreUnavailableError, match="part of k"):
+        for number in range(50):
+            upload.part(number + 1, number, b"x")
+    with pytest.raises(StoreUnavailableError, match="part of k"):
+        upload.complete()
+    upload.abort()
+    assert bench.local.list("") == []
+
+
+def test_parts_in_flight_are_bounded(bench: Bench) -> None:
+    upload = bench.store(parts_in_flight=3).upload("k")
+    inner = upload._upload
+    assert isinstance(inner, ScriptedUpload)
+    inner.gate = threading.Event()
+    handed: list[int] = []
+
+    def hand_over() -> None:
+        for number in range(9):
+            upload.part(number + 1, number, b"%d" % number)
+            handed.append(number)
+
+    caller = threading.Thread(target=hand_over)
+    caller.start()
+    while len(handed) < 3:
+        caller.join(0.001)
+    caller.join(0.05)
+    assert len(handed) == 3  # the fourth waits
+    inner.gate.set()
+    caller.join()
+    assert upload.complete()
+    assert inner.most <= 3
+    assert bench.local.get("k") == b"012345678"
+
+
+def test_complete_is_repeated_and_may_have_been_applied(bench: Bench) -> None:
+    upload = bench.store(None, RESET).upload("k")
+    upload.part(1, 0, b"x")
+    assert upload.complete()
+    upload = bench.store(None, *[RESET] * 4).upload("k2")
+    upload.part(1, 0, b"x")
+    with pytest.raises(StoreUnavailableError, match="complete of k2") as caught:
+        upload.complete()
+    assert caught.value.maybe_applied
+    upload.abort()
+
+
+def test_abort_that_fails_only_tells(bench: Bench, seen: list[events.Event]) -> None:
+    upload = bench.store(None, *[RESET] * 4).upload("k")
+    upload.part(1, 0, b"x")
+    upload.abort()
+    assert seen[-1].name == "upload_left_behind"
+
+
+@pytest.mark.parametrize("wrong", [(-1, 1, 1), (0, 0, 1), (0, 1, 0)])
+def test_policy_is_validated(wrong: tuple[int, int, int]) -> None:
+    with pytest.raises(OptionError):
+        RetryPolicy(*wrong)

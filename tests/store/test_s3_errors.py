@@ -1,0 +1,418 @@
+"""Each way S3 can fail, and what is made of it. No secret is ever shown."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.store import s3_client
+from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.open import open_store
+from sparkwal.store.retry import RetryingStore, RetryPolicy
+from sparkwal.store.s3 import S3Config, S3Store
+
+SECRETS = ("AKIDSECRETIDENTITY", "wJalrXsecretKEY", "token-of-the-session")
+CONFIG = S3Config(
+    region="us-east-1",
+    access_key_id=SECRETS[0],
+    secret_access_key=SECRETS[1],
+    session_token=SECRETS[2],
+)
+
+Reply = tuple[int, dict[str, str], bytes] | None
+
+
+class Stub:
+    """An HTTP server that answers what the test says, None: closes without an answer."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                stub.requests.append((self.command, self.path, headers))
+                reply = stub.replies.pop(0) if stub.replies else (500, {}, b"")
+                if reply is None:
+                    self.close_connection = True
+                    return
+                status, fields, body = reply
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **fields}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+                # A length that is a lie: the rest never comes.
+                self.close_connection = "Content-Length" in fields
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Stub]:
+    server = Stub()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def stub(server: Stub) -> Stub:
+    # One address for all: the client, slow to make, is cached by its configuration.
+    server.replies = []
+    server.requests = []
+    return server
+
+
+@pytest.fixture
+def store(stub: Stub) -> S3Store:
+    return S3Store("bucket", replace(CONFIG, endpoint=stub.url))
+
+
+def error(status: int, code: str, message: str = "said so", **headers: str) -> Reply:
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    return status, headers, body
+
+
+def put(store: Store) -> object:
+    return store.put_if_absent("key", b"body")
+
+
+def get(store: Store) -> object:
+    return store.get("key")
+
+
+def listing(store: Store) -> object:
+    return store.list("a/")
+
+
+PASSING: list[Reply] = [
+    error(409, "ConditionalRequestConflict"),
+    error(409, "OperationAborted"),
+    error(429, "TooManyRequests"),
+    error(503, "SlowDown"),
+    error(500, "InternalError"),
+    error(400, "RequestTimeout"),
+    (502, {}, b"<html>Bad Gateway</html>"),
+    (504, {}, b""),
+    None,
+]
+
+
+@pytest.mark.parametrize("reply", PASSING)
+@pytest.mark.parametrize("act", [put, get, listing])
+def test_what_may_pass(
+    stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
+) -> None:
+    stub.replies = [reply]
+    with pytest.raises(Transient) as caught:
+        act(store)
+    assert not caught.value.unreachable
+    assert len(stub.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (error(404, "NoSuchBucket"), "create the bucket"),
+        (error(403, "AccessDenied"), "s3:PutObject"),
+        (error(403, "InvalidAccessKeyId"), "accessKeyId"),
+        (error(403, "SignatureDoesNotMatch"), "secretAccessKey"),
+        (error(400, "ExpiredToken"), "renew"),
+        (error(403, "RequestTimeTooSkewed"), "clock"),
+        (error(307, "TemporaryRedirect"), "region"),
+        (error(501, "NotImplemented"), "If-None-Match"),
+        (error(400, "KeyTooLongError"), "shorter path"),
+        (error(418, "Teapot"), "correct the path or the store's options"),
+    ],
+)
+@pytest.mark.parametrize("act", [put, get, listing])
+def test_what_must_be_changed_is_said_at_once(
+    stub: Stub, store: S3Store, reply: Reply, said: str, act: Callable[[Store], object]
+) -> None:
+    stub.replies = [reply]
+    retrying = RetryingStore(store, RetryPolicy(), sleep=lambda _: pytest.fail("repeated"))
+    with pytest.raises(OptionError, match=said) as caught:
+        act(retrying)
+    assert f"{stub.url}/bucket" in str(caught.value)
+    assert len(stub.requests) == 1
+
+
+def test_wrong_region_names_the_right_one(stub: Stub, store: S3Store) -> None:
+    stub.replies = [error(301, "PermanentRedirect", **{"x-amz-bucket-region": "eu-west-1"})]
+    with pytest.raises(OptionError, match="set the option region .*eu-west-1"):
+        store.get("key")
+    assert len(stub.requests) == 1
+
+
+def test_put_is_conditional_and_answers_412_with_false(stub: Stub, store: S3Store) -> None:
+    stub.replies = [(200, {}, b""), error(412, "PreconditionFailed")]
+    assert store.put_if_absent("key", b"body")
+    assert not store.put_if_absent("key", b"body")
+    for method, path, headers in stub.requests:
+        assert (method, path) == ("PUT", "/bucket/key")
+        assert headers["if-none-match"] == "*"
+        assert "expect" not in headers
+
+
+@pytest.mark.parametrize("reply", [error(404, "NoSuchKey"), (404, {}, b"")])
+def test_missing_object(stub: Stub, store: S3Store, reply: Reply) -> None:
+    stub.replies = [reply]
+    with pytest.raises(NotFound):
+        store.get("key")
+
+
+@pytest.mark.parametrize("act", [put, listing])
+def test_endpoint_that_is_no_s3(
+    stub: Stub, store: S3Store, act: Callable[[Store], object]
+) -> None:
+    stub.replies = [(404, {}, b"<html>not here</html>")]
+    with pytest.raises(OptionError, match="check the endpoint"):
+        act(store)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [("7", 7, 7), (formatdate(4102444800, usegmt=True), 1e6, 1e12), ("soon", None, None)],
+)
+def test_retry_after(
+    stub: Stub, store: S3Store, value: str, low: float | None, high: float | None
+) -> None:
+    stub.replies = [error(503, "SlowDown", **{"Retry-After": value})]
+    with pytest.raises(Transient) as caught:
+        put(store)
+    if low is None or high is None:
+        assert caught.value.retry_after is None
+    else:
+        assert caught.value.retry_after is not None
+        assert low <= caught.value.retry_after <= high
+
+
+def test_short_body_is_no_object(stub: Stub, store: S3Store) -> None:
+    stub.replies = [(200, {"Content-Length": "10"}, b"half")]
+    with pytest.raises(Transient):
+        get(store)
+
+
+def test_list_that_was_cut_off(stub: Stub, store: S3Store) -> None:
+    stub.replies = [(200, {"Content-Length": "5000"}, b"<ListBucketResult>")]
+    with pytest.raises(Transient):
+        listing(store)
+    stub.replies = [(200, {}, b"<ListBucketResult><Cont")]
+    with pytest.raises(Transient):
+        listing(store)
+
+
+def test_list_is_one_request_even_when_truncated(stub: Stub, store: S3Store) -> None:
+    entry = "<Contents><Key>a/1</Key><Size>3</Size></Contents>"
+    body = f"<ListBucketResult><IsTruncated>true</IsTruncated>{entry}</ListBucketResult>"
+    stub.replies = [(200, {}, body.encode())]
+    assert [(e.key, e.size) for e in store.list("a/", 1)] == [("a/1", 3)]
+    assert len(stub.requests) == 1
+    assert "max-keys=1&" in stub.requests[0][1] + "&"
+
+
+def test_store_that_ignores_ranges(stub: Stub, store: S3Store) -> None:
+    stub.replies = [(200, {}, b"0123456789")]
+    assert store.get_range("key", 3, 4) == b"3456"
+
+
+def test_another_range_than_asked_for(stub: Stub, store: S3Store) -> None:
+    stub.replies = [(206, {"Content-Range": "bytes 0-3/10"}, b"0123")]
+    with pytest.raises(Transient):
+        store.get_range("key", 3, 4)
+
+
+CREATED: Reply = (
+    200,
+    {},
+    b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>",
+)
+STORED: Reply = (200, {"ETag": '"tag"'}, b"")
+COMPLETED: Reply = (200, {}, b"<CompleteMultipartUploadResult/>")
+
+
+def test_upload_repeats_each_request_alone(stub: Stub, store: S3Store) -> None:
+    slow = error(503, "SlowDown")
+    stub.replies = [slow, CREATED, slow, STORED, None, STORED, slow, COMPLETED]
+    upload = RetryingStore(store, RetryPolicy(), sleep=lambda _: None).upload("key")
+    upload.part(1, 0, b"a")
+    upload.part(2, 1, b"b")
+    assert upload.complete()
+    lines = [(method, sorted(path.split("?")[1].split("&"))) for method, path, _ in stub.requests]
+    assert lines == (
+        [("POST", ["uploads"])] * 2
+        + [("PUT", ["partNumber=1", "uploadId=u1"])] * 2
+        + [("PUT", ["partNumber=2", "uploadId=u1"])] * 2
+        + [("POST", ["uploadId=u1"])] * 2
+    )
+    assert stub.requests[-1][2]["if-none-match"] == "*"
+
+
+def test_lost_reply_to_complete_sends_the_caller_to_read_back(stub: Stub, store: S3Store) -> None:
+    stub.replies = [CREATED, STORED, None, error(404, "NoSuchUpload")]
+    upload = RetryingStore(store, RetryPolicy(), sleep=lambda _: None).upload("key")
+    upload.part(1, 0, b"a")
+    assert not upload.complete()
+
+
+def test_complete_that_fails_inside_a_200_is_repeated(stub: Stub, store: S3Store) -> None:
+    inside: Reply = (200, {}, b"<Error><Code>InternalError</Code><Message>x</Message></Error>")
+    stub.replies = [CREATED, STORED, inside, COMPLETED]
+    upload = RetryingStore(store, RetryPolicy(), sleep=lambda _: None).upload("key")
+    upload.part(1, 0, b"a")
+    assert upload.complete()
+
+
+def test_taken_key_at_complete_frees_the_parts(stub: Stub, store: S3Store) -> None:
+    stub.replies = [CREATED, STORED, error(412, "PreconditionFailed"), (204, {}, b"")]
+    upload = store.upload("key")
+    upload.part(1, 0, b"a")
+    assert not upload.complete()
+    assert stub.requests[-1][0] == "DELETE"
+
+
+def test_parts_too_small(stub: Stub, store: S3Store) -> None:
+    stub.replies = [CREATED, STORED, error(400, "EntityTooSmall")]
+    upload = store.upload("key")
+    upload.part(1, 0, b"a")
+    with pytest.raises(OptionError, match="5 MiB"):
+        upload.complete()
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_endpoint_where_nobody_listens_fails_fast() -> None:
+    endpoint = f"http://127.0.0.1:{unused_port()}"
+    config = replace(CONFIG, endpoint=endpoint)
+    with pytest.raises(Transient) as refused:
+        put(S3Store("bucket", config))
+    assert refused.value.unreachable
+    store, _ = open_store("s3://bucket/a", config, RetryPolicy(), fail_fast=True)
+    with pytest.raises(StoreUnavailableError, match="nothing answers") as caught:
+        listing(store)
+    assert endpoint in str(caught.value)
+    assert not caught.value.maybe_applied
+
+
+def test_host_that_does_not_exist() -> None:
+    config = replace(CONFIG, endpoint="http://no-such-host.invalid")
+    with pytest.raises(Transient) as caught:
+        put(S3Store("bucket", config))
+    assert caught.value.unreachable
+
+
+@pytest.mark.s3
+def test_missing_bucket_on_a_server(ministack_url: str) -> None:
+    bucket = f"missing-{uuid.uuid4().hex}"
+    store = S3Store(bucket, replace(CONFIG, endpoint=ministack_url, session_token=None))
+    for act in (put, get, listing, lambda s: s.upload("k").part(1, 0, b"x")):
+        with pytest.raises(OptionError, match="create the bucket"):
+            act(store)
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    with pytest.raises(OptionError, match="no credentials"):
+        put(S3Store("bucket", S3Config(endpoint=stub.url)))
+    assert stub.requests == []
+
+
+def test_unknown_profile(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    with pytest.raises(OptionError, match="nobody"):
+        put(S3Store("bucket", S3Config(endpoint=stub.url, profile="nobody")))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"endpoint": "localhost:9000"},
+        {"endpoint": "ftp://host"},
+        {"endpoint": "http://"},
+        {"endpoint": "http://host:port"},
+        {"endpoint": "http://host?x=1"},
+        {"endpoint": "http://me:wJalrXsecretKEY@host"},
+        {"access_key_id": None},
+        {"secret_access_key": None},
+        {"access_key_id": None, "secret_access_key": None},
+        {"max_in_flight_parts": 0},
+    ],
+)
+def test_wrong_configuration(wrong: dict[str, object]) -> None:
+    with pytest.raises(OptionError) as caught:
+        replace(CONFIG, **wrong)  # type: ignore[arg-type]
+    assert all(secret not in str(caught.value) for secret in SECRETS)
+
+
+@pytest.mark.parametrize("bucket", ["logs--use1-az4--x-s3", "", "a", "a b", "a/b", "-a-", "a..b"])
+def test_wrong_bucket(bucket: str) -> None:
+    with pytest.raises(OptionError):
+        S3Store(bucket, CONFIG)
+
+
+def test_secrets_are_in_no_text(stub: Stub) -> None:
+    config = replace(CONFIG, endpoint=stub.url)
+    store = S3Store("bucket", config)
+    message = f"{SECRETS[0]} {SECRETS[1]} {SECRETS[2]} are wrong"
+    texts = [repr(config), str(config), repr(store), store.url]
+    for reply in (error(403, "InvalidAccessKeyId", message), error(503, "SlowDown", message)):
+        stub.replies = [reply]
+        try:
+            put(store)
+        except (OptionError, Transient) as failure:
+            texts += [str(failure), repr(failure), "".join(traceback.format_exception(failure))]
+    assert len(texts) == 10
+    for text in texts:
+        assert not [secret for secret in SECRETS if secret in text]
+    assert "***" in texts[-1]
+
+
+def test_clients_are_shared_within_a_process_and_never_across_a_fork(stub: Stub) -> None:
+    store = S3Store("bucket", replace(CONFIG, endpoint=stub.url))
+    with store.request("k") as one, pickle.loads(pickle.dumps(store)).request("k") as two:
+        assert one is two
+    child = os.fork()
+    if child == 0:
+        try:
+            with store.request("k") as other:
+                os._exit(0 if other is not one and len(s3_client._clients) == 1 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
