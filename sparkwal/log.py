@@ -1,0 +1,150 @@
+"""The log without Spark: opens read-only, and works while others write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sparkwal import reading, schema
+from sparkwal.errors import OptionError
+from sparkwal.options import SourceOptions, parse
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.record import SlotHeader
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class HeadInfo:
+    """The end of a log as its last live record tells it.
+
+    Attributes:
+        position: the last position taken; the next record goes to position + 1.
+        floor: positions below may be gone.
+        timestamp_ms: milliseconds since 1970 of the last live record.
+    """
+
+    position: int
+    floor: int
+    term: int
+    leader_id: str
+    timestamp_ms: int
+    window: int
+    schema: pa.Schema
+
+
+class Log:
+    """A log to look at.
+
+    >>> log = Log("s3://bucket/wal", endpoint="http://127.0.0.1:9000")
+    >>> log.head().position, log.to_pandas()
+
+    Args:
+        path: s3://bucket/prefix, file:///folder or a folder.
+        options: the source's options by the names the README gives them.
+
+    Raises OptionError for options that are wrong.
+    """
+
+    def __init__(self, path: str, **options: object) -> None:
+        given = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in options.items()
+        }
+        self._options = parse(SourceOptions, {**given, "path": path})
+        self._store, self._prefix = self._options.open(fail_fast=True)
+
+    def _head(self) -> Head:
+        return find_head(self._store, self._prefix, tolerant=not self._options.fail_on_data_loss)
+
+    def head(self) -> HeadInfo | None:
+        """The end of the log (1 LIST + 1 GET), or None when there is none yet.
+
+        Raises InvalidLogError, StoreUnavailableError, OptionError.
+        """
+        head = self._head()
+        if head.live is None:
+            return None
+        header = head.live.header
+        return HeadInfo(
+            position=head.position,
+            floor=header.floor,
+            term=header.term,
+            leader_id=header.leader_id,
+            timestamp_ms=header.timestamp_ms,
+            window=head.window,
+            schema=schema.to_arrow(head.live.spark_schema),
+        )
+
+    def _live(self, head: Head, start: int | None, end: int | None) -> Iterator[SlotRecord]:
+        first = head.floor if start is None else max(start, 0)
+        last = head.position if end is None else min(end, head.position)
+        return live_records(
+            self._store,
+            self._prefix,
+            head.window,
+            first,
+            last + 1,
+            skip_missing=not self._options.fail_on_data_loss,
+        )
+
+    def records(self, start: int | None = None, end: int | None = None) -> Iterator[SlotHeader]:
+        """The headers of the live records at positions start … end (inclusive), in order.
+
+        Commits and leader records; dead records are left out. Raises InvalidLogError.
+        """
+        for record in self._live(self._head(), start, end):
+            yield record.header
+
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        include_metadata: bool = False,
+    ) -> pa.RecordBatchReader:
+        """The rows of positions start … end (inclusive) in the log's order, as they are needed.
+
+        Args:
+            columns: only these, in this order; `_wal_…` columns may be among them.
+            include_metadata: add the `_wal_…` columns.
+
+        Raises OptionError when there is no log or no such column; InvalidLogError.
+        """
+        head = self._head()
+        if head.live is None:
+            raise OptionError(f"there is no log at {self._options.path}; check the path")
+        target = self._target(head.live.spark_schema, columns, include_metadata)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for record in self._live(head, start, end):
+                for piece in reading.pieces(record, self._prefix):
+                    yield from reading.read_piece(
+                        self._store, piece, target, verify=self._options.verify_checksums
+                    )
+
+        return pa.RecordBatchReader.from_batches(target, batches())
+
+    def _target(
+        self, spark_schema: str, columns: Sequence[str] | None, include_metadata: bool
+    ) -> pa.Schema:
+        everything = schema.to_arrow(reading.with_metadata_columns(spark_schema))
+        if columns is not None:
+            unknown = [name for name in columns if name not in everything.names]
+            if unknown:
+                raise OptionError(
+                    f"no column {unknown[0]!r} in the log; it has {', '.join(everything.names)}"
+                )
+            return pa.schema([everything.field(name) for name in columns])
+        return everything if include_metadata else schema.to_arrow(spark_schema)
+
+    def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
+        """The rows of positions start … end (inclusive) as one pandas frame."""
+        return self.scan(start, end).read_pandas()

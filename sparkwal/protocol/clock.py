@@ -1,0 +1,38 @@
+"""Time as the protocol needs it: passed in, so that tests can stop it or set it back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks: one for people, one that cannot be set back."""
+
+    def now_ms(self) -> int:
+        """Wall time, milliseconds since 1970. May jump either way."""
+
+    def boot_ms(self) -> int:
+        """Milliseconds since this machine booted, time asleep included. Never goes back."""
+
+    def boot_id(self) -> str:
+        """Names this boot of this machine: `boot_ms` is comparable only within one."""
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        # Linux counts time asleep in BOOTTIME only; elsewhere MONOTONIC is the nearest.
+        which = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime_ns(which) // 1_000_000
+
+    def boot_id(self) -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return "unknown"

@@ -1,0 +1,194 @@
+"""Becoming the one writer: a leader record in the first gap, then the seals behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sparkwal import arrowfile, events, numbering, schema
+from sparkwal.errors import FencedError, InvalidLogError, OptionError
+from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
+from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.record import LeaderHeader, Txns
+from sparkwal.store.base import Store, run_parallel
+
+# How often another writer may take the gap first before we give way to it.
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who wants to lead, and with what.
+
+    Attributes:
+        leader_id: stays the same over recycled workers of one query.
+        plan_id: unique; a read-back compares this and nothing else.
+        spark_schema: of the rows to be written (normalized JSON).
+        window: asked for by the user, or None.
+        in_flight_limit: slots this writer will have in flight; the sink: 1.
+        reason: why the leader record is written, for people.
+    """
+
+    leader_id: str
+    host: str
+    plan_id: str
+    spark_schema: str
+    merge_schema: bool
+    window: int | None
+    in_flight_limit: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """What a leader knows after its record is in place; it may write from `next_position` on."""
+
+    leader_id: str
+    host: str
+    term: int
+    window: int
+    next_position: int
+    in_flight_limit: int
+    txns: Txns
+    floor: int
+    timestamp_ms: int
+    spark_schema: str
+
+
+def lead(store: Store, prefix: str, claim: Claim, clock: Clock) -> Leadership:
+    """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
+
+    Raises OptionError when the schema or window contradicts the log's,
+    FencedError when other writers keep getting there first, InvalidLogError.
+    """
+    for _ in range(ATTEMPTS):
+        head = find_head(store, prefix, claim.window or DEFAULT_WINDOW)
+        events.emit("recovered", path=_path(store, prefix), position=head.position)
+        header, spark_schema = _leader_header(head, claim, clock)
+        # Into the FIRST gap: a late PUT of the former leader can then never fill it,
+        # and whatever data it left in that window is abandoned.
+        if _put_leader(store, prefix, header, spark_schema):
+            break
+        # Someone moved: look again, never overwrite.
+    else:
+        raise FencedError(
+            f"other writers took the next position of {_path(store, prefix)} {ATTEMPTS} times "
+            "while this one tried to lead; stop all writers of this log but one"
+        )
+    limit = header.in_flight_limit
+    _seal(store, prefix, header, spark_schema)
+    events.emit(
+        "leader_claimed",
+        path=_path(store, prefix),
+        position=header.position,
+        term=header.term,
+        leader_id=claim.leader_id,
+    )
+    return Leadership(
+        leader_id=claim.leader_id,
+        host=claim.host,
+        term=header.term,
+        window=header.window,
+        next_position=header.position + limit,
+        in_flight_limit=limit,
+        txns=header.txns,
+        floor=header.floor,
+        timestamp_ms=header.timestamp_ms,
+        spark_schema=spark_schema,
+    )
+
+
+def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader, str]:
+    live = head.live.header if head.live else None
+    window = head.window if live else (claim.window or DEFAULT_WINDOW)
+    if claim.window is not None and claim.window != window:
+        raise OptionError(
+            f"windowSize is {claim.window}, but this log was created with {window}; "
+            "leave the option out, or write to a new path"
+        )
+    spark_schema = claim.spark_schema
+    if head.live is not None:
+        spark_schema = schema.merge(
+            head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
+        )
+    header = LeaderHeader(
+        number=numbering.slot(head.gap, window),
+        position=head.gap,
+        window=window,
+        leader_id=claim.leader_id,
+        # Strictly higher: what the former leader still has under way becomes dead.
+        term=live.term + 1 if live else 1,
+        plan_id=claim.plan_id,
+        # A takeover of a takeover must be as careful as the first.
+        in_flight_limit=max(claim.in_flight_limit, live.in_flight_limit if live else 1),
+        timestamp_ms=max(clock.now_ms(), live.timestamp_ms if live else 0),
+        schema_crc32=arrowfile.schema_crc(spark_schema),
+        prev_position=head.position,
+        txns=live.txns if live else {},
+        floor=live.floor if live else 0,
+        reason=claim.reason,
+        host=claim.host,
+    )
+    return header, spark_schema
+
+
+def _put_leader(store: Store, prefix: str, header: LeaderHeader, spark_schema: str) -> bool:
+    key = numbering.key(prefix, header.number)
+    if store.put_if_absent(key, arrowfile.encode(header, spark_schema)):
+        return True
+    # Taken, perhaps by our own PUT whose reply was lost.
+    found = read_slot(store, prefix, header.position, header.window)
+    return found is not None and found.header.plan_id == header.plan_id
+
+
+def _seal(store: Store, prefix: str, leader: LeaderHeader, spark_schema: str) -> None:
+    """Decide every slot that the former leader could still reach.
+
+    Until all are decided nothing may be written behind them: a late PUT of the
+    former leader could land between our own records.
+    """
+
+    def seal(position: int) -> None:
+        number = numbering.slot(position, leader.window)
+        header = replace(leader, number=number, position=position, reason="seal")
+        if _put_leader(store, prefix, header, spark_schema):
+            return
+        found = read_slot(store, prefix, position, leader.window)
+        if found is None:
+            raise InvalidLogError(
+                f"the record of position {position} of {_path(store, prefix)} was there and is "
+                "gone; nothing may delete records of a live log"
+            )
+        # A lower term is dead by rule; an equal or higher one has overtaken us.
+        if found.header.term >= leader.term:
+            raise fenced(store, prefix, found)
+
+    behind = range(leader.position + 1, leader.position + leader.in_flight_limit)
+    for _ in run_parallel(store, seal, behind):
+        pass
+
+
+def fenced(store: Store, prefix: str, other: SlotRecord) -> FencedError:
+    """The error that tells who leads now."""
+    header = other.header
+    since = datetime.fromtimestamp(header.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+    host = header.host if isinstance(header, LeaderHeader) else header.leader_id.split(":")[0]
+    error = FencedError(
+        f"another writer leads {_path(store, prefix)}: leader {header.leader_id} on host {host} "
+        f"holds position {header.position} (term {header.term}) since {since}. Nothing of this "
+        "microbatch was committed. Stop one of the two; a restart with the same checkpoint "
+        "takes the log over again"
+    )
+    events.emit(
+        "fenced",
+        path=_path(store, prefix),
+        position=header.position,
+        by=header.leader_id,
+        term=header.term,
+    )
+    return error
+
+
+def _path(store: Store, prefix: str) -> str:
+    return f"{store.url}/{prefix}" if prefix else store.url

@@ -1,0 +1,170 @@
+"""One LIST → the head of the log, however long the log is.
+
+Because numbers count down, the first 1000 keys are the newest 1000 objects, and
+that is enough to see the first gap: at most 1000 slots are in flight at once,
+and a window of 1000 has at most 999 data objects before its slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal import numbering
+from sparkwal.errors import InvalidLogError
+from sparkwal.protocol.slots import SlotRecord, WrongWindow, read_header, read_slot
+from sparkwal.store.base import Store, run_parallel
+
+LIST_LIMIT = 1000
+DEFAULT_WINDOW = 1000
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where the log ends.
+
+    Attributes:
+        position: the last slot before the first gap; −1 in an empty log.
+        live: the last live record at or before `position`; None in an empty log.
+            Its term, transactions, schema and in-flight limit are the log's.
+        window: numbers for each position.
+    """
+
+    position: int
+    live: SlotRecord | None
+    window: int
+
+    @property
+    def gap(self) -> int:
+        """The first position that no record holds."""
+        return self.position + 1
+
+    @property
+    def floor(self) -> int:
+        """Positions below are no longer needed and may be gone."""
+        return self.live.header.floor if self.live else 0
+
+
+def find_head(
+    store: Store, prefix: str, window_guess: int = DEFAULT_WINDOW, *, tolerant: bool = False
+) -> Head:
+    """The head by one LIST and, in a log that only the sink wrote, one GET.
+
+    Args:
+        window_guess: saves one or two GETs when it is the log's window.
+        tolerant: where records are missing below the newest, report the newest
+            dense run instead of raising. For readers told to go on; a writer must
+            never do this, its record would kill acknowledged commits.
+
+    Raises InvalidLogError where a record is missing that the protocol wrote.
+    """
+    try:
+        return _find_head(store, prefix, window_guess, tolerant)
+    except _Missing:
+        # A LIST is not a snapshot: what looks like a hole may have been filled
+        # while it ran. Only a hole that is there twice is one.
+        try:
+            return _find_head(store, prefix, window_guess, tolerant)
+        except _Missing as missing:
+            raise InvalidLogError(str(missing)) from None
+
+
+class _Missing(Exception):
+    """A record is absent though later objects prove that it was written."""
+
+
+def _find_head(store: Store, prefix: str, window: int, tolerant: bool) -> Head:
+    start = numbering.batches_prefix(prefix)
+    entries = store.list(start, LIST_LIMIT)
+    named = (numbering.decode(entry.key.removeprefix(start)) for entry in entries)
+    numbers = [number for number in named if number is not None]
+    if not numbers:
+        return Head(-1, None, window)
+    truncated = len(entries) == LIST_LIMIT
+    try:
+        last, record = _last_record(store, prefix, numbers, window, truncated)
+        if record is None:
+            # Perhaps the assumed window is wrong; any object tells the true one.
+            newest = read_header(store, prefix, numbers[0])
+            if newest is not None and newest.window != window:
+                raise WrongWindow("", newest.window)
+    except WrongWindow as wrong:
+        window = wrong.window
+        last, record = _last_record(store, prefix, numbers, window, truncated)
+    newest_position = numbering.position(numbers[0], window)
+    live = last_live(store, prefix, record) if record is not None else None
+    # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
+    # further on was written when the gap was still filled: a record was lost.
+    reach = last + (live.header.in_flight_limit if live else 0)
+    if newest_position > reach or record is None:
+        if not tolerant:
+            raise _Missing(_lost(store, prefix, last + 1, numbers, window))
+        slots = [n for n in numbers if numbering.is_slot(n, window)]
+        last = numbering.position(slots[0], window) if slots else -1
+        record = read_slot(store, prefix, last, window) if slots else None
+        live = last_live(store, prefix, record) if record is not None else None
+    return Head(last, live, window)
+
+
+def _last_record(
+    store: Store,
+    prefix: str,
+    numbers: list[int],
+    window: int,
+    truncated: bool,
+) -> tuple[int, SlotRecord | None]:
+    """The last position before the first gap, and its record."""
+    newest = numbering.position(numbers[0], window)
+    listed = {numbering.position(n, window) for n in numbers if numbering.is_slot(n, window)}
+    # From here on every slot that exists is in the LIST.
+    oldest = -((numbers[-1] - numbering.MAX) // window)
+    low = oldest if truncated else min(listed, default=0)
+    if low > newest:
+        # Only with windows above 1000: the LIST shows nothing but data of one window.
+        record = read_slot(store, prefix, newest, window)
+        if record is not None:
+            return newest, record
+        low = newest
+    gap = low
+    while gap in listed:
+        gap += 1
+    if gap == 0:
+        return -1, None
+    return gap - 1, read_slot(store, prefix, gap - 1, window)
+
+
+def _lost(store: Store, prefix: str, position: int, numbers: list[int], window: int) -> str:
+    key = numbering.key(prefix, numbering.slot(position, window))
+    return (
+        f"the record of position {position} is missing ({store.url}/{key}), yet later objects "
+        f"exist (newest number {numbers[0]}). It was deleted from outside: restore it (for "
+        "example from a bucket version), or read what is there with failOnDataLoss=false. "
+        "Nothing was written"
+    )
+
+
+def last_live(store: Store, prefix: str, record: SlotRecord) -> SlotRecord:
+    """The last live record at or before `record`.
+
+    A record whose term is lower than one before it is dead: its writer had been
+    fenced when it arrived. A writer of limit m leaves dead records only within
+    the m−1 positions after the leader record that fenced it, so looking back
+    m−1 slots decides; in a log that only the sink wrote m is 1 and costs nothing.
+    """
+    limit = record.header.in_flight_limit
+    if limit == 1:
+        return record
+    first = max(record.header.position - (limit - 1), record.header.floor, 0)
+    behind = range(first, record.header.position)
+    window = record.header.window
+    run = [
+        *run_parallel(store, lambda p: read_slot(store, prefix, p, window), behind),
+        record,
+    ]
+    live: SlotRecord | None = None
+    for position, found in zip([*behind, record.header.position], run, strict=True):
+        if found is None:
+            raise _Missing(_lost(store, prefix, position, [record.header.number], window))
+        if live is None or found.header.term >= live.header.term:
+            live = found
+    assert live is not None
+    return live

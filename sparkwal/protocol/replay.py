@@ -1,0 +1,121 @@
+"""Reading the log in order: the committed records of a range, the growing head, a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from sparkwal import numbering
+from sparkwal.errors import InvalidLogError
+from sparkwal.protocol.recovery import Head, find_head, last_live
+from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.store.base import Store, run_parallel
+
+# Records fetched at once while reading on; grows as long as there is more.
+WIDEST_PROBE = 32
+
+
+def live_records(
+    store: Store,
+    prefix: str,
+    window: int,
+    start: int,
+    end: int,
+    *,
+    skip_missing: bool = False,
+    known: Mapping[int, SlotRecord] = MappingProxyType({}),
+) -> Iterator[SlotRecord]:
+    """The live records, commits and leaders, of the positions start … end−1, in order.
+
+    Args:
+        end: at most the head's gap: every position below must hold a record.
+        skip_missing: go on behind a position that holds none, instead of raising.
+        known: records that need not be fetched again.
+
+    Raises InvalidLogError for a missing or damaged record.
+    """
+    term: int | None = None
+
+    def fetch(position: int) -> SlotRecord | None:
+        return known.get(position) or read_slot(store, prefix, position, window)
+
+    for chunk in _chunks(start, end):
+        for position, record in zip(chunk, run_parallel(store, fetch, chunk), strict=True):
+            if record is None:
+                if skip_missing:
+                    continue
+                raise _missing(store, prefix, window, position)
+            if term is None:
+                # Whoever starts in the middle cannot know yet whether this record is dead.
+                term = last_live(store, prefix, record).header.term
+            if record.header.term < term:
+                continue
+            term = record.header.term
+            yield record
+
+
+def _missing(store: Store, prefix: str, window: int, position: int) -> InvalidLogError:
+    floor = find_head(store, prefix, window, tolerant=True).floor
+    if position < floor:
+        return InvalidLogError(
+            f"position {position} of {store.url}/{prefix} was collected: the log begins at "
+            f"{floor} now. Start there, or set failOnDataLoss=false to go on without the rest"
+        )
+    return InvalidLogError(
+        f"the record of position {position} of {store.url}/{prefix} is missing, yet the log goes "
+        "on behind it. It was deleted from outside: restore it, or set failOnDataLoss=false to "
+        "go on without it"
+    )
+
+
+def _chunks(start: int, end: int) -> Iterator[range]:
+    width = 1
+    while start < end:
+        chunk = range(start, min(start + width, end))
+        yield chunk
+        start, width = chunk.stop, min(width * 2, WIDEST_PROBE)
+
+
+def newer(store: Store, prefix: str, window: int, gap: int) -> list[SlotRecord]:
+    """The records from `gap` on, up to the first gap: one GET when nothing came.
+
+    A busy log is probed wider and wider.
+    """
+    found: list[SlotRecord] = []
+
+    def fetch(position: int) -> SlotRecord | None:
+        return read_slot(store, prefix, position, window)
+
+    for chunk in _chunks(gap, numbering.last_position(window)):
+        for record in run_parallel(store, fetch, chunk):
+            # What may stand behind a gap is not committed; it does not count.
+            if record is None:
+                return found
+            found.append(record)
+    return found
+
+
+def first_at_or_after(store: Store, prefix: str, head: Head, timestamp_ms: int) -> int:
+    """The first position whose record is not older than `timestamp_ms`, by binary search.
+
+    The head's gap when all are older. Timestamps never go back along live records.
+    """
+
+    def timestamp(position: int) -> int:
+        record = read_slot(store, prefix, position, head.window)
+        if record is None:
+            raise _missing(store, prefix, head.window, position)
+        # A dead record's clock was another's; the live one before it counts.
+        return last_live(store, prefix, record).header.timestamp_ms
+
+    return _bisect(head.floor, head.gap, lambda position: timestamp(position) >= timestamp_ms)
+
+
+def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,91 @@
+"""Reading one slot: the record at a position, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal import arrowfile, numbering
+from sparkwal.errors import InvalidLogError
+from sparkwal.record import CommitHeader, Header, LeaderHeader, SlotHeader
+from sparkwal.store.base import NotFound, Store
+
+# One request reads any record but one of some ten thousand frames; a longer header costs
+# a second. What an object does not hold is not transferred.
+_FRONT = 4 * 2**20
+
+
+class WrongWindow(InvalidLogError):
+    """The log's window is not the one that was assumed; `window` is."""
+
+    def __init__(self, message: str, window: int) -> None:
+        super().__init__(message)
+        self.window = window
+
+
+@dataclass(frozen=True)
+class SlotRecord:
+    """A commit or leader record.
+
+    Attributes:
+        spark_schema: the log's schema at this position.
+        body: where its inlined rows begin, in bytes.
+        front: the object's first bytes, at least up to `body`.
+    """
+
+    header: SlotHeader
+    spark_schema: str
+    body: int
+    front: bytes
+
+
+def read_front(store: Store, key: str) -> tuple[bytes, arrowfile.Opened]:
+    """The first bytes of an object and the header in them.
+
+    Raises NotFound, InvalidLogError.
+    """
+    where = f"{store.url}/{key}"
+    front = store.get_range(key, 0, _FRONT)
+    needed = arrowfile.needed(front)
+    if len(front) == _FRONT < needed:
+        # No header of this format is longer; a lying length must not be allocated.
+        if needed > 256 * 2**20:
+            raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
+        front = store.get_range(key, 0, needed)
+    return front, arrowfile.open_front(front, where)
+
+
+def read_header(store: Store, prefix: str, number: int) -> Header | None:
+    """The header of any numbered object, or None if there is none."""
+    try:
+        _, opened = read_front(store, numbering.key(prefix, number))
+    except NotFound:
+        return None
+    return opened.header
+
+
+def read_slot(store: Store, prefix: str, position: int, window: int) -> SlotRecord | None:
+    """The record at `position`, or None where no record is.
+
+    Raises InvalidLogError for anything else than an intact record of this slot,
+    WrongWindow (one of them) for a record of a log with another window.
+    """
+    number = numbering.slot(position, window)
+    key = numbering.key(prefix, number)
+    try:
+        front, opened = read_front(store, key)
+    except NotFound:
+        return None
+    header = opened.header
+    where = f"{store.url}/{key}"
+    if header.window != window:
+        raise WrongWindow(
+            f"{where}: the log's window is {header.window}, not {window}", header.window
+        )
+    if not isinstance(header, (CommitHeader, LeaderHeader)):
+        raise InvalidLogError(
+            f"{where}: a {header.kind} object where the record of position {position} is expected"
+        )
+    # A copied or renamed object says another number than its key.
+    if header.number != number:
+        raise InvalidLogError(f"{where}: the header says number {header.number}")
+    return SlotRecord(header, opened.spark_schema, opened.body, front)

@@ -1,0 +1,220 @@
+"""From a commit record to rows: which bytes hold them, and decoding those bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from sparkwal import arrowfile, numbering, schema
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.record import CommitHeader
+from sparkwal.store.base import NotFound, Store
+
+# Frames are fetched together up to this size: fewer requests, bounded memory.
+RUN_SIZE = 8 * 2**20
+
+METADATA = {
+    "_wal_position": "long",
+    "_wal_timestamp": "timestamp",
+    "_wal_partition": "integer",
+    "_wal_leader_id": "string",
+    "_wal_batch_id": "long",
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive frames of one object: one range GET.
+
+    Attributes:
+        offset: bytes from the object's start.
+        spans: (length, rows, crc32) of each checked span, in order. A span is one
+            frame, or all the rows that one partition inlined.
+    """
+
+    key: str
+    offset: int
+    spans: tuple[tuple[int, int, int], ...]
+    spark_schema: str
+    position: int
+    timestamp_ms: int
+    partition: int
+    leader_id: str
+    batch_id: int
+
+    @property
+    def length(self) -> int:
+        return sum(length for length, _, _ in self.spans)
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows, _ in self.spans)
+
+
+def pieces(record: SlotRecord, prefix: str) -> list[Piece]:
+    """Where the rows of a record are, in partition order; none in a leader record."""
+    header = record.header
+    found: list[Piece] = []
+    if not isinstance(header, CommitHeader):
+        return found
+
+    leader_id, batch_id = header.leader_id, header.batch_id
+
+    def add(number: int, partition: int, offset: int, spans: list[tuple[int, int, int]]) -> None:
+        found.append(
+            Piece(
+                key=numbering.key(prefix, number),
+                offset=offset,
+                spans=tuple(spans),
+                spark_schema=record.spark_schema,
+                position=header.position,
+                timestamp_ms=header.timestamp_ms,
+                partition=partition,
+                leader_id=leader_id,
+                batch_id=batch_id,
+            )
+        )
+
+    for batch in header.batches:
+        run: list[tuple[int, int, int]] = []
+        start = end = batch.frames[0][0] if batch.frames else 0
+        for offset, length, rows, crc32 in batch.frames:
+            if run and (offset != end or end + length - start > RUN_SIZE):
+                add(batch.number, batch.partition, start, run)
+                run, start = [], offset
+            run.append((length, rows, crc32))
+            end = offset + length
+        if run:
+            add(batch.number, batch.partition, start, run)
+    offset = record.body
+    for inline in header.inline:
+        add(header.number, inline.partition, offset, [(inline.bytes, inline.rows, inline.crc32)])
+        offset += inline.bytes
+    return sorted(found, key=lambda piece: piece.partition)
+
+
+def read_piece(
+    store: Store,
+    piece: Piece,
+    target: pa.Schema,
+    *,
+    verify: bool = True,
+    fetched: bytes | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece with exactly `target`'s columns, in order.
+
+    Args:
+        target: any of the log's columns, and of METADATA; older records' missing
+            columns come as null.
+        fetched: the piece's bytes, if they are already here.
+
+    Raises InvalidLogError for a missing or damaged object.
+    """
+    where = f"{store.url}/{piece.key} (position {piece.position}, partition {piece.partition})"
+    data = fetched if fetched is not None else _fetch(store, piece, where)
+    if len(data) != piece.length:
+        raise InvalidLogError(f"{where}: {len(data)} bytes, {piece.length} expected; it is cut off")
+    if verify:
+        offset = 0
+        view = memoryview(data)
+        for length, _, crc32 in piece.spans:
+            if zlib.crc32(view[offset : offset + length]) != crc32:
+                raise InvalidLogError(
+                    f"{where}: bytes {piece.offset + offset}…{piece.offset + offset + length} do "
+                    "not match their CRC-32. Restore the object, or read up to the position "
+                    "before it (endingPosition, or onCorruption=stop)"
+                )
+            offset += length
+    names = list(schema.columns(piece.spark_schema))
+    wanted = [names.index(field.name) for field in target if field.name in names]
+    # Arrow reads an empty list of fields as "all"; one column still tells the rows.
+    for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0]):
+        yield schema.conform(_with_metadata(batch, piece, target), target)
+
+
+def _fetch(store: Store, piece: Piece, where: str) -> bytes:
+    try:
+        return store.get_range(piece.key, piece.offset, piece.length)
+    except NotFound:
+        raise InvalidLogError(
+            f"{where} is missing, though its commit record names it. It was deleted from outside "
+            "(or collected while it was read): restore it, or start behind it"
+        ) from None
+
+
+def _with_metadata(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
+    values = {
+        "_wal_position": piece.position,
+        "_wal_timestamp": piece.timestamp_ms * 1000,
+        "_wal_partition": piece.partition,
+        "_wal_leader_id": piece.leader_id,
+        "_wal_batch_id": piece.batch_id,
+    }
+    for field in target:
+        if field.name in values and field.name not in batch.schema.names:
+            column = pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
+            batch = batch.append_column(field, column)
+    return batch
+
+
+def with_metadata_columns(spark_schema: str) -> str:
+    """The schema with the `_wal_…` columns behind the log's own."""
+    extra = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in METADATA.items()
+    ]
+    return schema.append_fields(spark_schema, extra)
+
+
+def check_names(spark_schema: str) -> None:
+    """For writers: raises OptionError for a column that METADATA would hide from readers."""
+    for name in schema.columns(spark_schema):
+        if name.lower() in METADATA:
+            raise OptionError(
+                f"column {name!r} has a name that readers of a log use for metadata; rename it "
+                f'before writing, for example withColumnRenamed("{name}", "source{name}")'
+            )
+
+
+def check_projection(wanted: str, log_schema: str) -> None:
+    """Raises OptionError unless every wanted column is the log's (or metadata) with its type."""
+    have = {**METADATA, **schema.columns(log_schema)}
+    for name, kind in schema.columns(wanted).items():
+        if name not in have:
+            raise OptionError(
+                f"column {name!r} of the given schema is not in the log; it has "
+                f"{', '.join(schema.columns(log_schema))}"
+            )
+        if have[name] != kind:
+            raise OptionError(
+                f"column {name!r} is {schema.type_name(have[name])} in the log, not "
+                f"{schema.type_name(kind)}; read it as it is and cast it"
+            )
+
+
+def split(found: Sequence[Piece]) -> list[Piece]:
+    """The same rows with every span a piece of its own."""
+    single: list[Piece] = []
+    for piece in found:
+        offset = piece.offset
+        for span in piece.spans:
+            single.append(replace(piece, offset=offset, spans=(span,)))
+            offset += span[0]
+    return single
+
+
+def pack(found: Sequence[Piece], size: int) -> list[list[Piece]]:
+    """Pieces in order, joined into groups of about `size` bytes: one group, one read task."""
+    groups: list[list[Piece]] = []
+    filled = 0
+    for piece in found:
+        if not groups or filled + piece.length > size:
+            groups.append([])
+            filled = 0
+        groups[-1].append(piece)
+        filled += piece.length
+    return groups

@@ -1,0 +1,98 @@
+"""A streaming query without Spark: plan, tasks, commit, as Spark calls them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from sparkwal import schema
+from sparkwal.protocol.commit import commit
+from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.plan import Plan, make_plan
+from sparkwal.protocol.task import TaskLimits, TaskResult, write_partition
+from sparkwal.store.base import Store
+
+SCHEMA = schema.normalize(
+    {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
+)
+TTL_MS = 600_000
+LIMITS = TaskLimits(2**20, 1, 0, 16 * 2**20, "zstd")
+_ids = itertools.count()
+
+
+class StoppedClock:
+    """A clock that only tests move."""
+
+    def __init__(self) -> None:
+        self.wall_ms, self.since_boot_ms, self.boot = 1_700_000_000_000, 1_000_000, "boot"
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def boot_ms(self) -> int:
+        return self.since_boot_ms
+
+    def boot_id(self) -> str:
+        return self.boot
+
+
+def rows(*values: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(values, pa.int64())], names=["v"])
+
+
+@dataclass
+class Query:
+    """One streaming query; `restarted` gives the same query in a new application."""
+
+    store: Store
+    hints: Hints
+    query_id: str = "query"
+    leader_id: str = "host:1:1:x"
+    prefix: str = "wal"
+    window: int | None = None
+    limits: TaskLimits = LIMITS
+    clock: StoppedClock = field(default_factory=StoppedClock)
+    spark_schema: str = SCHEMA
+    merge_schema: bool = False
+
+    def restarted(self) -> Query:
+        return replace(self, leader_id=f"host:restarted:{next(_ids)}")
+
+    def open(self) -> Store:
+        return self.store
+
+    def plan(self) -> Plan:
+        claim = Claim(
+            leader_id=self.leader_id,
+            host="host",
+            plan_id=f"plan-{next(_ids)}",
+            spark_schema=self.spark_schema,
+            merge_schema=self.merge_schema,
+            window=self.window,
+            in_flight_limit=1,
+            reason="cold start",
+        )
+        return make_plan(self.open, self.prefix, claim, self.hints, self.clock, TTL_MS)
+
+    def task(self, plan: Plan, batch_id: int, partition: int, *values: int) -> TaskResult:
+        batches = iter([rows(*values)] if values else [])
+        return write_partition(
+            self.open, plan, self.query_id, batch_id, partition, batches, self.limits
+        )
+
+    def commit(self, results: list[TaskResult]) -> int | None:
+        return commit(self.open, results, self.hints, self.clock, TTL_MS, self.limits.codec)
+
+    def microbatch(self, batch_id: int, *partitions: tuple[int, ...]) -> int | None:
+        plan = self.plan()
+        return self.commit(
+            [self.task(plan, batch_id, p, *values) for p, values in enumerate(partitions)]
+        )
+
+
+def hints_in(folder: Path) -> Hints:
+    return Hints(folder / "hints")

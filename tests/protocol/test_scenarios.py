@@ -1,0 +1,509 @@
+"""Crashes and races of one writer and its successors, each by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkwal import Log, arrowfile, numbering
+from sparkwal.errors import (
+    FencedError,
+    InvalidLogError,
+    OptionError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.record import CommitHeader, LeaderHeader
+from sparkwal.store.base import Transient
+from sparkwal.store.local import LocalStore
+from sparkwal.store.retry import RetryingStore, RetryPolicy
+from sparkwal.testing.memory import MemoryStore
+
+from .query import LIMITS, Query, hints_in
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def query(store: MemoryStore, tmp_path: Path) -> Query:
+    return Query(store, hints_in(tmp_path))
+
+
+def commits(store: MemoryStore, prefix: str = "wal") -> list[tuple[int, str, int]]:
+    head = find_head(store, prefix)
+    found = live_records(store, prefix, head.window, 0, head.gap)
+    return [
+        (r.header.position, r.header.query_id, r.header.batch_id)
+        for r in found
+        if isinstance(r.header, CommitHeader)
+    ]
+
+
+class Flaky:
+    """A store whose next conditional PUT is answered wrongly."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self.inner = inner
+        self.url, self.concurrency = inner.url, 1
+        self.plot: list[str] = []
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        act = self.plot.pop(0) if self.plot else ""
+        if act == "refused":
+            raise Transient("connection refused", unreachable=True)
+        created = self.inner.put_if_absent(key, body)
+        if act == "lost":
+            raise Transient("the reply was lost")
+        return created
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+
+def flaky(query: Query, retries: int = 3) -> Flaky:
+    bad = Flaky(query.store)  # type: ignore[arg-type]
+    query.store = RetryingStore(bad, RetryPolicy(max_retry_attempts=retries), sleep=lambda _: None)
+    return bad
+
+
+def test_01_an_empty_log_begins_with_a_leader_record(query: Query, store: MemoryStore) -> None:
+    assert query.microbatch(0, (1, 2), (3,)) == 1
+    assert store.counts == {"LIST": 1, "PUT": 4}
+    assert list(store.objects) == [
+        f"wal/batches/{number:020d}"
+        for number in (2**64 - 1, 2**64 - 1002, 2**64 - 1003, 2**64 - 1001)
+    ]
+
+
+def test_02_a_warm_microbatch_is_one_put_for_each_partition_and_one(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    store.counts.clear()
+    assert query.microbatch(1, (1,), (2,), (3,)) == 2
+    assert store.counts == {"PUT": 4}
+
+
+def test_03_a_restart_costs_one_list_one_get_one_put(query: Query, store: MemoryStore) -> None:
+    for batch in range(20):
+        query.microbatch(batch, (batch,))
+    store.counts.clear()
+    query.restarted().plan()
+    assert store.counts == {"LIST": 1, "GET": 1, "PUT": 1}
+
+
+def test_04_an_empty_microbatch_writes_nothing_and_its_window_is_used_again(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    store.counts.clear()
+    assert query.microbatch(1, (), ()) is None
+    assert not store.counts
+    assert query.microbatch(2, (5,)) == 2
+    assert store.counts == {"PUT": 2}
+
+
+def test_05_a_replayed_microbatch_is_skipped(query: Query, store: MemoryStore) -> None:
+    query.microbatch(0, (1,))
+    query.microbatch(1, (2,))
+    again = query.restarted()
+    assert again.microbatch(1, (2,)) is None
+    assert again.microbatch(2, (3,)) == 4
+    assert commits(store) == [(1, "query", 0), (2, "query", 1), (4, "query", 2)]
+
+
+def test_06_a_skipped_task_still_reads_its_input_to_the_end(query: Query) -> None:
+    query.microbatch(0, (1,))
+    plan = query.restarted().plan()
+    seen = []
+
+    def upstream():  # type: ignore[no-untyped-def]
+        yield from ()
+        seen.append("committed its state")
+
+    from sparkwal.protocol.task import write_partition
+
+    result = write_partition(query.open, plan, "query", 0, 0, upstream(), LIMITS)
+    assert result.skipped and seen
+
+
+def test_07_a_retried_task_adopts_the_first_attempts_object(
+    query: Query, store: MemoryStore
+) -> None:
+    plan = query.plan()
+    first = query.task(plan, 0, 0, 1, 2, 3)
+    second = query.task(plan, 0, 0, 1, 2, 3)
+    assert second.batch == first.batch
+    query.commit([second])
+    assert values_of(store) == [1, 2, 3]
+
+
+def test_08_an_adopted_object_may_differ_from_the_attempts_own_bytes(
+    query: Query, store: MemoryStore
+) -> None:
+    plan = query.plan()
+    uncompressed = replace(query, limits=replace(LIMITS, codec=None))
+    first = uncompressed.task(plan, 0, 0, 1, 2, 3)
+    assert query.task(plan, 0, 0, 1, 2, 3).batch == first.batch
+
+
+def test_09_a_task_of_another_plan_is_fenced(query: Query, store: MemoryStore) -> None:
+    plan = query.plan()
+    query.task(plan, 0, 0, 1)
+    stranger = replace(plan, plan_id="other")
+    with pytest.raises(FencedError, match="holds"):
+        query.task(stranger, 0, 0, 1)
+
+
+def test_10_a_lost_reply_of_the_commit_is_read_back(query: Query, store: MemoryStore) -> None:
+    bad = flaky(query)
+    plan = query.plan()
+    results = [query.task(plan, 0, 0, 1)]
+    bad.plot = ["lost"]
+    assert query.commit(results) == 1
+    assert commits(store) == [(1, "query", 0)]
+
+
+def test_11_an_unanswered_commit_is_unknown_and_the_restart_finds_out(
+    query: Query, store: MemoryStore
+) -> None:
+    bad = flaky(query, retries=1)
+    plan = query.plan()
+    results = [query.task(plan, 0, 0, 1)]
+    bad.plot = ["lost", "refused"]
+    with pytest.raises(OutcomeUnknownError, match="restart with the same checkpoint"):
+        query.commit(results)
+    again = query.restarted()
+    assert again.microbatch(0, (1,)) is None
+    assert commits(store) == [(1, "query", 0)]
+
+
+def test_12_a_commit_that_cannot_have_arrived_is_not_unknown(query: Query) -> None:
+    bad = flaky(query, retries=1)
+    plan = query.plan()
+    results = [query.task(plan, 0, 0, 1)]
+    bad.plot = ["refused", "refused"]
+    with pytest.raises(StoreUnavailableError):
+        query.commit(results)
+
+
+def test_13_a_taken_over_writer_is_fenced_and_told_by_whom(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    plan = query.plan()
+    results = [query.task(plan, 1, 0, 2)]
+    other = replace(query.restarted(), query_id="other")
+    other.microbatch(0, (7,))
+    with pytest.raises(FencedError, match=rf"{other.leader_id}.*position 2.*term 2"):
+        query.commit(results)
+    assert commits(store) == [(1, "query", 0), (3, "other", 0)]
+
+
+def test_14_the_data_of_an_abandoned_window_is_never_read(query: Query, store: MemoryStore) -> None:
+    query.microbatch(0, (1,))
+    plan = query.plan()
+    query.task(plan, 1, 0, 666)
+    query.restarted().microbatch(1, (2,))
+    assert values_of(store) == [1, 2]
+
+
+def test_15_a_planner_that_dies_before_its_tasks_leaves_a_cold_start(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    query.plan()
+    store.counts.clear()
+    query.plan()
+    assert store.counts == {"LIST": 1, "GET": 1, "PUT": 1}
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", "open to others", "other version"])
+def test_16_a_hint_that_cannot_be_trusted_is_a_cold_start(
+    query: Query, store: MemoryStore, damage: str
+) -> None:
+    query.microbatch(0, (1,))
+    (file,) = query.hints.folder.iterdir()
+    if damage == "missing":
+        file.unlink()
+    elif damage == "garbage":
+        file.write_bytes(b'{"version": 1, "leadership": 7}')
+    elif damage == "open to others":
+        query.hints.folder.chmod(0o777)
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), "version": 99}))
+    store.counts.clear()
+    query.plan()
+    assert store.counts == {"LIST": 1, "GET": 1, "PUT": 1}
+
+
+def test_17_an_old_hint_or_one_of_another_boot_is_a_cold_start(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    query.clock.since_boot_ms += 600_000
+    query.plan()
+    query.microbatch(1, (2,))
+    query.clock.boot = "another"
+    store.counts.clear()
+    query.plan()
+    assert store.counts["LIST"] == 1
+
+
+def test_18_a_hint_that_cannot_be_written_never_blocks_and_never_plans_twice(
+    query: Query, store: MemoryStore, tmp_path: Path
+) -> None:
+    query.microbatch(0, (1,))
+    stale = {file: file.read_bytes() for file in query.hints.folder.iterdir()}
+
+    class FullDisk(Hints):
+        def save(self, hint: object) -> bool:
+            return False
+
+    query.hints = FullDisk(query.hints.folder)
+    for batch in range(1, 4):
+        assert query.microbatch(batch, (batch,)) is not None
+    assert {file: file.read_bytes() for file in query.hints.folder.iterdir()} == stale
+    assert [batch for _, _, batch in commits(store)] == [0, 1, 2, 3]
+
+
+def test_19_a_commit_that_slept_does_not_overwrite_the_hint_of_a_later_plan(
+    query: Query, store: MemoryStore
+) -> None:
+    sleeper = query.plan()
+    results = [query.task(sleeper, 0, 0)]
+    query.plan()
+    query.commit(results)
+    store.counts.clear()
+    query.plan()
+    assert store.counts["LIST"] == 1
+
+
+def test_20_timestamps_never_go_back_when_the_clock_does(query: Query, store: MemoryStore) -> None:
+    query.microbatch(0, (1,))
+    query.clock.wall_ms -= 3_600_000
+    query.microbatch(1, (2,))
+    again = query.restarted()
+    again.microbatch(2, (3,))
+    head = find_head(store, "wal")
+    stamps = [r.header.timestamp_ms for r in live_records(store, "wal", 1000, 0, head.gap)]
+    assert stamps == sorted(stamps)
+
+
+def test_21_a_plan_that_slept_beyond_its_life_is_checked_before_it_is_used(
+    query: Query, store: MemoryStore
+) -> None:
+    plan = query.plan()
+    results = [query.task(plan, 0, 0, 1)]
+    other = query.restarted()
+    other.microbatch(0, (1,))
+    other.microbatch(1, (2,))
+    # Everything the sleeper could collide with was collected.
+    for position in (0, 1):
+        store.delete(numbering.key("wal", numbering.slot(position, 1000)))
+    query.clock.since_boot_ms += 600_000
+    with pytest.raises(FencedError):
+        query.commit(results)
+
+
+def test_22_a_slow_driver_whose_log_did_not_move_commits(query: Query, store: MemoryStore) -> None:
+    plan = query.plan()
+    results = [query.task(plan, 0, 0, 1)]
+    query.clock.since_boot_ms += 3_600_000
+    assert query.commit(results) == 1
+
+
+def test_23_recovery_with_999_objects_of_a_window_without_its_record(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    plan = query.plan()
+    for partition in range(999):
+        query.task(plan, 1, partition, partition)
+    store.counts.clear()
+    again = query.restarted()
+    assert again.plan().position == 3
+    assert store.counts == {"LIST": 1, "GET": 1, "PUT": 1}
+    assert again.microbatch(1, (2,)) is not None
+    assert values_of(store) == [1, 2]
+
+
+def test_24_a_window_of_a_thousand_refuses_the_thousandth_partition(query: Query) -> None:
+    plan = query.plan()
+    with pytest.raises(OptionError, match=r"coalesce\(999\)"):
+        query.task(plan, 0, 999, 1)
+
+
+@pytest.mark.parametrize("partitions", [1, 1500])
+def test_25_recovery_of_a_wide_log_by_a_writer_that_does_not_know_its_window(
+    query: Query, store: MemoryStore, partitions: int
+) -> None:
+    wide = replace(query, window=10_000)
+    wide.microbatch(0, *[(p,) for p in range(partitions)])
+    plan = wide.plan()
+    for partition in range(partitions):
+        wide.task(plan, 1, partition, partition)
+    store.counts.clear()
+    assert query.restarted().plan().position == 3
+    assert store.counts["LIST"] == 1
+    assert store.counts["GET"] <= 3
+
+
+def test_26_a_wide_log_whose_last_window_is_committed(query: Query, store: MemoryStore) -> None:
+    wide = replace(query, window=10_000)
+    for batch in range(3):
+        wide.microbatch(batch, *[(p,) for p in range(1200)])
+    store.counts.clear()
+    assert find_head(store, "wal").position == 3
+    assert store.counts["GET"] <= 3
+
+
+def test_27_a_writer_that_wants_another_window_is_refused(query: Query) -> None:
+    query.microbatch(0, (1,))
+    with pytest.raises(OptionError, match="created with 1000"):
+        replace(query, window=10_000).plan()
+    with pytest.raises(OptionError, match="created with 1000"):
+        replace(query.restarted(), window=10_000).plan()
+
+
+@pytest.mark.parametrize("lost", [1, 5, 7])
+def test_28_a_writer_never_leads_into_a_hole_in_the_log(
+    query: Query, store: MemoryStore, lost: int
+) -> None:
+    """A leader record in the hole would give every later commit a lower term: dead."""
+    for batch in range(8):
+        query.microbatch(batch, (batch,))
+    store.delete(numbering.key("wal", numbering.slot(lost, 1000)))
+    before = dict(store.objects)
+    with pytest.raises(InvalidLogError, match=f"position {lost} is missing"):
+        query.restarted().plan()
+    assert store.objects == before
+
+
+def test_29_a_reader_told_to_go_on_jumps_over_a_hole(query: Query, store: MemoryStore) -> None:
+    for batch in range(5):
+        query.microbatch(batch, (batch,))
+    store.delete(numbering.key("wal", numbering.slot(3, 1000)))
+    head = find_head(store, "wal", tolerant=True)
+    live = live_records(store, "wal", 1000, 0, head.gap, skip_missing=True)
+    assert [r.header.position for r in live] == [0, 1, 2, 4, 5]
+
+
+def test_30_an_object_copied_to_another_key_is_not_believed(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    query.microbatch(1, (2,))
+    first, second = (numbering.key("wal", numbering.slot(p, 1000)) for p in (1, 2))
+    store.objects[second] = store.objects[first]
+    with pytest.raises(InvalidLogError, match="the header says number"):
+        find_head(store, "wal")
+
+
+def test_31_inlined_rows_are_one_put_and_come_back_in_order(
+    query: Query, store: MemoryStore
+) -> None:
+    query.limits = replace(LIMITS, inline_threshold=2**20)
+    query.microbatch(0, (1,))
+    store.counts.clear()
+    query.microbatch(1, (2, 3), (), (4,))
+    assert store.counts == {"PUT": 1}
+    assert values_of(store) == [1, 2, 3, 4]
+
+
+def test_32_large_and_inlined_partitions_mix(query: Query, store: MemoryStore) -> None:
+    query.limits = replace(LIMITS, inline_threshold=100)
+    query.microbatch(0, (1,), tuple(range(2, 500)), (500,))
+    assert values_of(store) == list(range(1, 501))
+    (record,) = [
+        r.header
+        for r in live_records(store, "wal", 1000, 1, 2)
+        if isinstance(r.header, CommitHeader)
+    ]
+    assert [b.partition for b in record.batches] == [1]
+    assert [i.partition for i in record.inline] == [0, 2]
+    assert record.rows == 500
+
+
+def test_33_anonymous_appends_leave_no_trace_in_the_transactions(
+    query: Query, store: MemoryStore
+) -> None:
+    for number in range(3):
+        append = replace(query, query_id=f"append:{number}")
+        append.microbatch(0, (number,))
+    query.microbatch(0, (9,))
+    live = find_head(store, "wal").live
+    assert live is not None and list(live.header.txns) == ["query"]
+
+
+def test_34_a_leader_record_carries_the_transactions_of_the_live_head(
+    query: Query, store: MemoryStore
+) -> None:
+    query.microbatch(0, (1,))
+    replace(query.restarted(), query_id="other").plan()
+    live = find_head(store, "wal").live
+    assert live is not None and isinstance(live.header, LeaderHeader)
+    assert live.header.txns["query"][0] == 0
+    assert live.header.prev_position == 1
+    assert live.header.term == 2
+
+
+def test_35_an_object_is_an_arrow_file_that_says_the_same_at_both_ends(
+    query: Query, store: MemoryStore
+) -> None:
+    import pyarrow as pa
+
+    query.microbatch(0, (1, 2, 3))
+    body = store.objects[numbering.key("wal", numbering.data(1, 1000, 0))]
+    footer = pa.ipc.open_file(body).schema.metadata
+    front = pa.ipc.open_stream(body[8:]).schema.metadata
+    assert footer == front
+    assert json.loads(footer[b"weaselwal"])["rows"] == 3
+    assert pa.ipc.open_file(body).read_all().column("v").to_pylist() == [1, 2, 3]
+    assert arrowfile.open_front(body, "").header == arrowfile.open_front(body, "").header
+
+
+def test_36_a_large_partition_is_uploaded_in_parts(tmp_path: Path) -> None:
+    import numpy as np
+    import pyarrow as pa
+
+    from sparkwal.protocol.task import write_partition
+
+    store = LocalStore(tmp_path / "log")
+    query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, codec=None))
+    plan = query.plan()
+    values = np.random.default_rng(1).integers(0, 2**60, 4_000_000)
+    batches = [
+        pa.record_batch([pa.array(part)], names=["v"]) for part in np.array_split(values, 40)
+    ]
+    result = write_partition(query.open, plan, "query", 0, 0, iter(batches), query.limits)
+    assert result.batch is not None and result.batch.bytes > 16 * 2**20
+    query.commit([result])
+    read = Log(str(tmp_path / "log" / "wal")).scan().read_all().column("v").to_numpy()
+    assert (read == values).all()
+    again = write_partition(query.open, plan, "query", 0, 0, iter(batches), query.limits)
+    assert again.batch == result.batch
+    assert not [name for name in os.listdir(tmp_path / "log" / ".tmp")]
+
+
+def values_of(store: MemoryStore) -> list[int]:
+    """Every row of the log, in order."""
+    from sparkwal import reading, schema
+
+    head = find_head(store, "wal")
+    found: list[int] = []
+    for record in live_records(store, "wal", head.window, 0, head.gap):
+        for piece in reading.pieces(record, "wal"):
+            for batch in reading.read_piece(store, piece, schema.to_arrow(record.spark_schema)):
+                found += batch.column("v").to_pylist()
+    return found
