@@ -1,0 +1,1 @@
+"""Spark's source and sink: thin; every decision is the protocol's."""

@@ -1,0 +1,32 @@
+"""Errors as Spark shows them: the cause first, without the frames of Spark's workers."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sparkwal.errors import SparkWalError
+
+
+@contextmanager
+def readable_errors(*, pickling: bool = False) -> Iterator[None]:
+    """In one of Spark's Python workers: let an error of ours reach the user as its message.
+
+    The worker ends with the error, so dropping the frames of its traceback for
+    good takes nothing from anyone.
+
+    Args:
+        pickling: the error passes through a pickler, which replaces every error
+            that is not a PickleError by one of its own.
+    """
+    try:
+        yield
+    except SparkWalError as error:
+        sys.tracebacklimit = 0
+        if not pickling:
+            raise error from None
+        kind = type(error)
+        both = type(kind.__name__, (kind, pickle.PicklingError), {"__module__": kind.__module__})
+        raise both(*error.args) from None

@@ -1,0 +1,184 @@
+"""The sink: planned when Spark pickles the writer, written by tasks, committed on the driver."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from sparkwal import events, reading, schema
+from sparkwal.errors import OutcomeUnknownError
+from sparkwal.options import SinkOptions
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.commit import ANONYMOUS, commit
+from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.plan import Plan, make_plan
+from sparkwal.protocol.task import TaskLimits, TaskResult, write_partition
+from sparkwal.spark.readable import readable_errors
+from sparkwal.store.base import Store
+from sparkwal.store.proof import prove_put_if_absent
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Message(WriterCommitMessage):
+    """What a task tells the commit; the commit worker knows nothing else of the plan."""
+
+    result: TaskResult
+
+
+class _Writer:
+    """What writing a stream's microbatch and writing a batch have in common."""
+
+    def __init__(self, options: SinkOptions, spark_schema: StructType, checkpoint: str) -> None:
+        self.options = options
+        self.spark_schema = spark_schema
+        self.checkpoint = checkpoint
+        self.plan: Plan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the writer twice for the tasks of one microbatch, and calls
+        # streamWriter() also where it never writes: this is the place to plan, once.
+        if self.plan is None:
+            with readable_errors(pickling=True):
+                self.plan = self._make_plan()
+        return self.__dict__.copy()
+
+    def _make_plan(self) -> Plan:
+        leader_id, host = _leader(self.options.path, self.checkpoint)
+        spark_schema = schema.normalize(self.spark_schema.jsonValue())
+        reading.check_names(spark_schema)
+        claim = Claim(
+            leader_id=leader_id,
+            host=host,
+            plan_id=uuid.uuid4().hex,
+            spark_schema=spark_schema,
+            merge_schema=self.options.merge_schema,
+            window=self.options.window_size,
+            in_flight_limit=1,
+            reason="cold start",
+        )
+        _, prefix = self.options.open()
+        clock = SystemClock()
+        return make_plan(
+            self._proven_store, prefix, claim, Hints(), clock, self.options.plan_ttl_ms
+        )
+
+    def _proven_store(self) -> Store:
+        store, prefix = self.options.open(fail_fast=True)
+        prove_put_if_absent(store, prefix)
+        return store
+
+    def _store(self) -> Store:
+        return self.options.open()[0]
+
+    def _write(
+        self, query_id: str, batch_id: int, partition: int, rows: Iterator[pa.RecordBatch]
+    ) -> Message:
+        assert self.plan is not None
+        limits = TaskLimits(
+            batch_size=self.options.batch_size,
+            batch_timeout_ms=self.options.batch_timeout_ms,
+            inline_threshold=self.options.inline_threshold,
+            multipart_threshold=self.options.multipart_threshold,
+            codec=self.options.codec,
+        )
+        with readable_errors():
+            return Message(
+                write_partition(self._store, self.plan, query_id, batch_id, partition, rows, limits)
+            )
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with readable_errors():
+            results = [message.result for message in messages if isinstance(message, Message)]
+            if not results or len(results) < len(messages):
+                raise OutcomeUnknownError(
+                    "Spark asked to commit without the messages of all tasks; nothing was "
+                    "committed. Restart with the same checkpoint"
+                )
+            commit(
+                self._store,
+                results,
+                Hints(),
+                SystemClock(),
+                self.options.plan_ttl_ms,
+                self.options.codec,
+            )
+
+    def _abort(self) -> None:
+        # Deletes nothing: Spark calls this also after a commit that failed, and that
+        # commit may be durable all the same.
+        events.emit("aborted", path=self.options.path)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """One microbatch of a streaming query."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        context = TaskContext.get()
+        assert context is not None
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        assert query_id is not None and batch_id is not None
+        return self._write(query_id, int(batch_id), context.partitionId(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort()
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """One `df.write`: one commit."""
+
+    def __init__(self, options: SinkOptions, spark_schema: StructType) -> None:
+        super().__init__(options, spark_schema, "")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        context = TaskContext.get()
+        assert context is not None and self.plan is not None
+        if self.options.txn_app_id is not None:
+            query_id, batch_id = self.options.txn_app_id, self.options.txn_version or 0
+        else:
+            query_id, batch_id = f"{ANONYMOUS}{self.plan.plan_id}", 0
+        return self._write(query_id, batch_id, context.partitionId(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort()
+
+
+def _leader(path: str, checkpoint: str) -> tuple[str, str]:
+    """(leader_id, host). The id outlives recycled workers of one query, not a restarted
+    application: it names the daemon that forks the workers, by pid and start time."""
+    host = socket.gethostname()
+    daemon = os.getppid()
+    what = hashlib.sha256(f"{path}\0{checkpoint}".encode()).hexdigest()[:12]
+    return f"{host}:{daemon}:{_start_time(daemon)}:{what}", host
+
+
+def _start_time(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # The command's name may hold spaces and ")": count from the last one.
+            return file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"
