@@ -1,0 +1,226 @@
+"""Every interleaving of a small configuration.
+
+A process is a function of the answers it got: so instead of keeping it alive, it is
+run again from its start with the answers so far, once for every history that comes
+up, and what it asks next is remembered. The world is a value. Together that makes
+an explicit-state search over the real code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkwal.testing.simulation import oracle
+from sparkwal.testing.simulation.codec import memoized
+from sparkwal.testing.simulation.processes import Process
+from sparkwal.testing.simulation.world import LOCAL, Call, Lost, Refused, State, apply, put
+
+
+class _Asked(BaseException):
+    """Unwinds a process that waits for an answer nobody has given yet."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may go wrong in one run."""
+
+    crashes: int = 0
+    faults: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a search covered."""
+
+    states: int
+    transitions: int
+    histories: int
+
+
+class _Histories:
+    """Histories of answers as small numbers; what a process does next after each."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+        self._ids: dict[tuple[int, Any], int] = {}
+        self._answers: list[tuple[Any, ...]] = [()]
+        self._next: dict[tuple[int, int], Call | str] = {}
+
+    def __len__(self) -> int:
+        return len(self._next)
+
+    def after(self, history: int, answer: Any) -> int:
+        token = (history, _token(answer))
+        if token not in self._ids:
+            self._ids[token] = len(self._answers)
+            self._answers.append((*self._answers[history], answer))
+        return self._ids[token]
+
+    def next(self, process: int, history: int) -> Call | str:
+        """The call it waits in, or the outcome it ended with."""
+        known = self._next.get((process, history))
+        if known is None:
+            known = self._run(process, self._answers[history])
+            self._next[process, history] = known
+        return known
+
+    def _run(self, process: int, answers: tuple[Any, ...]) -> Call | str:
+        given = iter(answers)
+
+        def ask(call: Call) -> Any:
+            for answer in given:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+            raise _Asked(call)
+
+        try:
+            return self._processes[process](ask)
+        except _Asked as asked:
+            return asked.call
+
+
+def _token(answer: Any) -> Any:
+    if isinstance(answer, (bytes, bool, int, str, tuple)) or answer is None:
+        try:
+            hash(answer)
+        except TypeError:
+            return repr(answer)
+        return (type(answer).__name__, answer)
+    return (type(answer).__name__, repr(answer))
+
+
+DEAD = -1  # in the place of a history
+_DIES = object()  # in the place of an answer
+Node = tuple[State, tuple[int, ...], Budget]
+Label = tuple[str, Call | str, str]  # who, what, how it went
+Step = tuple[Label, Node]
+
+
+def explore(
+    processes: dict[str, Process],
+    budget: Budget,
+    *,
+    most_states: int = 10_000_000,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Search every interleaving, with every way to spend `budget`, to the end.
+
+    Raises oracle.Violation with the shortest trace found that leads there.
+    """
+    with memoized():
+        return _explore(processes, budget, most_states, progress)
+
+
+def _explore(
+    processes: dict[str, Process],
+    budget: Budget,
+    most_states: int,
+    progress: Callable[[int], None] | None,
+) -> Report:
+    names = list(processes)
+    histories = _Histories(list(processes.values()))
+    start: Node = (State(), tuple(0 for _ in names), budget)
+    verdicts: dict[Any, oracle.Verdict] = {_key(start): ()}
+    parents: dict[Any, tuple[Any, Label]] = {}
+    frontier = [start]
+    transitions = 0
+    while frontier:
+        following: list[Node] = []
+        for node in frontier:
+            key = _key(node)
+            for label, child in _steps(names, histories, node):
+                transitions += 1
+                child_key = _key(child)
+                if child_key in verdicts:
+                    continue
+                parents[child_key] = (key, label)
+                try:
+                    verdicts[child_key] = oracle.check(verdicts[key], child[0])
+                    _check_readers(histories, child, verdicts[child_key])
+                except oracle.Violation as violation:
+                    trace = _trace(parents, child_key)
+                    raise oracle.Violation(f"{violation}\n{trace}") from None
+                following.append(child)
+        if len(verdicts) > most_states:
+            raise RuntimeError(f"more than {most_states} states")
+        if progress:
+            progress(len(verdicts))
+        frontier = following
+    return Report(len(verdicts), transitions, len(histories))
+
+
+def _key(node: Node) -> Any:
+    return (node[0].key(), node[1], node[2])
+
+
+def _trace(parents: dict[Any, tuple[Any, Label]], key: Any) -> str:
+    lines: list[str] = []
+    while key in parents:
+        key, (who, what, how) = parents[key]
+        shown = what if isinstance(what, str) else f"{what.operation} {_short(what.arguments)}"
+        lines.append(f"{who}: {shown} {how}".rstrip())
+    return "\n".join(f"{number:3}. {line}" for number, line in enumerate(reversed(lines), 1))
+
+
+def _check_readers(histories: _Histories, node: Node, now: oracle.Verdict) -> None:
+    for process, history in enumerate(node[1]):
+        if history != DEAD:
+            outcome = histories.next(process, history)
+            if isinstance(outcome, str) and outcome.startswith("read "):
+                oracle.check_reading((), outcome, now)
+
+
+def _steps(names: list[str], histories: _Histories, node: Node) -> list[Step]:
+    state, actors, budget = node
+    steps: list[Step] = []
+    for late in state.late:
+        after, created = put(replace(state, late=state.late - {late}), *late)
+        told = "created" if created else "taken"
+        steps.append((("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget)))
+    for process, history in enumerate(actors):
+        if history == DEAD:
+            continue
+        call = histories.next(process, history)
+        if isinstance(call, str):
+            continue
+        for label, after, answer, left in _outcomes(state, call, budget):
+            reached = DEAD if answer is _DIES else histories.after(history, answer)
+            world = after
+            # What a process does on its own machine happens at once.
+            while reached != DEAD:
+                following = histories.next(process, reached)
+                if isinstance(following, str) or following.operation not in LOCAL:
+                    break
+                world, local = apply(world, following)
+                reached = histories.after(reached, local)
+            others = (*actors[:process], reached, *actors[process + 1 :])
+            steps.append(((names[process], call, label), (world, others, left)))
+    return steps
+
+
+def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State, Any, Budget]]:
+    """Everything that can happen to one call: (label, state, answer, budget left)."""
+    after, answer = apply(state, call)
+    outcomes: list[tuple[str, State, Any, Budget]] = [("", after, answer, budget)]
+    if budget.crashes:
+        less = Budget(budget.crashes - 1, budget.faults)
+        outcomes.append(("dies before it", state, _DIES, less))
+    if budget.faults and call.operation in ("put", "get_range", "list"):
+        less = Budget(budget.crashes, budget.faults - 1)
+        outcomes.append(("refused", state, Refused(), less))
+        if call.operation == "put":
+            outcomes.append(("done, but the reply is lost", after, Lost(), less))
+            delayed = replace(state, late=state.late | {call.arguments})
+            outcomes.append(("on its way, no reply", delayed, Lost(), less))
+    return outcomes
+
+
+def _short(arguments: tuple[Any, ...]) -> str:
+    return str(arguments[0]) if arguments else ""

@@ -1,0 +1,56 @@
+"""A protocol with one rule broken does not survive the search: the search can fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import sparkwal
+
+from .configurations import MUTATIONS, Mutation
+
+TESTS = Path(__file__).parents[2]
+
+
+def _hunt(mutation: Mutation, folder: Path) -> subprocess.CompletedProcess[str]:
+    shutil.copytree(
+        Path(sparkwal.__file__).parent,
+        folder / "sparkwal",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    file = folder / "sparkwal" / mutation.file
+    text = file.read_text()
+    assert text.count(mutation.old) >= 1, f"{mutation.file} no longer has {mutation.old!r}"
+    file.write_text(text.replace(mutation.old, mutation.new))
+    shutil.copytree(TESTS / "tests" / "simulation", folder / "hunted")
+    return subprocess.run(
+        [sys.executable, "-m", "hunted.hunt"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def hunts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(
+            lambda item: _hunt(item[1], tmp_path_factory.mktemp(f"mutation{item[0]}")),
+            enumerate(MUTATIONS),
+        )
+        return {mutation.name: found for mutation, found in zip(MUTATIONS, done, strict=True)}
+
+
+@pytest.mark.parametrize("name", [mutation.name for mutation in MUTATIONS])
+def test_the_search_catches(name: str, hunts: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    found = hunts[name]
+    assert found.returncode == 0, f"not caught\n{found.stdout}\n{found.stderr}"
+    assert found.stdout
