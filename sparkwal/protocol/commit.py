@@ -59,12 +59,14 @@ def commit(
         remember_committed(hints, plan, plan.leadership, clock)
         return None
     store = open_store()
-    # The hint lives in a planner; a driver may sleep between plan and commit for
-    # longer than a collected position stays protected.
-    if clock.boot_id() != plan.boot_id or clock.boot_ms() - plan.planned_ms >= ttl_ms:
+    if _expired(plan, clock, ttl_ms):
         _check_claim(store, plan)
     header, data = _record(plan, written, clock, codec)
-    _put(store, plan, header, data)
+    put_record(store, plan.prefix, header, data)
+    # Again: the driver may have slept between the check and the PUT.
+    if _expired(plan, clock, ttl_ms) and not _is_head(store, plan, header):
+        events.emit("skipped_replay", query_id=header.query_id, batch_id=header.batch_id)
+        return None
     events.emit(
         "durable",
         position=header.position,
@@ -82,13 +84,15 @@ def commit(
     return header.position
 
 
-def _put(store: Store, plan: Plan, header: CommitHeader, data: bytes) -> None:
-    where = f"position {header.position} of {store.url}/{plan.prefix}"
+def put_record(store: Store, prefix: str, header: CommitHeader, data: bytes) -> None:
+    """Put a commit record at its slot; returns when it is durable.
+
+    Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError.
+    """
+    where = f"position {header.position} of {store.url}/{prefix}"
     try:
-        created = store.put_if_absent(numbering.key(plan.prefix, header.number), data)
-        if created:
-            return
-        found = read_slot(store, plan.prefix, header.position, header.window)
+        if not store.put_if_absent(numbering.key(prefix, header.number), data):
+            check_ours(store, prefix, header)
     except StoreUnavailableError as error:
         # Once a request may have arrived, "failed" would be a guess.
         if not error.maybe_applied:
@@ -98,18 +102,50 @@ def _put(store: Store, plan: Plan, header: CommitHeader, data: bytes) -> None:
             "restart with the same checkpoint, and the log itself tells whether it is; "
             "nothing is written twice"
         ) from None
+
+
+def check_ours(store: Store, prefix: str, header: CommitHeader) -> None:
+    """After a refusal: is the record that stands there our own, its reply lost?
+
+    Raises FencedError if it is another's.
+    """
+    found = read_slot(store, prefix, header.position, header.window)
     if found is None:
         raise InvalidLogError(
-            f"the record of {where} was there and is gone; nothing may delete records of a live log"
+            f"the record of position {header.position} of {store.url}/{prefix} was there and is "
+            "gone; nothing may delete records of a live log"
         )
     # plan_id, never leader_id: another plan of this very leader is another microbatch.
-    if found.header.plan_id != plan.plan_id:
-        raise fenced(store, plan.prefix, found)
+    if found.header.plan_id != header.plan_id:
+        raise fenced(store, prefix, found)
+
+
+def _expired(plan: Plan, clock: Clock, ttl_ms: int) -> bool:
+    """Whether the log may have passed this claim and collected what stood in its place:
+    then the number is free again, and a PUT there succeeds outside of the log."""
+    return clock.boot_id() != plan.boot_id or clock.boot_ms() - plan.planned_ms >= ttl_ms
+
+
+def _is_head(store: Store, plan: Plan, header: CommitHeader) -> bool:
+    """Whether a record that was put late is the log's head. If not, whether the log holds
+    its microbatch is for the head's transactions to say: the record may be a stray.
+
+    Raises FencedError when the log does not hold it.
+    """
+    live = find_head(store, plan.prefix, header.window).live
+    if live is not None and live.header.plan_id == plan.plan_id:
+        return True
+    if live is None or live.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:
+        raise FencedError(
+            f"this driver slept, and {store.url}/{plan.prefix} went on without it: what it put "
+            f"at position {plan.position} lies outside of the log. Nothing of this microbatch "
+            "was committed. Restart with the same checkpoint"
+        )
+    return False
 
 
 def _check_claim(store: Store, plan: Plan) -> None:
-    """An old claim may have been passed by the log, and even collected behind it: then
-    its number is free again, and a PUT there would succeed outside the log."""
+    """Raises FencedError where the log has passed an expired claim."""
     head = find_head(store, plan.prefix, plan.leadership.window)
     if head.live is not None and head.gap > plan.position:
         own = read_slot(store, plan.prefix, plan.position, plan.leadership.window)
@@ -131,7 +167,11 @@ def _record(
     timestamp_ms = max(clock.now_ms(), lead.timestamp_ms)
     query_id, batch_id = written[0].query_id, written[0].batch_id
     batches = tuple(r.batch for r in written if r.batch)
-    inlined = [(r.partition, *r.inline) for r in written if r.inline]
+    inlined = [
+        (r.partition, r.inline[0], list(pa.ipc.open_stream(r.inline[1])))
+        for r in written
+        if r.inline
+    ]
     header = CommitHeader(
         number=numbering.slot(plan.position, lead.window),
         position=plan.position,
@@ -145,7 +185,7 @@ def _record(
         query_id=query_id,
         batch_id=batch_id,
         rows=sum(b.rows for b in batches) + sum(rows for _, rows, _ in inlined),
-        bytes=sum(b.bytes for b in batches) + sum(len(data) for _, _, data in inlined),
+        bytes=sum(b.bytes for b in batches),
         batches=batches,
         inline=(),
         txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
@@ -155,32 +195,37 @@ def _record(
             "tasks": len(written),
         },
     )
-    if not inlined:
-        return header, arrowfile.encode(header, lead.spark_schema)
-    return _with_inline(header, inlined, lead.spark_schema, codec)
+    return encode_record(header, inlined, lead.spark_schema, codec)
 
 
-def _with_inline(
+def encode_record(
     header: CommitHeader,
-    inlined: list[tuple[int, int, bytes]],
+    inlined: Sequence[tuple[int, int, Sequence[pa.RecordBatch]]],
     spark_schema: str,
     codec: str | None,
 ) -> tuple[CommitHeader, bytes]:
-    """The record with its rows behind the header, one partition after the other."""
+    """The record with its rows behind the header, one partition after the other.
+
+    Args:
+        header: `inline` still empty, `bytes` those of its data objects.
+        inlined: (partition, rows, record batches) in partition order.
+    """
+    if not inlined:
+        return header, arrowfile.encode(header, spark_schema)
     widest = tuple(
         Inline(partition, rows, 2**63 - 1, 2**63 - 1, 2**32 - 1) for partition, rows, _ in inlined
     )
-    writer = arrowfile.FileWriter(replace(header, inline=widest), spark_schema, codec)
+    draft = replace(header, inline=widest, bytes=2**63 - 1)
+    writer = arrowfile.FileWriter(draft, spark_schema, codec)
     target = schema.to_arrow(spark_schema)
     chunks: list[bytes] = []
     entries: list[Inline] = []
-    for partition, rows, stream in inlined:
-        frames = [
-            writer.frame(schema.conform(batch, target)) for batch in pa.ipc.open_stream(stream)
-        ]
+    for partition, rows, batches in inlined:
+        frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
         data = b"".join(frames)
         entries.append(Inline(partition, rows, len(frames), len(data), zlib.crc32(data)))
         chunks.append(data)
-    header = replace(header, inline=tuple(entries))
+    stored = header.bytes + sum(entry.bytes for entry in entries)
+    header = replace(header, inline=tuple(entries), bytes=stored)
     prefix, tail, _ = writer.finish(header)
     return header, b"".join([prefix, *chunks, tail])

@@ -41,17 +41,21 @@ class Hint:
 
 
 class Hints:
-    """Hints of one user on this machine, one file for each leader.
+    """Hints of one user on this machine for one log, one file for each leader.
+
+    Args:
+        log: what the log is called on this machine, such as its path.
 
     The folder is private (0700) and checked to be so: a file that another user
     could plant or redirect is not read.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, log: str, folder: Path | None = None) -> None:
+        self._log = _short_hash(log)
         self.folder = folder or Path(tempfile.gettempdir()) / f"sparkwal-{os.getuid()}"
 
     def _file(self, leader_id: str) -> Path:
-        return self.folder / f"{hashlib.sha256(leader_id.encode()).hexdigest()[:32]}.json"
+        return self.folder / f"{self._log}-{_short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | None:
         """The last hint of this leader, or None if there is none that can be trusted."""
@@ -89,6 +93,16 @@ class Hints:
             return False
         return True
 
+    def forget_others(self, leader_id: str) -> None:
+        """Remove the hints of this log's other leaders here, which `leader_id` has just fenced.
+
+        One of them, planning by its hint, would only learn that by a failed microbatch.
+        """
+        with suppress(OSError):
+            for file in self.folder.glob(f"{self._log}-*.json"):
+                if file != self._file(leader_id):
+                    file.unlink(missing_ok=True)
+
     def _private(self) -> bool:
         status = os.lstat(self.folder)
         return (
@@ -96,6 +110,10 @@ class Hints:
             and status.st_uid == os.getuid()
             and not status.st_mode & 0o077
         )
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _with_txns(document: dict[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def make_plan(
     leadership = _warm(claim, hints, clock, ttl_ms)
     if leadership is None:
         leadership = lead(open_store(), prefix, claim, clock)
+        hints.forget_others(claim.leader_id)
         _save(hints, leadership, claim.plan_id, clock)
         kind = "cold"
     else:

@@ -95,4 +95,4 @@ class Query:
 
 
 def hints_in(folder: Path) -> Hints:
-    return Hints(folder / "hints")
+    return Hints("wal", folder / "hints")

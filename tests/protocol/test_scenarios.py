@@ -270,7 +270,7 @@ def test_18_a_hint_that_cannot_be_written_never_blocks_and_never_plans_twice(
         def save(self, hint: object) -> bool:
             return False
 
-    query.hints = FullDisk(query.hints.folder)
+    query.hints = FullDisk("wal", query.hints.folder)
     for batch in range(1, 4):
         assert query.microbatch(batch, (batch,)) is not None
     assert {file: file.read_bytes() for file in query.hints.folder.iterdir()} == stale
@@ -287,6 +287,16 @@ def test_19_a_commit_that_slept_does_not_overwrite_the_hint_of_a_later_plan(
     store.counts.clear()
     query.plan()
     assert store.counts["LIST"] == 1
+
+
+def test_19b_two_queries_of_one_application_take_turns_without_a_failed_microbatch(
+    query: Query, store: MemoryStore
+) -> None:
+    other = replace(query, query_id="other", leader_id="host:1:1:y")
+    for turn in range(3):
+        assert query.microbatch(turn, (turn,)) is not None
+        assert other.microbatch(turn, (turn,)) is not None
+    assert len(commits(store)) == 6
 
 
 def test_20_timestamps_never_go_back_when_the_clock_does(query: Query, store: MemoryStore) -> None:

@@ -8,6 +8,7 @@ from sparkwal.testing.simulation.explore import Budget
 from sparkwal.testing.simulation.processes import (
     TTL_MS,
     Process,
+    appender,
     collector,
     driver,
     reader,
@@ -61,10 +62,51 @@ def exhaustive() -> dict[str, tuple[dict[str, Process], Budget]]:
             },
             Budget(1, 0),
         ),
+        "two appenders and a reader in the middle": (
+            {**{name: appender(name, "p", 2, 2) for name in "AB"}, "R": reader(1)},
+            Budget(0, 0),
+        ),
+        "an appender and a sink": (
+            {"A": appender("A", "p", 3, 2), "B": driver("B", "q", 1, 1)},
+            Budget(1, 0),
+        ),
+    }
+
+
+def large() -> dict[str, tuple[dict[str, Process], Budget]]:
+    """Up to minutes each; `python -m tests.simulation.search` searches them too."""
+    return {
+        "two appenders, two in flight, a fault": (
+            {name: appender(name, "p", 2, 2, leader_id="host:app") for name in "AB"},
+            Budget(0, 1),
+        ),
         "three lives, a crash": (
             {name: driver(name, "q", 1, 1) for name in "ABC"},
             Budget(1, 0),
         ),
+        "three appenders, the second only leads": (
+            {
+                "A": appender("A", "p", 2, 2),
+                "B": appender("B", "q", 0, 1),
+                "C": appender("C", "q", 1, 1),
+            },
+            Budget(0, 0),
+        ),
+        **_three_appenders(),
+    }
+
+
+def _three_appenders() -> dict[str, tuple[dict[str, Process], Budget]]:
+    return {
+        f"three appenders, {a} {b} {c} in flight": (
+            {
+                "A": appender("A", "p", a, a),
+                "B": appender("B", "q", 1, b),
+                "C": appender("C", "q", 1, c),
+            },
+            Budget(0, 0),
+        )
+        for a, b, c in ((2, 1, 2), (3, 1, 2), (2, 2, 1))
     }
 
 
@@ -104,14 +146,14 @@ MUTATIONS = [
     Mutation(
         "a refused commit counts as durable without reading back",
         "protocol/commit.py",
-        "if found.header.plan_id != plan.plan_id:",
+        "if found.header.plan_id != header.plan_id:",
         "if False:",
     ),
     Mutation(
         "a read-back compares the leader instead of the plan",
         "protocol/commit.py",
-        "if found.header.plan_id != plan.plan_id:",
-        "if found.header.leader_id != plan.leadership.leader_id:",
+        "if found.header.plan_id != header.plan_id:",
+        "if found.header.leader_id != header.leader_id:",
     ),
     Mutation(
         "a leader record refused counts as ours",
@@ -128,8 +170,8 @@ MUTATIONS = [
     Mutation(
         "an old claim is used without a look at the log",
         "protocol/commit.py",
-        "clock.boot_ms() - plan.planned_ms >= ttl_ms",
-        "False",
+        "return clock.boot_id() != plan.boot_id or clock.boot_ms() - plan.planned_ms >= ttl_ms",
+        "return False",
     ),
     Mutation(
         "records are collected before the grace is over",
@@ -154,5 +196,62 @@ MUTATIONS = [
         "testing/simulation/world.py",
         "    if key in state.objects:\n        return state, False\n",
         "",
+    ),
+    Mutation(
+        "in flight is a count, not a span",
+        "protocol/pipeline.py",
+        "return self._next - self._undecided < self._limit",
+        "return self._next - self._undecided - len(self._durable) < self._limit",
+    ),
+    Mutation(
+        "a record is acknowledged before its predecessors",
+        "protocol/pipeline.py",
+        "return range(first, self._undecided)",
+        "return range(position, position + 1)",
+    ),
+    Mutation(
+        "the zone behind the leader record is not sealed",
+        "protocol/leadership.py",
+        "    _seal(store, prefix, header, spark_schema)\n",
+        "",
+    ),
+    Mutation(
+        "a leader's term is not higher",
+        "protocol/leadership.py",
+        "term=live.term + 1 if live else 1,",
+        "term=live.term if live else 1,",
+    ),
+    Mutation(
+        "a takeover forgets how far the former leader reached",
+        "protocol/leadership.py",
+        "in_flight_limit=max(claim.in_flight_limit, live.in_flight_limit if live else 1),",
+        "in_flight_limit=claim.in_flight_limit,",
+    ),
+    Mutation(
+        "whoever starts in the middle does not look back",
+        "protocol/recovery.py",
+        "    if limit == 1:\n        return record\n",
+        "    return record\n",
+    ),
+    Mutation(
+        "readers ignore terms",
+        "protocol/replay.py",
+        "if record.header.term < term:",
+        "if False:",
+    ),
+    Mutation(
+        "the leader record goes behind the highest slot instead of into the first gap",
+        "protocol/recovery.py",
+        "    while gap in listed:\n        gap += 1\n",
+        "    gap = max(listed, default=gap - 1) + 1\n",
+    ),
+    Mutation(
+        "with retries exhausted a slot is skipped",
+        "testing/simulation/processes.py",
+        '                        return "OutcomeUnknownError"\n',
+        "                        for done in pipeline.durable(position):\n"
+        "                            batch_id = sent[done].header.batch_id\n"
+        '                            ask(Call("acknowledge", (producer_id, batch_id, done)))\n'
+        "                        continue\n",
     ),
 ]

@@ -7,9 +7,9 @@ import sys
 from sparkwal.testing.simulation.explore import explore
 from sparkwal.testing.simulation.oracle import Violation
 
-from .configurations import exhaustive
+from .configurations import exhaustive, large
 
-# Small ones first; the largest add nothing that the mutations need.
+# Small ones first; the rest adds nothing that the mutations need.
 ORDER = [
     "one life, two batches, two partitions, every fault twice",
     "two lives of one query, every fault",
@@ -17,11 +17,15 @@ ORDER = [
     "two lives in one application, a crash",
     "a sleeper behind a collector",
     "two queries and a reader",
+    "an appender and a sink",
+    "two appenders and a reader in the middle",
+    "three appenders, the second only leads",
+    "two appenders, two in flight, a fault",
 ]
 
 
 def main() -> int:
-    configurations = exhaustive()
+    configurations = {**exhaustive(), **large()}
     for name in ORDER:
         processes, budget = configurations[name]
         try:

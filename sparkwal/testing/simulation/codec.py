@@ -1,8 +1,9 @@
 """Encoding and decoding are pure functions; a search calls them again and again with the
-same bytes, so for its duration they remember."""
+same bytes, so for its duration they remember. And it has no use for a million log lines."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -24,7 +25,11 @@ def memoized() -> Iterator[None]:
 
     arrowfile.open_front = lru_cache(maxsize=100_000)(open_front)
     arrowfile.encode = remembering
+    logger = logging.getLogger("sparkwal")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
+        logger.setLevel(level)
         arrowfile.open_front, arrowfile.encode = open_front, encode

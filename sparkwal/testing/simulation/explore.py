@@ -15,7 +15,17 @@ from typing import Any
 from sparkwal.testing.simulation import oracle
 from sparkwal.testing.simulation.codec import memoized
 from sparkwal.testing.simulation.processes import Process
-from sparkwal.testing.simulation.world import LOCAL, Call, Lost, Refused, State, apply, put
+from sparkwal.testing.simulation.world import (
+    LOCAL,
+    Call,
+    Lost,
+    Refused,
+    State,
+    apply,
+    fly,
+    put,
+    receive,
+)
 
 
 class _Asked(BaseException):
@@ -184,6 +194,13 @@ def _steps(names: list[str], histories: _Histories, node: Node) -> list[Step]:
         after, created = put(replace(state, late=state.late - {late}), *late)
         told = "created" if created else "taken"
         steps.append((("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget)))
+    for flight in state.flying:
+        for fate in ("done", "lost", "refused", "late") if budget.faults else ("done",):
+            left = budget if fate == "done" else Budget(budget.crashes, budget.faults - 1)
+            steps.append(
+                (("network", f"PUT {flight[2]} of {flight[0]}", fate),
+                 (fly(state, flight, fate), actors, left))
+            )  # fmt: skip
     for process, history in enumerate(actors):
         if history == DEAD:
             continue
@@ -207,8 +224,13 @@ def _steps(names: list[str], histories: _Histories, node: Node) -> list[Step]:
 
 def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State, Any, Budget]]:
     """Everything that can happen to one call: (label, state, answer, budget left)."""
-    after, answer = apply(state, call)
-    outcomes: list[tuple[str, State, Any, Budget]] = [("", after, answer, budget)]
+    outcomes: list[tuple[str, State, Any, Budget]] = []
+    if call.operation == "receive":
+        for reply in state.replies:
+            if reply[0] == call.arguments[0]:
+                outcomes.append((reply[2], *receive(state, reply), budget))
+    else:
+        outcomes.append(("", *apply(state, call), budget))
     if budget.crashes:
         less = Budget(budget.crashes - 1, budget.faults)
         outcomes.append(("dies before it", state, _DIES, less))
@@ -216,6 +238,7 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
         less = Budget(budget.crashes, budget.faults - 1)
         outcomes.append(("refused", state, Refused(), less))
         if call.operation == "put":
+            after, _ = apply(state, call)
             outcomes.append(("done, but the reply is lost", after, Lost(), less))
             delayed = replace(state, late=state.late | {call.arguments})
             outcomes.append(("on its way, no reply", delayed, Lost(), less))

@@ -98,6 +98,9 @@ def _check_rows(record: dict[str, Any], state: State) -> None:
 
 def check_reading(before: Verdict, outcome: str, after: Verdict) -> None:
     """A reader that ran from the verdict `before` to `after` must have seen something between."""
-    seen = ast.literal_eval(outcome.removeprefix("read "))
+    start, seen = ast.literal_eval(outcome.removeprefix("read "))
+    before, after = (
+        tuple(entry for entry in verdict if entry[0] >= start) for verdict in (before, after)
+    )
     if tuple(seen) != after[: len(seen)] or len(seen) < len(before):
         raise Violation(f"a reader saw {seen}; the log held {before} before and {after} after")

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from sparkwal import numbering, schema
 from sparkwal.errors import SparkWalError, StoreUnavailableError
-from sparkwal.protocol.commit import commit
+from sparkwal.protocol.commit import check_ours, commit
 from sparkwal.protocol.hint import Hint
-from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.leadership import Claim, lead
+from sparkwal.protocol.pipeline import Pipeline, Sent
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
@@ -73,6 +74,9 @@ class WorldHints:
 
     def save(self, hint: Hint) -> bool:
         return bool(self.ask(Call("save_hint", (hint,))))
+
+    def forget_others(self, leader_id: str) -> None:
+        pass  # other drivers of the simulated world run on other machines
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,59 @@ def driver(
     return run
 
 
+def appender(
+    name: str,
+    producer_id: str,
+    appends: int,
+    limit: int,
+    *,
+    leader_id: str | None = None,
+    retries: int = 1,
+) -> Process:
+    """One life of an appender: its records in flight together, acknowledged in order.
+
+    Args:
+        appends: how many the service has to make; it resends from the log's last on.
+        limit: slots in flight.
+    """
+
+    def run(ask: Ask) -> str:
+        clock, store = WorldClock(ask), _store(ask, retries)
+        leader = leader_id or f"host:{name}"
+        claim = Claim(leader, "host", name, SCHEMA, False, None, limit, "open")
+        try:
+            leadership = lead(store, PREFIX, claim, clock)
+            sequence = leadership.txns.get(producer_id, (-1, 0))[0] + 1
+            pipeline = Pipeline(PREFIX, leadership, name, producer_id, limit, None)
+            sent: dict[int, Sent] = {}
+            attempts: dict[int, int] = {}
+            while sequence < appends or pipeline.in_flight:
+                while sequence < appends and pipeline.has_room():
+                    rows = _rows(producer_id, sequence, 0)
+                    record = pipeline.send(rows.num_rows, [rows], sequence, clock.now_ms())
+                    sent[record.position] = record
+                    ask(Call("send", (name, record.position, record.key, record.data)))
+                    sequence += 1
+                position, answer = ask(Call("receive", (name,)))
+                record = sent[position]
+                if answer in ("lost", "refused"):
+                    attempts[position] = attempts.get(position, 0) + 1
+                    if attempts[position] > retries:
+                        return "OutcomeUnknownError"
+                    ask(Call("send", (name, position, record.key, record.data)))
+                    continue
+                if answer == "taken":
+                    check_ours(store, PREFIX, record.header)
+                for done in pipeline.durable(position):
+                    batch_id = sent[done].header.batch_id
+                    ask(Call("acknowledge", (producer_id, batch_id, done)))
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
 def rows_of(query_id: str, batch_id: int, partition: int) -> list[int]:
     """The rows of one partition; the same however often Spark computes it."""
     return [batch_id * 100 + partition * 10 + row for row in range(2)]
@@ -215,8 +272,8 @@ def collector(grace_ms: int) -> Process:
     return run
 
 
-def reader() -> Process:
-    """Reads the whole log by the real reading code; its verdict is checked by the oracle."""
+def reader(start: int = 0) -> Process:
+    """Reads from `start` on by the real reading code; the oracle checks its verdict."""
 
     def run(ask: Ask) -> str:
         store = _store(ask, 3)
@@ -224,11 +281,11 @@ def reader() -> Process:
             head = find_head(store, PREFIX)
             seen = [
                 (record.header.position, record.header.query_id, record.header.batch_id)
-                for record in live_records(store, PREFIX, head.window, head.floor, head.gap)
+                for record in live_records(store, PREFIX, head.window, start, head.gap)
                 if isinstance(record.header, CommitHeader)
             ]
         except StoreUnavailableError:
             return "StoreUnavailableError"
-        return f"read {seen!r}"
+        return f"read {(start, seen)!r}"
 
     return run

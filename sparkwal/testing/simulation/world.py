@@ -33,7 +33,7 @@ class Refused(Transient):
 
 # Calls that touch only the caller's own machine happen together with the call
 # before them: a crash between the two is a crash before the next remote call.
-LOCAL = frozenset({"load_hint", "save_hint", "acknowledge", "publish_plan", "now"})
+LOCAL = frozenset({"load_hint", "save_hint", "acknowledge", "publish_plan", "now", "send"})
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class State:
 
     Attributes:
         objects: key → body; `contents` is the same as numbers.
-        late: conditional PUTs still on their way: (key, body).
+        late: conditional PUTs still on their way, nobody waits for them: (key, body).
+        flying: PUTs of a process that does not wait: (process, token, key, body).
+        replies: answers it has not looked at: (process, token, answer).
         hints: leader_id → hint (by number), on the drivers' disks.
         checkpoint: query_id → last microbatch in Spark's commit log.
         acknowledged: (query_id, batch_id, position) that some driver was told is durable.
@@ -54,6 +56,8 @@ class State:
     objects: dict[str, bytes] = field(default_factory=dict)
     contents: frozenset[int] = frozenset()
     late: frozenset[tuple[str, bytes]] = frozenset()
+    flying: frozenset[tuple[str, int, str, bytes]] = frozenset()
+    replies: frozenset[tuple[str, int, str]] = frozenset()
     hints: dict[str, int] = field(default_factory=dict)
     checkpoint: dict[str, int] = field(default_factory=dict)
     acknowledged: frozenset[tuple[str, int, int]] = frozenset()
@@ -66,6 +70,8 @@ class State:
         return (
             self.contents,
             self.late,
+            self.flying,
+            self.replies,
             tuple(self.hints.items()) if len(self.hints) < 2 else frozenset(self.hints.items()),
             tuple(sorted(self.checkpoint.items())),
             self.acknowledged,
@@ -148,6 +154,29 @@ def _take_plan(state: State) -> tuple[State, Any]:
     return state, state.plans[-1] if state.plans else None
 
 
+def _send(state: State, process: str, token: int, key: str, body: bytes) -> tuple[State, Any]:
+    return replace(state, flying=state.flying | {(process, token, key, body)}), None
+
+
+def fly(state: State, flight: tuple[str, int, str, bytes], fate: str) -> State:
+    """One PUT in flight meets its fate: done, lost (its reply), refused or late."""
+    process, token, key, body = flight
+    state = replace(state, flying=state.flying - {flight})
+    answer = fate
+    if fate == "late":
+        state, answer = replace(state, late=state.late | {(key, body)}), "lost"
+    elif fate != "refused":
+        state, created = put(state, key, body)
+        if fate == "done":
+            answer = "created" if created else "taken"
+    return replace(state, replies=state.replies | {(process, token, answer)})
+
+
+def receive(state: State, reply: tuple[str, int, str]) -> tuple[State, Any]:
+    """Hand one reply over: (token, answer)."""
+    return replace(state, replies=state.replies - {reply}), reply[1:]
+
+
 def _sleep(state: State, milliseconds: int) -> tuple[State, Any]:
     return replace(state, now_ms=state.now_ms + milliseconds), None
 
@@ -175,6 +204,7 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "acknowledge": _acknowledge,
     "publish_plan": _publish_plan,
     "take_plan": _take_plan,
+    "send": _send,
     "sleep": _sleep,
     "collect": _collect,
     "now": _now,

@@ -1,0 +1,122 @@
+"""Many slots in flight, decided in any order, acknowledged in order.
+
+WeaselDB's persistence thread, without the thread: this decides what may be sent
+and what may be acknowledged; who sends, and how, is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sparkwal import arrowfile, numbering
+from sparkwal.protocol.commit import encode_record, with_txn
+from sparkwal.protocol.leadership import Leadership
+from sparkwal.record import CommitHeader
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record on its way: the same bytes are sent again until the slot is decided."""
+
+    position: int
+    key: str
+    header: CommitHeader
+    data: bytes
+
+
+class Pipeline:
+    """The slots of one incarnation of an appender; not thread-safe.
+
+    Args:
+        leadership: fresh from `lead`: every slot before `next_position` is decided.
+        plan_id: one for each incarnation; a read-back compares it.
+        limit: how many slots it may have in flight; at most the leadership's.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        leadership: Leadership,
+        plan_id: str,
+        producer_id: str,
+        limit: int,
+        codec: str | None,
+    ) -> None:
+        assert 1 <= limit <= leadership.in_flight_limit
+        self._prefix, self._lead, self._plan_id = prefix, leadership, plan_id
+        self._producer_id, self._limit, self._codec = producer_id, limit, codec
+        self._txns = leadership.txns
+        self._timestamp_ms = leadership.timestamp_ms
+        self._next = leadership.next_position
+        self._undecided = leadership.next_position  # the oldest slot not known to be durable
+        self._durable: set[int] = set()  # behind it, done before their turn
+
+    @property
+    def in_flight(self) -> int:
+        """Slots from the oldest undecided to the newest sent."""
+        return self._next - self._undecided
+
+    def has_room(self) -> bool:
+        """Whether one more slot may be sent.
+
+        A span, not a count: a slot in backoff holds its place, and whoever takes
+        over looks no further than `limit` behind the first gap.
+        """
+        return self._next - self._undecided < self._limit
+
+    def send(
+        self, rows: int, batches: Sequence[pa.RecordBatch], sequence: int, now_ms: int
+    ) -> Sent:
+        """Assign the next slot to a batch. Only while `has_room`.
+
+        Args:
+            sequence: of the batch's last append.
+        """
+        assert self.has_room()
+        lead = self._lead
+        self._timestamp_ms = max(now_ms, self._timestamp_ms)
+        # With what the records before it hold, though they are not decided yet: where
+        # this one is live they are too.
+        self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
+        header = CommitHeader(
+            number=numbering.slot(self._next, lead.window),
+            position=self._next,
+            window=lead.window,
+            leader_id=lead.leader_id,
+            term=lead.term,
+            plan_id=self._plan_id,
+            in_flight_limit=lead.in_flight_limit,
+            timestamp_ms=self._timestamp_ms,
+            schema_crc32=arrowfile.schema_crc(lead.spark_schema),
+            query_id=self._producer_id,
+            batch_id=sequence,
+            rows=rows,
+            bytes=0,
+            batches=(),
+            inline=(),
+            txns=self._txns,
+            floor=lead.floor,
+            metrics={"in_flight": self.in_flight + 1},
+        )
+        header, data = encode_record(
+            header, [(0, rows, batches)] if rows else [], lead.spark_schema, self._codec
+        )
+        self._next += 1
+        key = numbering.key(self._prefix, header.number)
+        return Sent(header.position, key, header, data)
+
+    def durable(self, position: int) -> range:
+        """A slot is decided as ours: the positions that may be acknowledged now, in order.
+
+        Never one before its predecessors: a takeover could still find the gap and
+        declare what lies behind it dead.
+        """
+        self._durable.add(position)
+        first = self._undecided
+        while self._undecided in self._durable:
+            self._durable.remove(self._undecided)
+            self._undecided += 1
+        return range(first, self._undecided)
