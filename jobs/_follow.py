@@ -1,0 +1,166 @@
+"""Following a running query: progress, and stopping it between two microbatches."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Self
+
+import click
+from _session import as_exit
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Signals:
+    """SIGINT and SIGTERM as a flag instead of an end. Enter it when Spark runs: Spark takes
+    SIGINT for itself when it starts."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.times = 0
+
+    def _note(self, signum: int, _: FrameType | None) -> None:
+        self.received = signum
+        self.times += 1
+
+    def __enter__(self) -> Self:
+        self._former = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._former.items():
+            signal.signal(signum, handler)
+
+
+@dataclass
+class Totals:
+    """What a query has done so far, by its own progress reports."""
+
+    rows: int = 0
+    microbatches: int = 0
+
+
+class Meter:
+    """Rows, microbatches and rates: a live bar on a terminal, now and then a line elsewhere."""
+
+    _SECONDS_BETWEEN_LINES = 10.0
+
+    def __init__(self, console: Console, what: str, total: int | None = None) -> None:
+        self._console = console
+        self._what = what
+        self._began = self._said = time.monotonic()
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task(what, total=total, note="starting")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, completed: int, note: str, total: int | None = None) -> None:
+        """Bring the display up to date."""
+        self._bar.update(self._task, completed=completed, note=note)
+        if total is not None:
+            self._bar.update(self._task, total=total)
+        now = time.monotonic()
+        if self._bar.disable and now - self._said >= self._SECONDS_BETWEEN_LINES:
+            self._said = now
+            self._console.print(f"{self._what}: {note}", highlight=False)
+
+    def totals(self, totals: Totals) -> None:
+        """As `show`, for a query."""
+        rate = totals.rows / max(time.monotonic() - self._began, 0.001)
+        self.show(
+            totals.rows,
+            f"{totals.rows:,} rows, {totals.microbatches:,} microbatches, {rate:,.0f} rows/s",
+        )
+
+
+class Follower:
+    """Counts what a query does by its progress reports, each once."""
+
+    def __init__(self, query: StreamingQuery, totals: Totals) -> None:
+        self._query = query
+        self._totals = totals
+        self._seen = ""
+
+    def update(self) -> Totals:
+        last = self._query.lastProgress
+        if last is not None and last.timestamp > self._seen:
+            # Several microbatches may have ended since the last look.
+            for progress in self._query.recentProgress:
+                if progress.timestamp > self._seen and progress.numInputRows > 0:
+                    self._totals.rows += progress.numInputRows
+                    self._totals.microbatches += 1
+            self._seen = last.timestamp
+        return self._totals
+
+
+def run_query(
+    query: StreamingQuery, meter: Meter, signals: Signals, drain_seconds: float
+) -> Totals:
+    """Follow a query to its end; after a signal drain it.
+
+    Raises Refused or Failed when the query fails, Stopped after a signal.
+    """
+    follower = Follower(query, Totals())
+    try:
+        while query.isActive and signals.received is None:
+            time.sleep(0.1)
+            meter.totals(follower.update())
+        if signals.received is not None and query.isActive:
+            meter.show(0, "finishing the microbatch under way")
+            drain(query, lambda: signals.times > 1, drain_seconds)
+        if (failed := query.exception()) is not None:
+            raise failed
+    except click.ClickException:
+        raise
+    except Exception as error:
+        raise as_exit(error) from None
+    finally:
+        meter.totals(follower.update())
+    return follower.update()
+
+
+def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> bool:
+    """Stop a query when the microbatch under way is committed; False: it was cancelled.
+
+    query.stop() cancels what runs. So wait until Spark has reported the end of the trigger
+    under way, which it does after writing its commit log. The next may have begun by then,
+    by milliseconds: it is cancelled before it commits, and the next start runs it again.
+    """
+    deadline = time.monotonic() + seconds
+    before = query.lastProgress
+    mark = before.timestamp if before is not None else ""
+    ended = False
+    while not ended and query.isActive and time.monotonic() < deadline and not hurry():
+        last = query.lastProgress
+        ended = not query.status["isTriggerActive"] or (last is not None and last.timestamp > mark)
+        if not ended:
+            time.sleep(0.01)
+    query.stop()
+    return ended

@@ -1,0 +1,131 @@
+"""The quickstart's proof: the log holds its input, all of it, once, and in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+from rich import box
+from rich.table import Table
+
+import sparkwal
+from sparkwal.options import SinkOptions, parse
+from sparkwal.protocol.recovery import find_head
+from sparkwal.record import CommitHeader, SlotHeader
+from sparkwal.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property, of the input and of the log."""
+
+    what: str
+    expected: str
+    found: str
+
+    @property
+    def holds(self) -> bool:
+        return self.expected == self.found
+
+
+def _fingerprints(rows: DataFrame) -> dict[str, str]:
+    """Of each column its nulls and a hash that every value at every place goes into."""
+    from pyspark.sql import functions as F
+
+    names = [name for name in rows.columns if not name.startswith("_wal_")]
+    wanted = [F.count(F.lit(1)).alias("rows")]
+    for place, name in enumerate(names):
+        hashed = F.xxhash64("seq", name)  # with its row's number: a swap of two values shows
+        wanted += [
+            F.count(F.when(F.col(name).isNull(), 1)).alias(f"nulls{place}"),
+            F.sum(hashed.cast("decimal(38,0)")).cast("string").alias(f"sum{place}"),
+            F.bit_xor(hashed).alias(f"xor{place}"),
+        ]
+    row = rows.agg(*wanted).collect()[0].asDict()
+    found = {"rows": f"{row['rows']:,}"}
+    for place, name in enumerate(names):
+        both = hash((row[f"sum{place}"] and int(row[f"sum{place}"]), row[f"xor{place}"]))
+        found[name] = f"{row[f'nulls{place}']:,} nulls {both & (2**40 - 1):010x}"
+    return found
+
+
+def _positions_in_order(rows: DataFrame) -> tuple[int, int]:
+    """How many positions there are, and how many begin where the one before ends."""
+    from pyspark.sql import functions as F
+
+    spans = (
+        rows.groupBy("_wal_position")
+        .agg(F.min("seq"), F.max("seq"), F.count("seq"))
+        .orderBy("_wal_position")
+        .collect()
+    )
+    following = in_order = 0
+    for _, low, high, count in spans:
+        in_order += low == following and high - low + 1 == count
+        following = high + 1
+    return len(spans), in_order
+
+
+def checks(
+    given: DataFrame,
+    stored: DataFrame,
+    table: pa.Table,
+    log: sparkwal.Log,
+    records: list[SlotHeader],
+) -> Iterator[Check]:
+    """All that is compared.
+
+    Args:
+        given: the staged input as Spark reads it.
+        stored: the log through the source, with its metadata columns.
+        table: the input without Spark.
+    """
+    mine = _fingerprints(stored)
+    for name, expected in _fingerprints(given).items():
+        yield Check(name, expected, mine.get(name, "not there"))
+    positions, in_order = _positions_in_order(stored)
+    yield Check("positions in time order", str(positions), str(in_order))
+    batches = [record.batch_id for record in records if isinstance(record, CommitHeader)]
+    yield Check("microbatches, each once", str(len(set(batches))), str(len(batches)))
+    # Without Spark, in the order of the log: every value at its place.
+    scanned = log.scan().read_all()
+    equal = scanned.num_rows == table.num_rows and scanned.cast(table.schema).equals(table)
+    yield Check("values, one by one", "equal", "equal" if equal else "not equal")
+
+
+def shown(found: list[Check]) -> Table:
+    """The checks as a table."""
+    table = Table(title="The log against its input", title_justify="left", box=box.SIMPLE)
+    for heading in ("", "input", "log"):
+        table.add_column(heading, no_wrap=True)
+    for check in found:
+        mark = "green" if check.holds else "red"
+        table.add_row(check.what, check.expected, f"[{mark}]{check.found}")
+    return table
+
+
+class _Counting:
+    """A store that counts the requests made of it."""
+
+    def __init__(self, store: Store) -> None:
+        self.counts: Counter[str] = Counter()
+        self._store = store
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("list", "get", "get_range", "put_if_absent", "delete", "upload"):
+            self.counts[name.partition("_")[0].upper()] += 1
+        return getattr(self._store, name)
+
+
+def requests_to_find_the_head(path: str, options: Mapping[str, str]) -> str:
+    """What recovery's search costs on this log, counted while doing it now."""
+    store, prefix = parse(SinkOptions, {**options, "path": path}).open()
+    counting = _Counting(store)
+    find_head(cast(Store, counting), prefix)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counting.counts.items()))

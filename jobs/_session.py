@@ -1,0 +1,170 @@
+"""What the jobs share: the Spark session, options, readable errors, exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import sparkwal
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.log import HeadInfo
+from sparkwal.options import StoreOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+SCALA = "2.13"
+
+EXIT_CODES = """
+\b
+Exit codes:
+    0  done
+    1  the query failed; the message says why. Run again with the same checkpoint
+    2  wrong usage: an option, a path, a schema. Nothing was written
+  130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run again to go on
+"""
+
+
+class Failed(click.ClickException):
+    """The job did not do what was asked: exit code 1."""
+
+
+class Refused(click.ClickException):
+    """The request itself is wrong: exit code 2."""
+
+    exit_code = 2
+
+
+class Stopped(click.exceptions.Exit):
+    """Ended by a signal: exit code 128 + its number, as a shell reports it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+
+
+def key_values(given: Iterable[str], option: str) -> dict[str, str]:
+    """NAME=VALUE arguments as a dict. The value may be a secret: no message repeats it."""
+    found: dict[str, str] = {}
+    for place, item in enumerate(given, 1):
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise Refused(f"the {option} number {place} is not NAME=VALUE")
+        found[name.strip()] = value
+    return found
+
+
+def read_options_file(path: Path | None) -> dict[str, str]:
+    """The options of a file of `name = value` lines; # begins a comment line."""
+    if path is None:
+        return {}
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise Refused(f"line {number} of {path} is not `name = value`")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def log_head(path: str, options: Mapping[str, str]) -> HeadInfo | None:
+    """The log's end without Spark (1 LIST, 1 GET); of `options` those that reach the store."""
+    reach = {field.metadata["name"].lower() for field in dataclasses.fields(StoreOptions)}
+    kept = {name: value for name, value in options.items() if name.lower() in reach - {"path"}}
+    return sparkwal.Log(path, **kept).head()
+
+
+def started_by_spark_submit() -> bool:
+    """Whether a JVM runs already: this variable is how spark-submit tells its Python process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def need_delta() -> None:
+    """Raises Refused when Delta Lake cannot be had; its jars are spark-submit's affair there."""
+    if not started_by_spark_submit() and importlib.util.find_spec("delta") is None:
+        raise Refused(
+            "--format delta needs the extra `delta`, which is not installed: "
+            "pip install 'sparkwal[delta]', or in a clone: pip install '.[delta]'"
+        )
+
+
+def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()) -> SparkSession:
+    """A Spark session with conf/ of this project; under spark-submit the session it configured.
+
+    Args:
+        delta: with Delta Lake, which Spark downloads the first time.
+        packages: Maven coordinates of connectors; {spark} stands for Spark's version.
+    """
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app)
+    if not started_by_spark_submit():
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if (ROOT / "conf" / "spark-defaults.conf").is_file():
+            os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
+        wanted = [package.format(spark=pyspark.__version__) for package in packages]
+        if delta:
+            builder = _with_delta(builder, wanted)
+        elif wanted:
+            builder = builder.config("spark.jars.packages", ",".join(wanted))
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        message = f"Spark did not start: {readable(error)[0]}"
+        if delta or packages:
+            message += " It had connectors to download; if that failed, Ivy says why above."
+        raise Failed(message) from None
+    if importlib.util.find_spec("pyspark_weaselwal") is None:
+        # Otherwise Spark finds the format by itself, and warns of a second one.
+        sparkwal.register(spark)
+    return spark
+
+
+def _with_delta(builder: SparkSession.Builder, packages: list[str]) -> SparkSession.Builder:
+    from delta import configure_spark_with_delta_pip
+
+    builder = builder.config(
+        "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
+    ).config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    configured: SparkSession.Builder = configure_spark_with_delta_pip(builder, packages)
+    return configured
+
+
+_OURS = re.compile(r"sparkwal\.errors\.(\w+): (.+)")
+_NOISE = re.compile(
+    r"\n\s*at |\n\s*JVM stacktrace|\n\s*Driver stacktrace|\n=== Streaming Query|\nTraceback"
+    r"|\s*SQLSTATE: \w+|;\s*\n'|\n== "
+)
+
+
+def readable(error: BaseException) -> tuple[str, bool]:
+    """An error of Spark or of ours as one message, and whether the request itself was wrong."""
+    if isinstance(error, SparkWalError):
+        return str(error), isinstance(error, OptionError)
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        kind, message = ours[-1]
+        return message.strip(), kind == OptionError.__name__
+    wrong = type(error).__name__ in ("AnalysisException", "ParseException")
+    text = text.rpartition("terminated with exception: ")[2]
+    message = _NOISE.split(text.strip(), maxsplit=1)[0].strip()
+    return message[:1500] or type(error).__name__, wrong
+
+
+def as_exit(error: BaseException) -> click.ClickException:
+    """The exception that ends a job with the right message and exit code."""
+    message, wrong = readable(error)
+    return Refused(message) if wrong else Failed(message)

@@ -1,0 +1,180 @@
+"""Any stream or files that Spark reads, into a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from _follow import Meter, Signals, run_query
+from _session import (
+    EXIT_CODES,
+    SCALA,
+    Refused,
+    Stopped,
+    as_exit,
+    key_values,
+    log_head,
+    read_options_file,
+    start_session,
+)
+from rich.console import Console
+
+from sparkwal.errors import SparkWalError
+from sparkwal.options import SinkOptions, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# Formats that list a folder: they need a schema, and know maxFilesPerTrigger.
+FILES = ("csv", "json", "parquet", "orc", "text", "xml")
+KAFKA = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{{spark}}"
+
+console = Console(stderr=True)
+
+
+def _read(
+    spark: SparkSession,
+    fmt: str,
+    source: str | None,
+    options: dict[str, str],
+    schema: str | None,
+    infer: bool,
+) -> DataFrame:
+    if infer:
+        reader = spark.read.format(fmt).options(**options)
+        if fmt == "csv":
+            reader = reader.option("inferSchema", "true")
+        found = reader.load(source).schema
+        return spark.readStream.format(fmt).options(**options).schema(found).load(source)
+    stream = spark.readStream.format(fmt).options(**options)
+    if schema is not None:
+        stream = stream.schema(schema)
+    return stream.load(source) if source is not None else stream.load()
+
+
+def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
+    if trigger == "available-now":
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=trigger)
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option(
+    "--format", "fmt", required=True,
+    help="Of the source: json, csv, parquet, text, rate, rate-micro-batch, kafka, weaselwal, or "
+    "any other that Spark streams from.",
+)  # fmt: skip
+@click.option("--source", help="Folder or URL of files; of kafka the bootstrap servers.")
+@click.option(
+    "--option", "source_options", multiple=True, metavar="NAME=VALUE",
+    help="An option of the source; repeatable. Kafka: subscribe=topic.",
+)  # fmt: skip
+@click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
+@click.option(
+    "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
+    help="An option of the log, for example endpoint=http://127.0.0.1:9000; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Options of the log, `name = value` a line; see conf/options.example.conf. "
+    "--log-option wins over it.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint",
+    required=True,
+    help="Where Spark keeps how far it is. Every run with the same one goes on there.",
+)
+@click.option("--schema", help='Of files, as DDL: "id BIGINT, name STRING".')
+@click.option("--infer-schema", is_flag=True, help="Read the files' schema from what is there now.")
+@click.option(
+    "--trigger", default="available-now", show_default=True,
+    help='available-now: until all that is there now is in the log. Or an interval such as '
+    '"5 seconds": run until stopped.',
+)  # fmt: skip
+@click.option("--max-files-per-trigger", type=click.IntRange(1), help="Files for each microbatch.")
+@click.option("--repartition", type=click.IntRange(1), help="Write with so many tasks.")
+@click.option(
+    "--drain-timeout", type=click.FloatRange(0), default=60.0, show_default=True,
+    help="Seconds a signal waits for the microbatch under way.",
+)  # fmt: skip
+def main(
+    fmt: str,
+    source: str | None,
+    source_options: tuple[str, ...],
+    log: str,
+    log_options: tuple[str, ...],
+    options_file: Path | None,
+    checkpoint: str,
+    schema: str | None,
+    infer_schema: bool,
+    trigger: str,
+    max_files_per_trigger: int | None,
+    repartition: int | None,
+    drain_timeout: float,
+) -> None:
+    """Stream whatever Spark can read into a log: every row once, in one total order.
+
+    Each microbatch becomes one position of the log. Run it again with the same
+    checkpoint and it goes on where it stopped, also after a crash.
+
+    SIGTERM and Ctrl-C let the microbatch under way finish and then stop; a second one stops
+    at once. Even then, and after kill -9, nothing is lost or written twice. Under
+    spark-submit send the signal to the Python process: its parent, the JVM, does not wait.
+
+    \b
+    python jobs/ingest.py --format json --source in/ --schema "id BIGINT, name STRING" \\
+        --log s3://bucket/wal --checkpoint s3a://bucket/checkpoints/wal
+    """
+    given = {**read_options_file(options_file), **key_values(log_options, "--log-option")}
+    options = key_values(source_options, "--option")
+    if schema is not None and infer_schema:
+        raise Refused("--schema and --infer-schema: give one of them")
+    if fmt in FILES:
+        if source is None:
+            raise Refused(f"--format {fmt} needs --source, a folder of files")
+        if schema is None and not infer_schema and fmt != "text":
+            raise Refused(f"--format {fmt} needs --schema DDL or --infer-schema")
+        if max_files_per_trigger is not None:
+            options["maxFilesPerTrigger"] = str(max_files_per_trigger)
+    elif max_files_per_trigger is not None or infer_schema:
+        raise Refused("--max-files-per-trigger and --infer-schema are for files")
+    if fmt == "kafka" and source is not None:
+        options["kafka.bootstrap.servers"], source = source, None
+    try:
+        # Here, before Spark starts: a wrong option should not take ten seconds to tell.
+        parse(SinkOptions, {**given, "path": log})
+        before = log_head(log, given)
+    except SparkWalError as error:
+        raise as_exit(error) from None
+
+    spark = start_session("sparkwal ingest", packages=[KAFKA] if fmt == "kafka" else [])
+    try:
+        with Signals() as signals, Meter(console, "ingest") as meter:
+            try:
+                rows = _read(spark, fmt, source, options, schema, infer_schema)
+                if repartition is not None:
+                    rows = rows.repartition(repartition)
+                writer = rows.writeStream.format("weaselwal").options(**given)
+                writer = _triggered(writer, trigger).option("checkpointLocation", checkpoint)
+                query = writer.start(log)
+            except Exception as error:
+                raise as_exit(error) from None
+            totals = run_query(query, meter, signals, drain_timeout)
+        after = log_head(log, given)
+    finally:
+        spark.stop()
+    first = before.position + 1 if before else 0
+    last = after.position if after else -1
+    where = f"positions {first}…{last}" if last >= first else "no new position"
+    console.print(
+        f"{totals.rows:,} rows in {totals.microbatches:,} microbatches: {where} of {log}",
+        highlight=False,
+    )
+    if signals.received is not None:
+        raise Stopped(signals.received)
+
+
+if __name__ == "__main__":
+    main()

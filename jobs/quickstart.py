@@ -1,0 +1,259 @@
+"""336,776 real flights through a write-ahead log, stopped in the middle, and the proof."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+import pyarrow as pa
+from _flights import DDL, load, stage
+from _follow import Follower, Meter, Totals
+from _proof import checks, requests_to_find_the_head, shown
+from _session import ROOT, Failed, Refused, as_exit, key_values, log_head, start_session
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import sparkwal
+from sparkwal import numbering
+from sparkwal.errors import SparkWalError
+from sparkwal.options import SinkOptions, parse
+from sparkwal.record import CommitHeader, LeaderHeader, SlotHeader
+from sparkwal.testing.proxy import Request, S3Proxy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CACHE = ROOT / ".cache" / "quickstart"
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where this run reads, writes and keeps its checkpoint."""
+
+    log: str
+    options: Mapping[str, str]
+    work: Path
+    table: pa.Table
+    files: int
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        flights = spark.readStream.schema(DDL).option("maxFilesPerTrigger", "1")
+        return (
+            flights.parquet(str(self.work / "flights"))
+            .writeStream.format("weaselwal")
+            .options(**self.options)
+            .option("checkpointLocation", str(self.work / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(self.log)
+        )
+
+    def done(self) -> int:
+        """Microbatches that Spark's checkpoint knows as committed."""
+        return len(list((self.work / "checkpoint" / "commits").glob("[0-9]*")))
+
+
+def _until(query: StreamingQuery, meter: Meter, follower: Follower, microbatches: int) -> None:
+    """Wait for so many microbatches, or the query's end. Raises what it failed with."""
+    while query.isActive and follower.update().microbatches < microbatches:
+        meter.totals(follower.update())
+        time.sleep(0.05)
+    meter.totals(follower.update())
+    if (failed := query.exception()) is not None:
+        raise failed
+
+
+def write(run: Run, proxy: S3Proxy | None) -> tuple[SparkSession, list[Request]]:
+    """Stream the flights in with a stop in the middle.
+
+    The stop takes the Spark application down while a microbatch runs; what follows is a new
+    application that knows the checkpoint and the log. Returns its session and its requests.
+    """
+    left = run.files - run.done()
+    totals = Totals()
+    with Meter(console, "writing", run.table.num_rows) as meter:
+        if left > 1:
+            spark = start_session("sparkwal quickstart")
+            query = run.start(spark)
+            follower = Follower(query, totals)
+            _until(query, meter, follower, left // 2)
+            tracker = spark.sparkContext.statusTracker()
+            while query.isActive and not tracker.getActiveJobsIds():
+                time.sleep(0.002)
+            query.stop()
+            _until(query, meter, follower, left)
+            spark.stop()
+            console.print(
+                f"Stopped while a microbatch was running; {run.done()} of {run.files} are "
+                "committed. A new Spark application goes on with the same checkpoint."
+            )
+        spark = start_session("sparkwal quickstart, restarted")
+        if proxy is not None:
+            proxy.reset()
+        query = run.start(spark)
+        _until(query, meter, Follower(query, totals), run.files + 1)
+    return spark, proxy.requests if proxy is not None else []
+
+
+def _counts(requests: list[Request]) -> str:
+    counted = Counter(request.kind for request in requests)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items())) or "none"
+
+
+def tell_of_restart(run: Run, records: list[SlotHeader], requests: list[Request]) -> None:
+    """What the restart left in the log, and what it cost as far as that was counted."""
+    leaders = [record for record in records if isinstance(record, LeaderHeader)]
+    if len(leaders) > 1:
+        last = leaders[-1]
+        console.print(
+            f"The restart found the log's end after position {last.prev_position} and took it over "
+            f"with one record: position {last.position}, term {last.term} ({last.reason})."
+        )
+    if not requests:
+        cost = requests_to_find_the_head(run.log, run.options)
+        console.print(f"Finding the end of this log, counted just now: {cost}.")
+        return
+    ours = [r for r in requests if "/proof/" not in f"/{r.key}"]
+    key = f"batches/{numbering.encode(leaders[-1].number)}"
+    took = next(
+        (n for n, r in enumerate(ours, 1) if r.kind == "PUT" and r.key.endswith(key)), len(ours)
+    )
+    rest = sum(1 for r in records if isinstance(r, CommitHeader) and r.term == leaders[-1].term)
+    console.print(
+        f"Counted on the wire, the restart: {_counts(ours[:took])}; then {rest} microbatches: "
+        f"{_counts(ours[took:])}. (Once for each process, the proof that the store refuses to "
+        f"overwrite: {len(requests) - len(ours)} requests.)"
+    )
+
+
+def contents(records: list[SlotHeader], around: int = 4) -> Table:
+    """The log as a table; of a long one the beginning, the restart and the end."""
+    table = Table(title="What is in the log", title_justify="left", box=box.SIMPLE)
+    for name in ("position", "kind", "batch_id", "rows", "bytes", "term", "time (UTC)"):
+        table.add_column(name, justify="left" if name in ("kind", "time (UTC)") else "right")
+    leaders = [n for n, record in enumerate(records) if isinstance(record, LeaderHeader)]
+    marks = [0, len(records) - 1, *(leaders if len(leaders) < 5 else leaders[-2:])]
+    gap = False
+    for number, record in enumerate(records):
+        if all(abs(number - mark) > around for mark in marks):
+            if not gap:
+                table.add_row(*["…"] * 7)
+            gap = True
+            continue
+        gap = False
+        cells = ["", "", ""]
+        if isinstance(record, CommitHeader):
+            cells = [str(record.batch_id), f"{record.rows:,}", f"{record.bytes:,}"]
+        moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC)
+        table.add_row(
+            str(record.position), record.kind, *cells, str(record.term),
+            f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}",
+            style="bold" if record.kind == "leader" else None,
+        )  # fmt: skip
+    return table
+
+
+def _lock(work: Path) -> IO[str]:
+    work.parent.mkdir(parents=True, exist_ok=True)
+    file = open(work.with_suffix(".lock"), "w")  # noqa: SIM115 - held until the process ends
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise Refused(f"another quickstart is at work in {work}; wait, or give --path") from None
+    return file
+
+
+@click.command()
+@click.option("--path", help="Of the log: a folder or s3://bucket/prefix.  [default: in .cache/]")
+@click.option("--endpoint", help="URL of an S3-compatible server; of http:// requests are counted.")
+@click.option(
+    "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
+    help="An option of the log; repeatable. Credentials rather come from the environment.",
+)  # fmt: skip
+@click.option("--keep", is_flag=True, help="Go on with the log of the last run.")
+@click.option("--rows", type=click.IntRange(1), help="Only so many flights.  [default: all]")
+@click.option(
+    "--files", type=click.IntRange(1), default=40, show_default=True,
+    help="Files to stage the flights in; each becomes one microbatch.",
+)  # fmt: skip
+def main(
+    path: str | None,
+    endpoint: str | None,
+    log_options: tuple[str, ...],
+    keep: bool,
+    rows: int | None,
+    files: int,
+) -> None:
+    """Stream every flight that left New York City in 2013 into a write-ahead log, in time
+    order; stop in the middle; go on; read all back and prove that it is the same.
+
+    Exit codes: 0 proven, 1 it failed or the log differs, 2 wrong usage.
+    """
+    began = time.monotonic()
+    options = key_values(log_options, "--log-option")
+    if endpoint is not None:
+        options["endpoint"] = endpoint
+    name = hashlib.sha256(f"{path}\0{endpoint}".encode()).hexdigest()[:12] if path else "default"
+    work = CACHE / name
+    log = path or str(work / "wal")
+    try:
+        parse(SinkOptions, {**options, "path": log})
+    except SparkWalError as error:
+        raise as_exit(error) from None
+    with ExitStack() as closing:
+        closing.enter_context(_lock(work))
+        if not keep:
+            shutil.rmtree(work, ignore_errors=True)
+        try:
+            held = log_head(log, options) is not None
+            if held and not (work / "checkpoint").is_dir():
+                raise Refused(
+                    f"there is a log at {log} that this quickstart cannot go on with: give "
+                    "another --path" + ("" if keep else ", or --keep after a run with this one")
+                )
+            table = load(rows)
+            stage(table, work / "flights", min(files, table.num_rows))
+            proxy = None
+            if endpoint is not None and endpoint.startswith("http://"):
+                proxy = closing.enter_context(S3Proxy(endpoint))
+                options["endpoint"] = proxy.url
+            run = Run(log, options, work, table, min(files, table.num_rows))
+            console.print(f"{table.num_rows:,} flights in {run.files} files → {log}")
+            spark, requests = write(run, proxy)
+            closing.callback(spark.stop)
+            reader = spark.read.format("weaselwal").options(**options)
+            stored = reader.option("includeMetadata", "true").load(log)
+            given = spark.read.schema(DDL).parquet(str(work / "flights"))
+            reread = sparkwal.Log(log, **options)
+            records = list(reread.records())
+            with console.status("reading back and comparing"):
+                found = list(checks(given, stored, table, reread, records))
+        except click.ClickException:
+            raise
+        except Exception as error:
+            raise as_exit(error) from None
+        tell_of_restart(run, records, requests)
+        console.print(shown(found), contents(records), sep="\n")
+        if wrong := [check.what for check in found if not check.holds]:
+            raise Failed(f"the log differs from its input in: {', '.join(wrong)}")
+    console.print(
+        f"[green]Proven:[/] {table.num_rows:,} flights, each exactly once, in order, "
+        f"in {time.monotonic() - began:.0f} s. The log stays at {log}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""A range of a log, to files, Delta Lake or the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from _follow import Meter, Signals, run_query
+from _session import (
+    EXIT_CODES,
+    Refused,
+    Stopped,
+    as_exit,
+    key_values,
+    log_head,
+    need_delta,
+    read_options_file,
+    start_session,
+)
+from rich.console import Console
+
+from sparkwal.errors import SparkWalError
+from sparkwal.options import SourceOptions, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("parquet", "delta", "json", "csv", "orc", "console", "noop")
+NO_OUTPUT = ("console", "noop")
+
+console = Console(stderr=True)
+
+
+def _batch(
+    spark: SparkSession, rows: DataFrame, fmt: str, output: str | None, mode: str, meter: Meter,
+    signals: Signals,
+) -> int:  # fmt: skip
+    """Write what is there; returns the number of rows. Raises Stopped, Refused, Failed."""
+    from pyspark import InheritableThread
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    if fmt == "console":
+        rows.show(20, truncate=False)
+        return min(rows.count(), 20)
+    seen = Observation("replay")
+    writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.format(fmt).mode(mode)
+    failures: list[Exception] = []
+
+    def write() -> None:
+        try:
+            writer.save(output)
+        except Exception as error:
+            failures.append(error)
+
+    # In a thread, so that this one can look at the tasks and at signals.
+    thread = InheritableThread(target=write)
+    thread.start()
+    tracker = spark.sparkContext.statusTracker()
+    done: dict[int, tuple[int, int]] = {}
+    while thread.is_alive():
+        thread.join(0.2)
+        if signals.received is not None:
+            spark.sparkContext.cancelAllJobs()
+        for stage in tracker.getActiveStageIds():
+            if (info := tracker.getStageInfo(stage)) is not None:
+                done[stage] = (info.numCompletedTasks, info.numTasks)
+        tasks, total = (sum(column) for column in zip((0, 0), *done.values(), strict=True))
+        meter.show(tasks, f"{tasks} of {total} tasks", total=total or None)
+    if signals.received is not None and failures:
+        console.print("stopped; the output is not complete")
+        raise Stopped(signals.received)
+    if failures:
+        raise as_exit(failures[0])
+    return int(seen.get["rows"])
+
+
+def _check_stream(
+    fmt: str, checkpoint: str | None, mode: str, files: int | None, ends: bool
+) -> None:
+    if fmt not in NO_OUTPUT and checkpoint is None:
+        raise Refused("--stream needs --checkpoint, so that the next run goes on where this ends")
+    if ends:
+        raise Refused("--to and --to-time are for batch replays: a stream has no end")
+    if mode == "overwrite":
+        raise Refused("--mode overwrite is for batch replays: a stream appends")
+    if files is not None:
+        raise Refused("--files is for batch replays")
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
+@click.option(
+    "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
+    help="An option of the log, for example endpoint=http://127.0.0.1:9000; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Options of the log, `name = value` a line; --log-option wins over it.",
+)  # fmt: skip
+@click.option(
+    "--from", "start", type=click.IntRange(0), help="First position.  [default: earliest]"
+)
+@click.option("--to", "end", type=click.IntRange(0), help="Last position.  [default: the head]")
+@click.option("--from-time", help="Commits at or after this time: 2026-01-31T12:00:00Z.")
+@click.option("--to-time", help="Commits at or before this time.")
+@click.option("--columns", help="Only these, in this order: id,name.")
+@click.option("--metadata", is_flag=True, help="Add the _wal_… columns: position, time, writer.")
+@click.option(
+    "--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True,
+    help="delta needs the extra: pip install 'sparkwal[delta]'. noop reads all and keeps nothing.",
+)  # fmt: skip
+@click.option("--output", help="Folder or URL to write to.")
+@click.option(
+    "--mode", type=click.Choice(("append", "overwrite", "error")), default="error",
+    show_default=True, help="What to do when the output is there already. A stream appends.",
+)  # fmt: skip
+@click.option(
+    "--files", type=click.IntRange(1),
+    help="Write so many files; 1 keeps the log's order from the first row to the last.",
+)  # fmt: skip
+@click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
+@click.option("--checkpoint", help="Of --stream.")
+@click.option(
+    "--trigger", default="available-now", show_default=True,
+    help='Of --stream: available-now, or an interval such as "5 seconds".',
+)  # fmt: skip
+@click.option(
+    "--drain-timeout", type=click.FloatRange(0), default=60.0, show_default=True,
+    help="Of --stream: seconds a signal waits for the microbatch under way.",
+)  # fmt: skip
+def main(
+    log: str,
+    log_options: tuple[str, ...],
+    options_file: Path | None,
+    start: int | None,
+    end: int | None,
+    from_time: str | None,
+    to_time: str | None,
+    columns: str | None,
+    metadata: bool,
+    fmt: str,
+    output: str | None,
+    mode: str,
+    files: int | None,
+    stream: bool,
+    checkpoint: str | None,
+    trigger: str,
+    drain_timeout: float,
+) -> None:
+    """Replay a range of a log into files, Delta Lake or the terminal.
+
+    Positions and times are inclusive. Without a range: all of the log.
+
+    \b
+    python jobs/replay.py --log s3://bucket/wal --from 100 --to 199 \\
+        --format parquet --output replayed/
+    """
+    if output is None and fmt not in NO_OUTPUT:
+        raise Refused(f"--format {fmt} needs --output")
+    if stream:
+        _check_stream(fmt, checkpoint, mode, files, (end, to_time) != (None, None))
+    elif checkpoint is not None:
+        raise Refused("--checkpoint is for --stream")
+    if fmt == "delta":
+        need_delta()
+    given = {**read_options_file(options_file), **key_values(log_options, "--log-option")}
+    asked = {
+        "startingPosition": start,
+        "endingPosition": end,
+        "startingTimestamp": from_time,
+        "endingTimestamp": to_time,
+        "includeMetadata": "true" if metadata else None,
+    }
+    given.update({name: str(value) for name, value in asked.items() if value is not None})
+    try:
+        parse(SourceOptions, {**given, "path": log})
+        if log_head(log, given) is None:
+            raise Refused(f"there is no log at {log}; check the path")
+    except SparkWalError as error:
+        raise as_exit(error) from None
+    given.setdefault("includeMetadata", str("_wal_" in (columns or "")).lower())
+
+    spark = start_session("sparkwal replay", delta=fmt == "delta")
+    try:
+        with Signals() as signals, Meter(console, "replay") as meter:
+            try:
+                reader = spark.readStream if stream else spark.read
+                rows = reader.format("weaselwal").options(**given).load(log)
+                if columns is not None:
+                    rows = rows.select(*(name.strip() for name in columns.split(",")))
+                if stream:
+                    writer = rows.writeStream.format(fmt).outputMode("append")
+                    if trigger == "available-now":
+                        writer = writer.trigger(availableNow=True)
+                    else:
+                        writer = writer.trigger(processingTime=trigger)
+                    if checkpoint is not None:
+                        writer = writer.option("checkpointLocation", checkpoint)
+                    query = writer.start(output)
+                elif files is not None:
+                    rows = rows.coalesce(files)
+            except Exception as error:
+                raise as_exit(error) from None
+            if stream:
+                count = run_query(query, meter, signals, drain_timeout).rows
+            else:
+                count = _batch(spark, rows, fmt, output, mode, meter, signals)
+    finally:
+        spark.stop()
+    console.print(f"{count:,} rows of {log}" + (f" to {output}" if output else ""), highlight=False)
+    if signals.received is not None:
+        raise Stopped(signals.received)
+
+
+if __name__ == "__main__":
+    main()

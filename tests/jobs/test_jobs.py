@@ -1,0 +1,197 @@
+"""The jobs as a user runs them: a process each, with its exit code and its output."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+import sparkwal
+from sparkwal.record import CommitHeader, LeaderHeader
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = ROOT / "jobs"
+SECRET = "7h1s-must-not-be-shown"
+
+
+def command(job: str, *arguments: object) -> list[str]:
+    return [sys.executable, str(JOBS / f"{job}.py"), *map(str, arguments)]
+
+
+def run(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(
+        command(job, *arguments), cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+def json_files(folder: Path, files: int, rows: int) -> list[tuple[int, str | None]]:
+    """Writes files of lines; returns all rows in order. Every tenth name is missing."""
+    folder.mkdir()
+    expected = []
+    for file in range(files):
+        part = [(file * rows + n, f"naïve {n}" if n % 10 else None) for n in range(rows)]
+        lines = (json.dumps({"id": i, "name": name}) for i, name in part)
+        (folder / f"{file}.json").write_text("\n".join(lines), encoding="utf-8")
+        os.utime(folder / f"{file}.json", (1_700_000_000 + file,) * 2)
+        expected += part
+    return expected
+
+
+@pytest.mark.spark
+def test_files_to_log_to_parquet(tmp_path: Path) -> None:
+    """json → ingest → log → replay → parquet is the identity, order included."""
+    expected = json_files(tmp_path / "in", files=3, rows=100)
+    ingested = run(
+        tmp_path, "ingest", "--format", "json", "--source", "in", "--log", "wal",
+        "--schema", "id BIGINT, name STRING", "--checkpoint", "checkpoint",
+        "--max-files-per-trigger", 1, "--options-file", ROOT / "conf" / "options.example.conf",
+    )  # fmt: skip
+    assert ingested.returncode == 0, ingested.stderr
+    assert "300 rows in 3 microbatches" in ingested.stderr
+    records = list(sparkwal.Log(str(tmp_path / "wal")).records())
+    commits = [record for record in records if isinstance(record, CommitHeader)]
+    assert [record.rows for record in commits] == [100, 100, 100]
+    # The options file's inlineThreshold was obeyed.
+    assert all(record.inline and not record.batches for record in commits)
+
+    replayed = run(
+        tmp_path, "replay", "--log", "wal", "--from", commits[1].position, "--files", 1,
+        "--columns", "id,name,_wal_position", "--format", "parquet", "--output", "out",
+    )  # fmt: skip
+    assert replayed.returncode == 0, replayed.stderr
+    assert "200 rows" in replayed.stderr
+    found = pyarrow.parquet.read_table(tmp_path / "out").to_pydict()
+    assert list(zip(found["id"], found["name"], strict=True)) == expected[100:]
+    assert found["_wal_position"] == [commits[1].position] * 100 + [commits[2].position] * 100
+
+
+@pytest.mark.spark
+def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    """SIGTERM while microbatches run → 143; the checkpoint owes nothing to the log, and
+    after the next run the log holds every value exactly once."""
+    arguments = (
+        "--format", "rate-micro-batch", "--option", "rowsPerBatch=50", "--log", "wal",
+        "--checkpoint", "checkpoint", "--trigger", "0 seconds",
+    )  # fmt: skip
+
+    def commits() -> list[CommitHeader]:
+        records = sparkwal.Log(str(tmp_path / "wal")).records()
+        return [record for record in records if isinstance(record, CommitHeader)]
+
+    for _ in range(2):
+        seen = len(commits()) if (tmp_path / "wal").exists() else 0
+        with (tmp_path / "stderr").open("w") as stderr:
+            process = subprocess.Popen(
+                command("ingest", *arguments), cwd=tmp_path, stderr=stderr,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            )  # fmt: skip
+            try:
+                while process.poll() is None and (
+                    not (tmp_path / "wal").exists() or len(commits()) < seen + 3
+                ):
+                    time.sleep(0.1)
+                process.send_signal(signal.SIGTERM)
+                code = process.wait()
+            finally:
+                process.kill()
+        told = (tmp_path / "stderr").read_text()
+        assert code == 128 + signal.SIGTERM, told
+        assert "Traceback" not in told
+        # What the log holds Spark knows as committed: the last microbatch was not cut off.
+        done = {int(p.name) for p in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")}
+        assert {record.batch_id for record in commits()} == done
+    values = sparkwal.Log(str(tmp_path / "wal")).scan(columns=["value"]).read_all()["value"]
+    assert sorted(values.to_pylist()) == list(range(50 * len(commits())))
+    leaders = [
+        r.term for r in sparkwal.Log(str(tmp_path / "wal")).records() if isinstance(r, LeaderHeader)
+    ]
+    assert leaders == [1, 2]
+
+
+@pytest.mark.spark
+def test_quickstart_proves_equality_and_goes_on(tmp_path: Path) -> None:
+    """A small quickstart, stopped in the middle; a second one refuses the taken path."""
+    arguments = ("--rows", 2000, "--files", 4, "--path", tmp_path / "wal")
+    first = run(tmp_path, "quickstart", *arguments)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "Proven: 2,000 flights, each exactly once, in order" in " ".join(first.stdout.split())
+    log = sparkwal.Log(str(tmp_path / "wal"))
+    records = list(log.records())
+    batches = [record.batch_id for record in records if isinstance(record, CommitHeader)]
+    assert batches == [0, 1, 2, 3]
+    assert log.scan(columns=["seq"]).read_all()["seq"].to_pylist() == list(range(2000))
+    terms = [record.term for record in records if isinstance(record, LeaderHeader)]
+    assert terms == [1, 2]
+    taken = run(tmp_path, "quickstart", *arguments)
+    assert taken.returncode == 2, taken.stderr
+
+
+@pytest.mark.spark
+def test_a_query_that_fails_ends_with_1_and_one_message(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.parquet").write_text("not parquet")
+    failed = run(
+        tmp_path, "ingest", "--format", "parquet", "--source", "in", "--log", "wal",
+        "--schema", "id BIGINT", "--checkpoint", "checkpoint",
+    )  # fmt: skip
+    assert failed.returncode == 1, failed.stderr
+    assert "x.parquet" in failed.stderr.split("Error: ")[-1]
+    assert "Traceback" not in failed.stderr and "\tat " not in failed.stderr.split("Error: ")[-1]
+
+
+INGEST = ("ingest", "--format", "rate", "--log", "wal", "--checkpoint", "checkpoint")
+REPLAY = ("replay", "--log", "wal")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*INGEST, "--log-option", "batchSizeTreshold=1mb"), "did you mean 'batchSizeThreshold'?"),
+        ((*INGEST, "--log-option", f"secretAccessKey={SECRET}"), "go together"),
+        ((*INGEST, "--log-option", SECRET), "--log-option number 1 is not NAME=VALUE"),
+        ((*INGEST, "--log-option", "startingPosition=1"), "is for reading"),
+        ((*INGEST, "--options-file", "broken.conf"), "line 2 of broken.conf"),
+        ((*INGEST, "--infer-schema"), "are for files"),
+        (("ingest", "--format", "json", *INGEST[3:]), "needs --source"),
+        (("ingest", "--format", "json", "--source", "in", *INGEST[3:]), "needs --schema DDL"),
+        (REPLAY, "there is no log at wal"),
+        ((*REPLAY, "--format", "json"), "needs --output"),
+        ((*REPLAY, "--from", "9", "--to", "3"), "lies before startingPosition"),
+        ((*REPLAY, "--from-time", "noon"), "a time such as"),
+        ((*REPLAY, "--stream", "--format", "json", "--output", "out"), "needs --checkpoint"),
+        ((*REPLAY, "--stream", "--to", "3"), "a stream has no end"),
+        ((*REPLAY, "--checkpoint", "x"), "--checkpoint is for --stream"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_ends_with_2_before_spark_starts(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "broken.conf").write_text(f"# fine\n{SECRET}\n")
+    refused = run(tmp_path, *arguments)
+    assert refused.returncode == 2, refused.stderr
+    assert message in refused.stderr
+    assert SECRET not in refused.stdout + refused.stderr
+    assert "WARNING: Using incubator" not in refused.stderr  # what a JVM says first
+
+
+@pytest.mark.skipif(importlib.util.find_spec("delta") is not None, reason="delta is installed")
+def test_delta_that_is_not_installed_names_the_extra(tmp_path: Path) -> None:
+    refused = run(tmp_path, "replay", "--log", "wal", "--format", "delta", "--output", "out")
+    assert refused.returncode == 2
+    assert "sparkwal[delta]" in refused.stderr
+
+
+@pytest.mark.parametrize("job", ["ingest", "replay"])
+def test_help_tells_the_exit_codes(tmp_path: Path, job: str) -> None:
+    helped = run(tmp_path, job, "--help")
+    assert helped.returncode == 0
+    assert "Exit codes:" in helped.stdout and "143 stopped by SIGTERM" in helped.stdout
