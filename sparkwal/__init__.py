@@ -2,14 +2,16 @@
 
 ``sparkwal.register(spark)`` makes ``format("weaselwal")`` known to a Spark
 session; ``sparkwal.Log(path)`` reads a log without Spark, ``sparkwal.verify(path)``
-proves it.
+proves it; ``sparkwal.Appender(path, schema, producer_id=…)`` writes one.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import (
+    BackPressureError,
     FencedError,
     InvalidLogError,
     OptionError,
@@ -21,10 +23,16 @@ from sparkwal.errors import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sparkwal.aio import AsyncAppender
+    from sparkwal.appender import Appender, Ticket
     from sparkwal.log import Log
+    from sparkwal.sequencers import partition_by, sequencer_for
     from sparkwal.verification import verify
 
 __all__ = [
+    "Appender",
+    "AsyncAppender",
+    "BackPressureError",
     "FencedError",
     "InvalidLogError",
     "Log",
@@ -32,7 +40,10 @@ __all__ = [
     "OutcomeUnknownError",
     "SparkWalError",
     "StoreUnavailableError",
+    "Ticket",
+    "partition_by",
     "register",
+    "sequencer_for",
     "verify",
 ]
 
@@ -44,14 +55,19 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(WeaselWalDataSource)
 
 
+# Spark's Python workers import this package for every sink; these wait until they are used.
+_LAZY = {
+    "Appender": "sparkwal.appender",
+    "AsyncAppender": "sparkwal.aio",
+    "Log": "sparkwal.log",
+    "Ticket": "sparkwal.appender",
+    "partition_by": "sparkwal.sequencers",
+    "sequencer_for": "sparkwal.sequencers",
+    "verify": "sparkwal.verification",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # Spark's Python workers import this package for every sink; the reader waits.
-    if name == "Log":
-        from sparkwal.log import Log
-
-        return Log
-    if name == "verify":
-        from sparkwal.verification import verify
-
-        return verify
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

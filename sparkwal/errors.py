@@ -1,4 +1,4 @@
-"""The errors a user can meet: five kinds, each saying what to do next."""
+"""The errors a user can meet: six kinds, each saying what to do next."""
 
 from __future__ import annotations
 
@@ -50,4 +50,11 @@ class OutcomeUnknownError(SparkWalError):
 class InvalidLogError(SparkWalError):
     """The log holds something that its protocol never writes, or lacks
     something it must hold. The message names the position and the object.
+    """
+
+
+class BackPressureError(SparkWalError):
+    """More was appended than the store takes, and `maxBufferedBytes` wait already.
+
+    Nothing of this append was accepted. Try it again later, or let `append` block.
     """

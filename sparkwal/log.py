@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sparkwal import reading, schema
 from sparkwal.errors import OptionError
-from sparkwal.options import SourceOptions, parse
+from sparkwal.options import SourceOptions, from_keywords, one_log
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.slots import SlotRecord
@@ -53,11 +53,7 @@ class Log:
     """
 
     def __init__(self, path: str, **options: object) -> None:
-        given = {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in options.items()
-        }
-        self._options = parse(SourceOptions, {**given, "path": path})
+        self._options = one_log(from_keywords(SourceOptions, path, options))
         self._store, self._prefix = self._options.open(fail_fast=True)
 
     def _head(self) -> Head:

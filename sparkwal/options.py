@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sparkwal import numbering
 from sparkwal.errors import OptionError
+from sparkwal.option_types import (
+    boolean,
+    duration,
+    one_of,
+    option,
+    position,
+    secret,
+    sequencer_name,
+    sequencer_names,
+    size,
+    text,
+    timestamp,
+    whole,
+)
 from sparkwal.store.base import Store
-from sparkwal.store.open import open_store
+from sparkwal.store.open import join_key, open_store
 from sparkwal.store.retry import RetryPolicy
 from sparkwal.store.s3 import S3Config
 
@@ -26,105 +39,9 @@ T = TypeVar("T", bound="StoreOptions")
 # What Spark itself adds to a source's or sink's options.
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
-_SIZE_UNITS = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
-_TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000,
-               "d": 86_400_000}  # fmt: skip
-_QUANTITY = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
-
-
-def _quantity(text: str, units: dict[str, int], what: str) -> int:
-    match = _QUANTITY.fullmatch(text)
-    unit = match[2].lower().replace("ib", "b") if match else ""
-    if unit in ("k", "g", "t") or (unit == "m" and units is _SIZE_UNITS):
-        unit += "b"
-    if match is None or unit not in units:
-        raise ValueError(what)
-    return int(match[1]) * units[unit]
-
-
-def size(text: str) -> int:
-    """Bytes from "1048576", "1mb", "64KiB"."""
-    return _quantity(text, _SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes")
-
-
-def duration(text: str) -> int:
-    """Milliseconds from "500", "500ms", "2s", "1min"."""
-    return _quantity(text, _TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds")
-
-
-def whole(text: str) -> int:
-    """A whole number, not negative."""
-    if not text.strip().isdigit():
-        raise ValueError("a whole number")
-    return int(text)
-
-
-def boolean(text: str) -> bool:
-    """true or false."""
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.strip().lower() == "true"
-
-
-def text(value: str) -> str:
-    """Any text but the empty one."""
-    if not value.strip():
-        raise ValueError("a text that is not empty")
-    return value.strip()
-
-
-def secret(value: str) -> str:
-    """As `text`; the value never appears in a message."""
-    if not value.strip():
-        raise ValueError("a text that is not empty")
-    return value.strip()
-
-
-def one_of(*choices: str) -> Callable[[str], str]:
-    """One of a few words."""
-
-    def parse_choice(value: str) -> str:
-        if value.strip().lower() not in choices:
-            raise ValueError(" or ".join(choices))
-        return value.strip().lower()
-
-    return parse_choice
-
-
-def position(value: str) -> str | int:
-    """earliest, latest or a position."""
-    word = value.strip().lower()
-    if word in ("earliest", "latest"):
-        return word
-    if not word.isdigit():
-        raise ValueError("earliest, latest or a position (a whole number)")
-    return int(word)
-
-
-def timestamp(value: str) -> int:
-    """Milliseconds since 1970 from that number or from ISO 8601 (UTC unless it says otherwise)."""
-    from datetime import UTC, datetime
-
-    if value.strip().isdigit():
-        return int(value)
-    try:
-        moment = datetime.fromisoformat(value.strip())
-    except ValueError:
-        raise ValueError("a time such as 2026-01-31T12:00:00Z or milliseconds since 1970") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
-
-
-def option(
-    name: str, parse: Callable[[str], Any], default: Any, meaning: str, shown: str | None = None
-) -> Any:
-    """A dataclass field that is an option; `shown` is its default as the README prints it."""
-    return field(
-        default=default,
-        repr=parse is not secret,
-        metadata={"name": name, "parse": parse, "meaning": meaning, "shown": shown},
-    )
+# The log at the path itself; its rows have this name where sequencers are told apart.
+ROOT = "default"
+ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -142,6 +59,8 @@ class StoreOptions:
     pool_size: int = option("targetPoolSize", whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
     max_retries: int = option("maxRetryAttempts", whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
     retry_delay_ms: int = option("retryBaseDelayMs", duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
+
+    sequencer: str = option("sequencer", sequencer_name, ROOT, "the independent log of this name under the path; reading takes * for all of them", "the log at the path itself")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         """Raises OptionError for values out of range and for pairs that contradict each other."""
@@ -184,7 +103,14 @@ class StoreOptions:
         Args:
             fail_fast: nothing answering at all is an error at once, without retries.
         """
-        return open_store(self.path, self.s3, self.retry, fail_fast=fail_fast)
+        store, root = open_store(self.path, self.s3, self.retry, fail_fast=fail_fast)
+        return store, sequencer_prefix(root, self.sequencer)
+
+    @property
+    def log_path(self) -> str:
+        """The path of the log itself, its sequencer included; for people and as a name."""
+        inside = sequencer_prefix("", self.sequencer)
+        return f"{self.path.rstrip('/')}/{inside}" if inside else self.path
 
     @property
     def s3(self) -> S3Config:
@@ -207,19 +133,15 @@ class StoreOptions:
 
 
 @dataclass(frozen=True)
-class SinkOptions(StoreOptions):
-    """Options of writing."""
+class WriterOptions(StoreOptions):
+    """Options of writing, by Spark or by an appender."""
 
     batch_size: int = option("batchSizeThreshold", size, 2**20, "a frame (Arrow record batch) closes at this size", "1mb")  # fmt: skip  # noqa: E501
     batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a frame closes at this age of its first row", "1ms")  # fmt: skip  # noqa: E501
     window_size: int | None = option("windowSize", whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000")  # fmt: skip  # noqa: E501
-    inline_threshold: int = option("inlineThreshold", size, 0, "a partition up to this size travels inside the commit record; 0: never", "0")  # fmt: skip  # noqa: E501
-    multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
     compression: str = option("compression", one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd, lz4 or none")  # fmt: skip  # noqa: E501
     merge_schema: bool = option("mergeSchema", boolean, False, "let this query add nullable columns to the log")  # fmt: skip  # noqa: E501
     plan_ttl_ms: int = option("planTtl", duration, 600_000, "a plan older than this is checked against the log before it is used", "10min")  # fmt: skip  # noqa: E501
-    txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
-    txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         super().check()
@@ -234,6 +156,24 @@ class SinkOptions(StoreOptions):
             raise OptionError(
                 f"windowSize is {self.window_size}; 1000, 10000, 100000 or 1000000 is allowed"
             )
+
+    @property
+    def codec(self) -> str | None:
+        """The compression as Arrow names it."""
+        return None if self.compression == "none" else self.compression
+
+
+@dataclass(frozen=True)
+class SinkOptions(WriterOptions):
+    """Options of Spark's sink."""
+
+    inline_threshold: int = option("inlineThreshold", size, 0, "a partition up to this size travels inside the commit record; 0: never", "0")  # fmt: skip  # noqa: E501
+    multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
+    txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
+    txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        super().check()
         if self.multipart_threshold < 5 * 2**20:
             raise OptionError("multipartThreshold must be at least 5mb: S3 takes no smaller parts")
         if self.inline_threshold > self.multipart_threshold:
@@ -241,10 +181,22 @@ class SinkOptions(StoreOptions):
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError("txnAppId and txnVersion go together: give both or neither")
 
-    @property
-    def codec(self) -> str | None:
-        """The compression as Arrow names it."""
-        return None if self.compression == "none" else self.compression
+
+@dataclass(frozen=True)
+class AppenderOptions(WriterOptions):
+    """Options of `sparkwal.Appender`."""
+
+    batch_size: int = option("batchSizeThreshold", size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb")  # fmt: skip  # noqa: E501
+    batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a batch closes at this age of its first append, unless nothing is in flight: then it goes at once", "1ms")  # fmt: skip  # noqa: E501
+    max_buffered: int = option("maxBufferedBytes", size, 64 * 2**20, "accepted rows that wait to be sent; beyond it append blocks, or raises BackPressureError", "64mb")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        super().check()
+        if self.max_buffered < self.batch_size:
+            raise OptionError(
+                f"maxBufferedBytes {self.max_buffered} is below batchSizeThreshold "
+                f"{self.batch_size}: no batch could ever fill; raise the one or lower the other"
+            )
 
 
 @dataclass(frozen=True)
@@ -262,6 +214,7 @@ class SourceOptions(StoreOptions):
     fail_on_data_loss: bool = option("failOnDataLoss", boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
     include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id")  # fmt: skip  # noqa: E501
     verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
+    sequencer: str = option("sequencer", sequencer_names, ROOT, "the independent log of this name under the path; reading takes * for all of them", "the log at the path itself")  # fmt: skip  # noqa: E501
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
@@ -293,6 +246,13 @@ class SourceOptions(StoreOptions):
         ):
             if value is not None and value <= 0:
                 raise OptionError(f"{name} must be greater than 0")
+        if self.sequencer == ALL and (
+            isinstance(self.starting_position, int) or self.ending_position is not None
+        ):
+            raise OptionError(
+                "sequencer=* reads logs whose positions have nothing in common: use "
+                "startingTimestamp and endingTimestamp, or read one sequencer"
+            )
         if self.on_corruption == "stop" and not self.verify_checksums:
             raise OptionError("onCorruption=stop needs verifyChecksums=true to find corruption")
 
@@ -323,13 +283,40 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
     return options
 
 
+def sequencer_prefix(root: str, sequencer: str) -> str:
+    """Where the log of a sequencer lies: `root` itself for ROOT."""
+    return root if sequencer in (ROOT, ALL) else join_key(root, "sequencers", sequencer)
+
+
+_SIDES: dict[type[StoreOptions], str] = {
+    SinkOptions: "writing",
+    SourceOptions: "reading",
+    AppenderOptions: "the appender",
+}
+
+
 def _unknown(name: str, kind: type[StoreOptions]) -> str:
     names = [f.metadata["name"] for f in dataclasses.fields(kind)]
-    other = SourceOptions if kind is SinkOptions else SinkOptions
-    if name.lower() in {f.metadata["name"].lower() for f in dataclasses.fields(other)}:
-        side = "reading" if kind is SinkOptions else "writing"
-        return f"option {name!r} is for {side}; remove it here"
+    for other, side in _SIDES.items():
+        if name.lower() in {f.metadata["name"].lower() for f in dataclasses.fields(other)}:
+            return f"option {name!r} is for {side}; remove it here"
     lowered = {known.lower(): known for known in names}
     near = difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.6)
     hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(names)}"
     return f"unknown option {name!r}; {hint}"
+
+
+def from_keywords(kind: type[T], path: str, given: Mapping[str, object]) -> T:
+    """As `parse`, of Python keyword arguments."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+    }
+    return parse(kind, {**texts, "path": path})
+
+
+def one_log(options: SourceOptions) -> SourceOptions:
+    """Raises OptionError where several logs are named and one is needed."""
+    if options.sequencer == ALL:
+        raise OptionError("sequencer=* is for spark.read and spark.readStream; name one here")
+    return options

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkwal.arrow_schema import field_json
 from sparkwal.errors import OptionError
 
 _PRIMITIVES: dict[str, pa.DataType] = {
@@ -156,6 +157,18 @@ def _arrow_field(field: dict[str, Any]) -> pa.Field:
 def to_arrow(spark_schema: str) -> pa.Schema:
     """The Arrow schema of a normalized Spark schema."""
     return pa.schema([_arrow_field(field) for field in json.loads(spark_schema)["fields"]])
+
+
+def from_arrow(arrow_schema: pa.Schema) -> str:
+    """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`.
+
+    Raises OptionError naming the first column whose values the log could not keep
+    (unsigned 64-bit numbers, nanoseconds), or a name that appears twice.
+    """
+    fields = [arrow_schema.field(i) for i in range(len(arrow_schema))]
+    return normalize(
+        {"type": "struct", "fields": [field_json(field, field.name) for field in fields]}
+    )
 
 
 def columns(spark_schema: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sparkwal import arrowfile, numbering, reading, schema
 from sparkwal.errors import InvalidLogError
-from sparkwal.options import SourceOptions, parse
+from sparkwal.options import SourceOptions, from_keywords, one_log
 from sparkwal.protocol.recovery import LIST_LIMIT, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.record import Batch, CommitHeader
@@ -68,10 +68,9 @@ def verify(path: str, **options: object) -> Report:
 
     Raises StoreUnavailableError, OptionError. Damage is reported, not raised.
     """
-    given = {name: str(value) for name, value in options.items()}
-    settings = parse(SourceOptions, {**given, "path": path})
+    settings = one_log(from_keywords(SourceOptions, path, options))
     store, prefix = settings.open(fail_fast=True)
-    return verify_store(store, prefix, path)
+    return verify_store(store, prefix, settings.log_path)
 
 
 def verify_store(store: Store, prefix: str, path: str) -> Report:

@@ -60,7 +60,7 @@ class _Writer:
         return self.__dict__.copy()
 
     def _make_plan(self) -> Plan:
-        leader_id, host = _leader(self.options.path, self.checkpoint)
+        leader_id, host = _leader(self.options.log_path, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
         reading.check_names(spark_schema)
         claim = Claim(
@@ -76,7 +76,12 @@ class _Writer:
         _, prefix = self.options.open()
         clock = SystemClock()
         return make_plan(
-            self._proven_store, prefix, claim, Hints(), clock, self.options.plan_ttl_ms
+            self._proven_store,
+            prefix,
+            claim,
+            Hints(self.options.log_path),
+            clock,
+            self.options.plan_ttl_ms,
         )
 
     def _proven_store(self) -> Store:
@@ -114,7 +119,7 @@ class _Writer:
             commit(
                 self._store,
                 results,
-                Hints(),
+                Hints(self.options.log_path),
                 SystemClock(),
                 self.options.plan_ttl_ms,
                 self.options.codec,
@@ -123,7 +128,7 @@ class _Writer:
     def _abort(self) -> None:
         # Deletes nothing: Spark calls this also after a commit that failed, and that
         # commit may be durable all the same.
-        events.emit("aborted", path=self.options.path)
+        events.emit("aborted", path=self.options.log_path)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

@@ -1,0 +1,1 @@
+"""Inside `sparkwal.Appender`: rows, batches, the persistence thread, its subscribers."""

@@ -1,0 +1,127 @@
+"""Which Python values a column holds as they are.
+
+Arrow converts more than that: 1.5 becomes 1 in a column of integers, a datetime loses
+its time in a column of dates. A log must not change what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+_NONE = type(None)
+
+
+def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
+    """The index of the first value that a column of this type cannot hold as it is."""
+    exact, fits = _rule(kind)
+    # One pass in C: nearly always all values are of the expected classes.
+    if exact.issuperset(map(type, values)):
+        return None
+    for index, value in enumerate(values):
+        if value is not None and not fits(value):
+            return index
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool]]:
+    """(classes whose every value may pass, what decides on any other value)."""
+    if types.is_struct(kind):
+        return frozenset((_NONE,)), _struct_rule(kind)
+    if types.is_map(kind):
+        return frozenset((_NONE,)), _map_rule(kind)
+    if types.is_list(kind):
+        return frozenset((_NONE,)), _list_rule(kind)
+    exact, fits = _leaf_rule(kind)
+
+    def decide(value: Any) -> bool:
+        if type(value) in exact:
+            return True
+        if type(value).__module__ == "numpy" and hasattr(value, "item"):
+            value = value.item() if getattr(value, "ndim", 0) == 0 else value
+        return type(value) in exact or fits(value)
+
+    return frozenset((_NONE, *exact)), decide
+
+
+def _leaf_rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool]]:
+    if types.is_integer(kind):
+        # JSON knows no integers: 2.0 is one.
+        return frozenset((int,)), lambda v: isinstance(v, float) and v.is_integer()
+    if types.is_boolean(kind):
+        return frozenset((bool,)), _never
+    if types.is_floating(kind):
+        return frozenset((float, int)), lambda v: isinstance(v, float)
+    if types.is_string(kind):
+        return frozenset((str,)), lambda v: isinstance(v, str)
+    if types.is_binary(kind):
+        return frozenset((bytes, bytearray, memoryview)), lambda v: isinstance(v, bytes)
+    if types.is_date(kind):
+        return frozenset((date,)), _never
+    if types.is_timestamp(kind):
+        return frozenset((datetime,)), lambda v: isinstance(v, datetime) and _no_nanoseconds(v)
+    if types.is_duration(kind):
+        return frozenset((timedelta,)), lambda v: isinstance(v, timedelta) and _no_nanoseconds(v)
+    if types.is_time(kind):
+        return frozenset((time,)), _never
+    if types.is_decimal(kind):
+        return frozenset((Decimal, int)), _never
+    return frozenset(), _never
+
+
+def _never(value: Any) -> bool:
+    return False
+
+
+def _no_nanoseconds(value: Any) -> bool:
+    # pandas' Timestamp and Timedelta are finer than those they derive from.
+    return not getattr(value, "nanosecond", 0) and not getattr(value, "nanoseconds", 0)
+
+
+def _sequence(value: Any) -> Sequence[Any] | None:
+    if isinstance(value, (list, tuple)):
+        return value
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 0) == 1:
+        return list(value)
+    return None
+
+
+def _list_rule(kind: pa.DataType) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        items = _sequence(value)
+        return items is not None and misfit(items, kind.value_type) is None
+
+    return fits
+
+
+def _map_rule(kind: pa.DataType) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        pairs = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
+        if pairs is None or any(not isinstance(p, tuple) or len(p) != 2 for p in pairs):
+            return False
+        return (
+            misfit([key for key, _ in pairs], kind.key_type) is None
+            and misfit([item for _, item in pairs], kind.item_type) is None
+        )
+
+    return fits
+
+
+def _struct_rule(kind: pa.DataType) -> Callable[[Any], bool]:
+    fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+
+    def fits(value: Any) -> bool:
+        return (
+            isinstance(value, Mapping)
+            and fields.keys() >= value.keys()
+            and all(misfit([item], fields[name]) is None for name, item in value.items())
+        )
+
+    return fits

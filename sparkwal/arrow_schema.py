@@ -1,0 +1,102 @@
+"""From Arrow's types to Spark's: the inverse of `schema.to_arrow`, for rows that come as Arrow.
+
+Several Arrow types hold the same values (string, large_string, a dictionary of
+strings); all of them become the one type that the log stores. A type whose values
+the stored one could not hold is refused, never rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from sparkwal.errors import OptionError
+
+_SAME: dict[pa.DataType, str] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    # The next wider signed type holds every value of an unsigned one.
+    pa.uint8(): "short",
+    pa.uint16(): "integer",
+    pa.uint32(): "long",
+    pa.float16(): "float",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    pa.date64(): "date",
+    pa.null(): "void",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+}
+
+_LOSES = {
+    "uint64": "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)",
+    "ns": "nanoseconds do not fit microseconds; cast it to the unit us",
+}
+
+
+def field_json(field: pa.Field, path: str) -> dict[str, Any]:
+    """One field as Spark's schema JSON has it. Raises OptionError naming `path`."""
+    kind = _spark_type(field.type, path)
+    return {"name": field.name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _spark_type(kind: pa.DataType, path: str) -> Any:
+    if kind in _SAME:
+        return _SAME[kind]
+    if types.is_dictionary(kind):
+        return _spark_type(kind.value_type, path)
+    if types.is_fixed_size_binary(kind):
+        return "binary"
+    if types.is_timestamp(kind):
+        if kind.unit == "ns":
+            raise _refused(path, kind, _LOSES["ns"])
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if types.is_duration(kind):
+        if kind.unit == "ns":
+            raise _refused(path, kind, _LOSES["ns"])
+        return "interval day to second"
+    if types.is_time(kind):
+        # The log stores times of day in nanoseconds: nothing is lost.
+        return "time(6)"
+    if types.is_decimal(kind):
+        if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
+            raise _refused(path, kind, "at most 38 digits fit, the scale from 0 to all of them")
+        return f"decimal({kind.precision},{kind.scale})"
+    nested = _nested_type(kind, path)
+    if nested is None:
+        raise _refused(path, kind, _LOSES.get(str(kind), "the log has no type for it; cast it"))
+    return nested
+
+
+def _nested_type(kind: pa.DataType, path: str) -> Any:
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        if any((field.metadata or {}).get(b"variant") == b"true" for field in fields):
+            return "variant"
+        inner = [field_json(field, f"{path}.{field.name}") for field in fields]
+        return {"type": "struct", "fields": inner}
+    if types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": _spark_type(kind.key_type, f"{path}.key"),
+            "valueType": _spark_type(kind.item_type, f"{path}.value"),
+            "valueContainsNull": True,
+        }
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        element = _spark_type(kind.value_type, f"{path}.element")
+        return {"type": "array", "elementType": element, "containsNull": True}
+    return None
+
+
+def _refused(path: str, kind: pa.DataType, why: str) -> OptionError:
+    return OptionError(f"column {path!r} has the Arrow type {kind}: {why}")

@@ -1,0 +1,128 @@
+"""What an option's text may be, and what it means: the parsers of the options' tables.
+
+Each raises ValueError with what is expected; `options.parse` names the option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+
+_SIZE_UNITS = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
+_TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000,
+               "d": 86_400_000}  # fmt: skip
+_QUANTITY = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def _quantity(text: str, units: dict[str, int], what: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    unit = match[2].lower().replace("ib", "b") if match else ""
+    if unit in ("k", "g", "t") or (unit == "m" and units is _SIZE_UNITS):
+        unit += "b"
+    if match is None or unit not in units:
+        raise ValueError(what)
+    return int(match[1]) * units[unit]
+
+
+def size(text: str) -> int:
+    """Bytes from "1048576", "1mb", "64KiB"."""
+    return _quantity(text, _SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes")
+
+
+def duration(text: str) -> int:
+    """Milliseconds from "500", "500ms", "2s", "1min"."""
+    return _quantity(text, _TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds")
+
+
+def whole(text: str) -> int:
+    """A whole number, not negative."""
+    if not text.strip().isdecimal():
+        raise ValueError("a whole number")
+    return int(text)
+
+
+def boolean(text: str) -> bool:
+    """true or false."""
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def text(value: str) -> str:
+    """Any text but the empty one."""
+    if not value.strip():
+        raise ValueError("a text that is not empty")
+    return value.strip()
+
+
+def secret(value: str) -> str:
+    """As `text`; the value never appears in a message."""
+    if not value.strip():
+        raise ValueError("a text that is not empty")
+    return value.strip()
+
+
+_SEQUENCER = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def sequencer_name(value: str) -> str:
+    """The name of one sequencer."""
+    if not _SEQUENCER.fullmatch(value.strip()):
+        raise ValueError("a name of letters, digits, _ and -")
+    return value.strip()
+
+
+def sequencer_names(value: str) -> str:
+    """The name of one sequencer, or * for all."""
+    if value.strip() != "*" and not _SEQUENCER.fullmatch(value.strip()):
+        raise ValueError("a name of letters, digits, _ and -, or * for all,")
+    return value.strip()
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """One of a few words."""
+
+    def parse_choice(value: str) -> str:
+        if value.strip().lower() not in choices:
+            raise ValueError(" or ".join(choices))
+        return value.strip().lower()
+
+    return parse_choice
+
+
+def position(value: str) -> str | int:
+    """earliest, latest or a position."""
+    word = value.strip().lower()
+    if word in ("earliest", "latest"):
+        return word
+    if not word.isdecimal():
+        raise ValueError("earliest, latest or a position (a whole number)")
+    return int(word)
+
+
+def timestamp(value: str) -> int:
+    """Milliseconds since 1970 from that number or from ISO 8601 (UTC unless it says otherwise)."""
+    from datetime import UTC, datetime
+
+    if value.strip().isdecimal():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError("a time such as 2026-01-31T12:00:00Z or milliseconds since 1970") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def option(
+    name: str, parse: Callable[[str], Any], default: Any, meaning: str, shown: str | None = None
+) -> Any:
+    """A dataclass field that is an option; `shown` is its default as the README prints it."""
+    return field(
+        default=default,
+        repr=parse is not secret,
+        metadata={"name": name, "parse": parse, "meaning": meaning, "shown": shown},
+    )

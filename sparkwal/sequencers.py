@@ -1,0 +1,145 @@
+"""Sequencers: independent logs under one path, for more than one writer at a time.
+
+A log has one writer. Rows that need no common order can go to several, each under
+`{path}/sequencers/{name}/`: a whole log of its own, with its own order, leader and
+positions. Rows of one key stay in order if they always go to the same one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from sparkwal.errors import OptionError
+from sparkwal.options import ROOT
+from sparkwal.store.base import Store
+from sparkwal.store.open import join_key
+
+
+def sequencer_for(key: object, count: int) -> str:
+    """Which of `count` sequencers, "0" … str(count − 1), the rows of `key` belong to.
+
+    The same on every machine and in every version: CRC-32 of `encode_key`, modulo
+    `count`. With another `count` most keys belong elsewhere.
+
+    Raises OptionError for a key of a type without a canonical form.
+    """
+    if count < 1:
+        raise OptionError(f"count is {count}; at least one sequencer is needed")
+    return str(zlib.crc32(encode_key(key)) % count)
+
+
+def encode_key(key: object) -> bytes:
+    """A key's canonical bytes: a letter for its kind, then
+
+    - n: None
+    - b: a boolean, "0" or "1"
+    - i: an integer in decimal digits; a float or Decimal that is whole counts as one
+    - f: a float, 8 bytes IEEE 754, big-endian (every NaN as one)
+    - d: a Decimal in digits without trailing zeros
+    - s: a text in UTF-8
+    - y: bytes
+    - t: a date or time in ISO 8601, with a time zone in UTC
+    - l: a tuple or list: each element's length (4 bytes, big-endian) and bytes
+    """
+    if key is None:
+        return b"n"
+    if isinstance(key, bool):
+        return b"b1" if key else b"b0"
+    if isinstance(key, int):
+        return b"i%d" % key
+    if isinstance(key, float):
+        if key.is_integer():
+            return b"i%d" % int(key)
+        return b"f" + struct.pack(">d", key if key == key else float("nan"))
+    if isinstance(key, Decimal):
+        if key.is_finite() and key == key.to_integral_value():
+            return b"i%d" % int(key)
+        return b"d" + format(key.normalize(), "f").encode()
+    if isinstance(key, str):
+        return b"s" + key.encode("utf-8", "surrogatepass")
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        return b"y" + bytes(key)
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        return b"t" + key.astimezone(UTC).isoformat().encode()
+    if isinstance(key, (date, datetime)):
+        return b"t" + key.isoformat().encode()
+    if isinstance(key, (tuple, list)):
+        parts = [encode_key(part) for part in key]
+        return b"l" + b"".join(struct.pack(">I", len(part)) + part for part in parts)
+    if type(key).__module__ == "numpy" and hasattr(key, "item"):
+        return encode_key(key.item())
+    raise OptionError(
+        f"a {type(key).__name__} is no key; use a number, a text, bytes, a date or a tuple of them"
+    )
+
+
+def partition_by(
+    rows: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]],
+    columns: str | Sequence[str],
+    count: int,
+) -> dict[str, Any]:
+    """The rows by the sequencer they belong to, in their order; only those that get any.
+
+    Args:
+        rows: as for `Appender.append`; each part is of the same kind.
+        columns: the key: one column, or several together.
+
+    Raises OptionError for a column that is not there.
+    """
+    names = [columns] if isinstance(columns, str) else list(columns)
+    parts: dict[str, list[int]] = {}
+    for place, key in enumerate(_keys(rows, names)):
+        name = sequencer_for(key[0] if isinstance(columns, str) else key, count)
+        parts.setdefault(name, []).append(place)
+    if isinstance(rows, (pa.RecordBatch, pa.Table)):
+        return {name: rows.take(pa.array(places)) for name, places in parts.items()}
+    return {name: [rows[place] for place in places] for name, places in parts.items()}
+
+
+def _keys(rows: Any, names: list[str]) -> list[tuple[Any, ...]]:
+    try:
+        if isinstance(rows, (pa.RecordBatch, pa.Table)):
+            return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+        return [tuple(row[name] for name in names) for row in rows]
+    except KeyError as error:
+        raise OptionError(f"the rows have no column {error.args[0]!r}") from None
+
+
+def list_sequencers(store: Store, root: str) -> list[str]:
+    """The names of the sequencers under a path, sorted; ROOT among them if it is a log too.
+
+    Hops from name to name: one LIST for each sequencer of a thousand objects or more,
+    fewer where they are smaller.
+    """
+    names: list[str] = []
+    folder = join_key(root, "sequencers") + "/"
+    after = ""
+    while entries := store.list(folder, 1000, after):
+        for entry in entries:
+            name, _, rest = entry.key.removeprefix(folder).partition("/")
+            # A writer that was refused may have left its proof there, and no log.
+            if rest.startswith("batches/") and name not in names:
+                names.append(name)
+        if len(entries) < 1000:
+            break
+        last = entries[-1].key.removeprefix(folder).partition("/")[0]
+        # "0" is the character behind "/": beyond every key of that name.
+        after = max(f"{folder}{last}0", entries[-1].key)
+    return sorted(names)
+
+
+def has_log(store: Store, prefix: str) -> bool:
+    """Whether there is any object of a log: 1 LIST."""
+    return bool(store.list(join_key(prefix, "batches") + "/", 1))
+
+
+def all_logs(store: Store, root: str) -> list[str]:
+    """`list_sequencers`, and ROOT first if there is a log at the path itself."""
+    return ([ROOT] if has_log(store, root) else []) + list_sequencers(store, root)

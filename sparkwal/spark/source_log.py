@@ -1,0 +1,256 @@
+"""One log as the source plans it: where a read begins and ends, what a microbatch may
+hold, which bytes each task reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from sparkwal import reading, schema
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.options import ALL, SourceOptions, sequencer_prefix
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.replay import first_at_or_after, live_records, newer
+from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.reading import Piece
+from sparkwal.record import CommitHeader
+from sparkwal.store.base import Store
+
+# Up to so many positions are planned record by record on the driver; of a longer
+# range each task gets a stretch of positions and reads their records itself.
+PLANNED_RECORDS = 512
+_STRETCH = 256
+_MOST_STRETCHES = 200
+
+# A read task below this size costs more to start than to run.
+_SMALLEST_TASK = 4 * 2**20
+_LARGEST_TASK = 128 * 2**20
+
+
+@dataclass
+class PieceTask(InputPartition):
+    """Pieces of known objects."""
+
+    pieces: list[Piece]
+
+
+@dataclass
+class StretchTask(InputPartition):
+    """Positions start … end−1, whose records the task reads itself."""
+
+    prefix: str
+    window: int
+    start: int
+    end: int
+
+
+class Budget:
+    """What one microbatch may hold, over all the logs it reads."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._rows = self._size = self._count = 0
+        self.spent = False
+
+    def takes(self, header: CommitHeader) -> bool:
+        """Whether this commit still fits. The first one does: a commit is never split."""
+        self._rows += header.rows
+        self._size += header.bytes
+        self._count += 1
+        over = (
+            self._rows > (self._options.max_rows or self._rows)
+            or self._size > (self._options.max_bytes or self._size)
+            or self._count > (self._options.max_commits or self._count)
+        )
+        self.spent = over and self._count > 1
+        return not self.spent
+
+
+class SourceLog:
+    """One sequencer's log. A stream keeps it: it remembers the head it has seen.
+
+    Args:
+        root: the prefix of the path; of the log itself unless the option is `*`.
+    """
+
+    def __init__(self, options: SourceOptions, name: str, store: Store, root: str) -> None:
+        self.options, self.name, self._store = options, name, store
+        several = options.sequencer == ALL
+        self.prefix = sequencer_prefix(root, name) if several else root
+        self._path = f"{options.path}, sequencer {name}" if several else options.log_path
+        self.head: Head | None = None
+        self.gap = 0
+        # Records seen while looking for the head, until their microbatch is planned.
+        self._known: dict[int, SlotRecord] = {}
+
+    @property
+    def window(self) -> int:
+        assert self.head is not None
+        return self.head.window
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Of the head that was seen, if there was a log."""
+        return self.head.live.spark_schema if self.head and self.head.live else None
+
+    def records(self, window: int, start: int, end: int) -> Iterator[SlotRecord]:
+        return live_records(
+            self._store,
+            self.prefix,
+            window,
+            start,
+            end,
+            skip_missing=not self.options.fail_on_data_loss,
+            known=self._known,
+        )
+
+    def look(self) -> int:
+        """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle."""
+        if self.head is None or self.head.live is None:
+            tolerant = not self.options.fail_on_data_loss
+            self.head = find_head(self._store, self.prefix, tolerant=tolerant)
+            self.gap = self.head.gap
+        else:
+            for record in self._newer(self.window):
+                self._known[record.header.position] = record
+                self.gap = record.header.position + 1
+        return self.gap
+
+    def _newer(self, window: int) -> list[SlotRecord]:
+        try:
+            return newer(self._store, self.prefix, window, self.gap)
+        except InvalidLogError:
+            if self.options.on_corruption != "stop":
+                raise
+        # Up to the damaged record, one by one.
+        found: list[SlotRecord] = []
+        with suppress(InvalidLogError):
+            while record := read_slot(self._store, self.prefix, self.gap + len(found), window):
+                found.append(record)
+        return found
+
+    def start(self) -> int:
+        """The first position to read, from the options."""
+        options, head = self.options, self.head
+        assert head is not None
+        if options.starting_timestamp_ms is not None:
+            return first_at_or_after(self._store, self.prefix, head, options.starting_timestamp_ms)
+        if options.starting_position in (None, "earliest"):
+            return head.floor
+        if options.starting_position == "latest":
+            return head.gap
+        start = int(options.starting_position or 0)
+        if start > head.gap:
+            raise OptionError(
+                f"startingPosition {start} lies behind the end of the log: the next position is "
+                f"{head.gap}"
+            )
+        return self.above_floor(start)
+
+    def end(self) -> int:
+        """The position behind the last to read, from the options."""
+        options, head = self.options, self.head
+        assert head is not None
+        if options.ending_timestamp_ms is not None:
+            return first_at_or_after(
+                self._store, self.prefix, head, options.ending_timestamp_ms + 1
+            )
+        if options.ending_position is None:
+            return head.gap
+        if options.ending_position >= head.gap and options.fail_on_data_loss:
+            raise OptionError(
+                f"endingPosition {options.ending_position} lies behind the end of the log: "
+                f"its last position is {head.position}"
+            )
+        return min(options.ending_position + 1, head.gap)
+
+    def above_floor(self, start: int) -> int:
+        """`start`, or the log's floor where collected positions may be passed over."""
+        assert self.head is not None
+        if start < self.head.floor and self.options.fail_on_data_loss:
+            raise InvalidLogError(
+                f"position {start} of {self._path} was collected: the log begins at "
+                f"{self.head.floor} now. Start there, or set failOnDataLoss=false"
+            )
+        return max(start, self.head.floor)
+
+    def advance(self, begin: int, end: int, budget: Budget | None) -> int:
+        """How far the next microbatch reaches, between `begin` and `end`."""
+        if begin > end:
+            raise InvalidLogError(
+                f"the stream has read up to position {begin} of {self._path}, but the "
+                f"log ends at {end}: it was replaced or cut. Use a new checkpoint to read it "
+                "from the start"
+            )
+        if begin >= end or (budget is not None and budget.spent):
+            return begin
+        begin = self.above_floor(begin)
+        if budget is not None:
+            end = self._limited(begin, end, budget)
+        if self.options.on_corruption == "stop":
+            end = self.intact_end(begin, end)
+        return end
+
+    def _limited(self, begin: int, end: int, budget: Budget) -> int:
+        reached = begin
+        try:
+            for record in self.records(self.window, begin, end):
+                self._known[record.header.position] = record
+                if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
+                    return reached
+                reached = record.header.position + 1
+                if len(self._known) > PLANNED_RECORDS:
+                    return reached
+        except InvalidLogError:
+            if self.options.on_corruption != "stop":
+                raise
+            return reached
+        return end
+
+    def intact_end(self, start: int, end: int) -> int:
+        """onCorruption=stop: the first position at or after `start` that is not intact, or
+        `end`. Reads everything: a replay may only pass what is known to be good."""
+        position = start
+        try:
+            for record in self.records(self.window, start, end):
+                position = record.header.position
+                target = schema.to_arrow(record.spark_schema)
+                for piece in reading.pieces(record, self.prefix):
+                    for _ in reading.read_piece(self._store, piece, target):
+                        pass
+                position += 1
+        except InvalidLogError:
+            return position
+        return end
+
+    def tasks(self, start: int, end: int, least: int) -> list[InputPartition]:
+        """Read tasks for the positions start … end−1, at least so many where frames allow."""
+        count = end - start
+        if count > PLANNED_RECORDS and self.options.on_corruption == "fail":
+            tasks = min(max(least, -(-count // _STRETCH)), max(least, _MOST_STRETCHES), count)
+            bounds = [start + count * i // tasks for i in range(tasks + 1)]
+            return [
+                StretchTask(self.prefix, self.window, low, high)
+                for low, high in zip(bounds, bounds[1:], strict=False)
+            ]
+        found = [
+            piece
+            for record in self.records(self.window, start, end)
+            for piece in reading.pieces(record, self.prefix)
+        ]
+        if len(found) < least:
+            found = reading.split(found)
+        total = sum(piece.length for piece in found)
+        if self.options.min_partitions:
+            size = max(total // least, 1)
+        else:
+            size = min(max(total // (os.cpu_count() or 1), _SMALLEST_TASK), _LARGEST_TASK)
+        return [PieceTask(group) for group in reading.pack(found, size)]
+
+    def forget(self, below: int) -> None:
+        """Records of planned microbatches are not needed again."""
+        self._known = {p: r for p, r in self._known.items() if p >= below}

@@ -1,0 +1,102 @@
+"""Coverage-guided fuzzing of everything that decodes an object of the log.
+
+`python -m tests.fuzz.fuzz_record -runs=200000 [CORPUS]`: the arguments are libFuzzer's.
+Whatever the bytes, decoding raises InvalidLogError or gives a header that is the
+one encoded; memory stays bounded; nothing else escapes.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["sparkwal"]):
+    from sparkwal import arrowfile, numbering, reading, record, schema
+    from sparkwal.errors import InvalidLogError
+    from sparkwal.protocol.slots import SlotRecord
+    from sparkwal.testing.memory import MemoryStore
+
+from tests.fuzz.samples import samples
+
+# Well above what the interpreter and Arrow need, far below what a lying length could ask.
+MEMORY = 3 * 2**30
+
+
+def decode(data: bytes) -> None:
+    """Decode as readers do: the front, the header, the rows behind it."""
+    try:
+        opened = arrowfile.open_front(data, "fuzz")
+    except InvalidLogError:
+        return
+    # What was accepted is exactly what encoding gives.
+    again = record.to_json(opened.header)
+    checked = {
+        record.HEADER_KEY: again,
+        record.CRC_KEY: record.crc_hex(again),
+        record.SCHEMA_KEY: opened.spark_schema.encode(),
+    }
+    assert record.from_metadata(checked, "again")[0] == opened.header
+    if isinstance(opened.header, record.DataHeader):
+        return
+    store = MemoryStore()
+    store.objects[numbering.key("", opened.header.number)] = data
+    found = SlotRecord(opened.header, opened.spark_schema, opened.body, data)
+    target = schema.to_arrow(opened.spark_schema)
+    for piece in reading.pieces(found, ""):
+        if piece.length > len(data):
+            continue
+        try:
+            for _ in reading.read_piece(store, piece, target):
+                pass
+        except InvalidLogError:
+            return
+
+
+def rows(data: bytes) -> None:
+    """Decode bytes as frames, as if their CRC had been right."""
+    try:
+        for _ in arrowfile.read_frames(data, _SCHEMA, "fuzz"):
+            pass
+    except InvalidLogError:
+        return
+
+
+_SCHEMA = schema.normalize(
+    {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
+)
+
+
+def header(data: bytes) -> None:
+    """Decode bytes as a header whose CRC is right: past the checksum, into the checks."""
+    fields = {
+        record.HEADER_KEY: data,
+        record.CRC_KEY: record.crc_hex(data),
+        record.SCHEMA_KEY: b"",
+    }
+    try:
+        record.from_metadata(fields, "fuzz")
+    except InvalidLogError:
+        return
+
+
+def one_input(data: bytes) -> None:
+    kind, body = data[:1], data[1:]
+    {b"h": header, b"r": rows}.get(kind, decode)(body)
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if "--seeds" in sys.argv:
+        folder = sys.argv[sys.argv.index("--seeds") + 1]
+        for number, sample in enumerate(samples()):
+            with open(f"{folder}/{number}", "wb") as file:
+                file.write(sample)
+        return
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What new users get wrong: each is answered by one line that says what to do."""
+
+# ruff: noqa: E501 (tables are easier to read than wrapped)
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from queries import assert_one_error, numbers, objects, read, refused, write
+
+pytestmark = pytest.mark.spark
+
+SECRET = "correct-horse-battery-staple"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake.
+
+    Attributes:
+        does: "write", "stream", "complete", "overwrite" or "read" (of a log with a column id).
+        options: `path` among them stands for the log; {log} and {folder} are filled in.
+        says: what the one line must hold.
+    """
+
+    does: str
+    says: tuple[str, ...]
+    options: dict[str, object] = field(default_factory=dict)
+    columns: str = "id"
+    kind: str = "OptionError"
+
+
+CASES = {
+    "misspelt option": Case("write", ("'batchsizetreshold'", "did you mean 'batchSizeThreshold'"), {"batchSizeTreshold": "1mb"}),
+    "misspelt option of a stream": Case("stream", ("inlinethreshhold", "did you mean 'inlineThreshold'"), {"inlinethreshhold": "1mb"}),
+    "misspelt option of a read": Case("read", ("'startposition'", "did you mean 'startingPosition'"), {"startPosition": 1}),
+    "option of the other side": Case("read", ("'mergeschema' is for writing", "remove it"), {"mergeSchema": True}),
+    "wrong type of a number": Case("write", ("maxInFlightRequests is 'many'", "a whole number"), {"maxInFlightRequests": "many"}),
+    "wrong type of a size": Case("write", ("inlineThreshold is '1 elephant'", "1mb"), {"inlineThreshold": "1 elephant"}),
+    "wrong type of a switch": Case("write", ("mergeSchema is 'yes'", "true or false"), {"mergeSchema": "yes"}),
+    "number out of range": Case("write", ("maxInFlightRequests is 5000", "1…1000"), {"maxInFlightRequests": 5000}),
+    "window that is no power of ten": Case("write", ("windowSize is 5000", "10000"), {"windowSize": 5000}),
+    "complete mode": Case("complete", ('outputMode("append")', "foreachBatch")),
+    "overwrite": Case("overwrite", ('mode("append")', "new path")),
+    "another schema": Case("write", ("column 'name' (string) is only in the query", "mergeSchema"), columns="id, 'x' as name"),
+    "another type": Case("write", ("'id' is bigint in the log and string in the query", "cast"), columns="cast(id as string) as id"),
+    "unknown column": Case("read", ("'nme'", "it has id"), columns="nme string"),
+    "type that cannot be carried": Case("write", ("'c' has type interval year", "cast it"), {"path": "{folder}/new"}, columns="id, interval '1' year as c"),
+    "path that is a file": Case("write", ("file is in the way", "another path"), {"path": "{folder}/file"}),
+    "reading a path that is a file": Case("read", ("file is in the way", "another path"), {"path": "{folder}/file"}),
+    "unsupported scheme": Case("write", ("hdfs is no supported store", "s3://"), {"path": "hdfs://host/wal"}),
+    "bucket left out": Case("write", ("names no bucket", "s3://bucket/folder"), {"path": "s3:///wal"}),
+    "directory bucket": Case("write", ("--x-s3", "order"), {"path": "s3://logs--euw1-az1--x-s3/wal", "region": "eu-west-1"}),
+    "no log there": Case("read", ("there is no log at", "check the path"), {"path": "{folder}/nothing"}),
+    "position behind the end": Case("read", ("startingPosition 99", "next position is 2"), {"startingPosition": 99}),
+    "end behind the end": Case("read", ("endingPosition 99", "last position is 1"), {"endingPosition": 99}),
+    "end before start": Case("read", ("endingPosition 1 lies before startingPosition 2",), {"startingPosition": 2, "endingPosition": 1}),
+    "two starts": Case("read", ("startingPosition and startingTimestamp", "one of them"), {"startingPosition": 1, "startingTimestamp": 5}),
+    "stop without checksums": Case("read", ("onCorruption=stop needs verifyChecksums=true",), {"onCorruption": "stop", "verifyChecksums": False}),
+    "key without its secret": Case("write", ("accessKeyId and secretAccessKey go together",), {"accessKeyId": SECRET}),
+    "token alone": Case("write", ("sessionToken needs",), {"sessionToken": SECRET}),
+    "profile and key": Case("write", ("profile and accessKeyId", "one of them"), {"profile": "me", "accessKeyId": "a", "secretAccessKey": SECRET}),
+    "endpoint that is no URL": Case("write", ("endpoint", "http"), {"endpoint": "localhost:9000"}),
+    "half a transaction": Case("write", ("txnAppId and txnVersion go together",), {"txnAppId": "nightly"}),
+    "a transaction for a stream": Case("stream", ("are for df.write",), {"txnAppId": "nightly", "txnVersion": 1}),
+    "pool below in flight": Case("write", ("targetPoolSize 3 is below maxInFlightRequests 50",), {"targetPoolSize": 3}),
+}  # fmt: skip
+
+
+def attempt(spark: SparkSession, case: Case, options: dict[str, object], folder: Path) -> None:
+    path = options.pop("path")
+    if case.does == "read":
+        reader = spark.read.format("weaselwal").options(**options)  # type: ignore[arg-type]
+        if case.columns != "id":
+            reader = reader.schema(case.columns)
+        reader.load(str(path)).collect()
+    elif case.does in ("write", "overwrite"):
+        mode = {"write": "append"}.get(case.does, case.does)
+        write(
+            spark.range(3).coalesce(1).selectExpr(*case.columns.split(", ")), path, mode, **options
+        )
+    else:
+        rows = numbers(spark, 3).selectExpr("value as id")
+        rows = rows.groupBy().count() if case.does == "complete" else rows
+        writer = rows.writeStream.format("weaselwal").options(**options)  # type: ignore[arg-type]
+        writer = writer.outputMode({"stream": "append"}.get(case.does, case.does))
+        writer = writer.option("checkpointLocation", str(folder / "cp"))
+        writer.start(str(path)).awaitTermination()
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with one commit of a column id, and a file."""
+    folder = tmp_path_factory.mktemp("bad-input")
+    write(spark.range(3).coalesce(1), folder / "log")
+    (folder / "file").write_text("not a folder")
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mistake_is_answered_by_one_line(
+    spark: SparkSession, folder: Path, tmp_path: Path, name: str
+) -> None:
+    case = CASES[name]
+    options = {"path": "{folder}/log", **case.options}
+    options = {
+        name: value.format(folder=folder) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    before = objects(folder)
+    shown = refused(lambda: attempt(spark, case, options, tmp_path))
+    assert_one_error(shown, case.kind, *case.says)
+    assert SECRET not in shown
+    assert objects(folder) == before
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        (
+            {"path": "s3://no-such-bucket-here/wal"},
+            "OptionError",
+            ("NoSuchBucket", "create the bucket"),
+        ),
+        ({"endpoint": "nobody"}, "StoreUnavailableError", ("127.0.0.1",)),
+    ],
+    ids=["wrong bucket", "nobody listening"],
+)
+def test_a_store_that_is_not_there_is_one_line_without_secrets(
+    spark: SparkSession,
+    s3_path: tuple[str, dict[str, str]],
+    tmp_path: Path,
+    change: dict[str, str],
+    kind: str,
+    says: tuple[str, ...],
+) -> None:
+    path, options = s3_path
+    options = {**options, "secretAccessKey": SECRET, "sessionToken": SECRET, **change}
+    path = options.pop("path", path)
+    if options["endpoint"] == "nobody":
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            options["endpoint"] = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    actions: list[Callable[[], object]] = [
+        lambda: write(spark.range(3).coalesce(1), path, **options),
+        lambda: read(spark, path, **options),
+    ]
+    for action in actions:
+        shown = refused(action)
+        assert_one_error(shown, kind, *says)
+        assert SECRET not in shown

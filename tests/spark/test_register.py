@@ -1,0 +1,80 @@
+"""How a session comes to know the format: by itself, by `register`, under Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from queries import commits
+
+import sparkwal
+
+pytestmark = pytest.mark.spark
+
+SOURCE = Path(sparkwal.__file__).parent
+
+WITHOUT_REGISTERING = """
+from pyspark.sql import SparkSession
+spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+         .config("spark.driver.host", "127.0.0.1").getOrCreate())
+spark.range(10).coalesce(1).write.format("weaselwal").mode("append").save(path)
+print("sum", spark.read.format("weaselwal").load(path).agg({"id": "sum"}).collect()[0][0])
+spark.stop()
+"""
+
+CONNECT = """
+from pyspark.sql import SparkSession
+import sparkwal
+spark = (SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false")
+         .config("spark.driver.host", "127.0.0.1").getOrCreate())
+sparkwal.register(spark)
+spark.range(10).coalesce(1).write.format("weaselwal").mode("append").save(path)
+stream = spark.readStream.format("weaselwal").load(path)
+query = (stream.writeStream.format("weaselwal").option("checkpointLocation", path + "-cp")
+         .trigger(availableNow=True).start(path + "-copy"))
+query.awaitTermination()
+copied = spark.read.format("weaselwal").load(path + "-copy")
+print("sum", type(spark).__module__, copied.agg({"id": "sum"}).collect()[0][0])
+spark.stop()
+"""
+
+
+def run(script: str, log: Path, pythonpath: list[Path]) -> str:
+    """What a Python of its own prints."""
+    # Without what the session of the other tests told its JVM and its workers.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPARK_", "PYSPARK_")) and name != "PYTHONPATH"
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, pythonpath))
+    environment["PYSPARK_PYTHON"] = sys.executable
+    done = subprocess.run(
+        [sys.executable, "-c", f"path = {str(log)!r}\n{script}"],
+        cwd=log.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_spark_finds_the_format_without_registering(tmp_path: Path) -> None:
+    installed = tmp_path / "site"
+    installed.mkdir()
+    # As setup.cfg installs it: a top-level module that Spark looks for by its name.
+    (installed / "pyspark_weaselwal").symlink_to(SOURCE / "spark" / "pyspark_weaselwal")
+    assert "sum 45" in run(WITHOUT_REGISTERING, tmp_path / "log", [installed, SOURCE.parent])
+    assert sum(commit.rows for commit in commits(tmp_path / "log")) == 10
+
+
+def test_spark_connect_writes_and_reads(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+    shown = run(CONNECT, tmp_path / "log", [SOURCE.parent])
+    assert "sum pyspark.sql.connect.session 45" in shown
+    assert [commit.rows for commit in commits(tmp_path / "log-copy")] == [10]
