@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -126,8 +127,10 @@ def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()
         if delta or packages:
             message += " It had connectors to download; if that failed, Ivy says why above."
         raise Failed(message) from None
-    if importlib.util.find_spec("pyspark_weaselwal") is None:
-        # Otherwise Spark finds the format by itself, and warns of a second one.
+    # Spark finds the format by itself, and warns of a second one. But it asks a shell for the
+    # Python first, without quotes: with a space in its path it looks no further.
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if importlib.util.find_spec("pyspark_weaselwal") is None or shlex.quote(python) != python:
         sparkwal.register(spark)
     return spark
 

@@ -38,7 +38,7 @@ _need_java() {
     java="${java:-java}"
     version="$(_java_version "$java" || true)"
     if [ -z "$version" ] || [ "$version" -lt 17 ]; then
-        _say "Spark 4.2 needs Java 17 or newer; $java is ${version:-not there}${version:+, version }.
+        _say "Spark 4.2 needs Java 17 or newer; $java is ${version:+version }${version:-not there}.
 Install it, then run this again:
   Debian, Ubuntu:  sudo apt install openjdk-17-jre-headless
   macOS:           brew install openjdk@17

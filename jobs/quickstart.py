@@ -166,9 +166,18 @@ def contents(records: list[SlotHeader], around: int = 4) -> Table:
     return table
 
 
+def _work(path: str | None, endpoint: str | None) -> Path:
+    """Where the staged flights and the checkpoint of this log are: beside it if it is local."""
+    if path is None:
+        return CACHE / "default"
+    if "://" not in path:
+        return Path(f"{Path(path).resolve()}.quickstart")
+    return CACHE / hashlib.sha256(f"{path}\0{endpoint}".encode()).hexdigest()[:12]
+
+
 def _lock(work: Path) -> IO[str]:
     work.parent.mkdir(parents=True, exist_ok=True)
-    file = open(work.with_suffix(".lock"), "w")  # noqa: SIM115 - held until the process ends
+    file = open(f"{work}.lock", "w")  # noqa: SIM115 - held until the process ends
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -206,8 +215,7 @@ def main(
     options = key_values(log_options, "--log-option")
     if endpoint is not None:
         options["endpoint"] = endpoint
-    name = hashlib.sha256(f"{path}\0{endpoint}".encode()).hexdigest()[:12] if path else "default"
-    work = CACHE / name
+    work = _work(path, endpoint)
     log = path or str(work / "wal")
     try:
         parse(SinkOptions, {**options, "path": log})

@@ -184,6 +184,11 @@ class Appender:
         return self._persistence.in_flight
 
     @property
+    def buffered_bytes(self) -> int:
+        """About how much is accepted and waits to be sent."""
+        return self._persistence.buffered_bytes
+
+    @property
     def error(self) -> SparkWalError | None:
         """Why the appender has stopped; None while it goes on."""
         failure = self._persistence.failure

@@ -86,7 +86,6 @@ KINDS: dict[str, Kind] = {
     "aborted": Kind(
         (("path", str),),
         "Spark gave a microbatch up; nothing was deleted",
-        logging.WARNING,
     ),
     "hint_not_saved": Kind(
         (("folder", str), ("reason", str)),

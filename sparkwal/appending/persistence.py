@@ -86,6 +86,11 @@ class Persistence:
         """Records that are sent and not acknowledged."""
         return len(self._sent)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Accepted and not sent."""
+        return self._buffer.weight
+
     def append(self, payload: Payload, weight: int, block: bool) -> Ticket:
         """Accept an append. Raises BackPressureError, or why the appender stopped."""
         with self._lock:

@@ -160,7 +160,8 @@ class RowSchema:
         if column.dtype != object:
             return
         # In pandas a float that is not a number stands for null in any column.
-        values = [value if there else None for value, there in zip(column, column.notna(), strict=True)]
+        there = column.notna()
+        values = [value if known else None for value, known in zip(column, there, strict=True)]
         place = misfit(values, field.type)
         if place is not None:
             raise self._bad_value(place, field.name, values[place])

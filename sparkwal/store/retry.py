@@ -160,7 +160,8 @@ class RetryingStore:
             if attempt > self._policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(
                     f"{operation} of {key} at {self.url} failed after {attempt} "
-                    f"attempt{'s' if attempt > 1 else ''}; the last one: {fault.reason}",
+                    f"attempt{'s' if attempt > 1 else ''}; the last one: {fault.reason}. "
+                    "Run it again once the store answers",
                     maybe_applied=maybe_applied,
                 ) from None
             delay = self._policy.delay(attempt, self._rng, fault.retry_after)

@@ -66,6 +66,10 @@ def exhaustive() -> dict[str, tuple[dict[str, Process], Budget]]:
             {**{name: appender(name, "p", 2, 2) for name in "AB"}, "R": reader(1)},
             Budget(0, 0),
         ),
+        "an appender that does not repeat, a fault": (
+            {"A": appender("A", "p", 3, 3, retries=0), "B": appender("B", "p", 3, 1, retries=0)},
+            Budget(0, 1),
+        ),
         "an appender and a sink": (
             {"A": appender("A", "p", 3, 2), "B": driver("B", "q", 1, 1)},
             Budget(1, 0),
@@ -76,6 +80,14 @@ def exhaustive() -> dict[str, tuple[dict[str, Process], Budget]]:
 def large() -> dict[str, tuple[dict[str, Process], Budget]]:
     """Up to minutes each; `python -m tests.simulation.search` searches them too."""
     return {
+        "three in flight, a takeover with one, a reader behind them": (
+            {"A": appender("A", "p", 3, 3), "B": appender("B", "q", 2, 1), "R": reader(3)},
+            Budget(0, 0),
+        ),
+        "three in flight one after another, a reader behind them": (
+            {"A": appender("A", "p", 3, 2), "B": appender("B", "q", 1, 1), "R": reader(3)},
+            Budget(0, 0),
+        ),
         "two appenders, two in flight, a fault": (
             {name: appender(name, "p", 2, 2, leader_id="host:app") for name in "AB"},
             Budget(0, 1),
@@ -116,137 +128,161 @@ GRACE_MS = 2 * TTL_MS
 
 @dataclass(frozen=True)
 class Mutation:
-    """One rule of the protocol, broken."""
+    """One rule of the protocol, broken, and the configuration that notices."""
 
     name: str
+    where: str
     file: str
     old: str
     new: str
+    also: tuple[str, str] | None = None  # another edit of the file
 
 
 MUTATIONS = [
     Mutation(
         "a replayed microbatch is written again",
+        "two lives of one query, every fault",
         "protocol/task.py",
         "if batch_id <= plan.leadership.txns.get(query_id, (-1, 0))[0]:",
         "if False:",
     ),
     Mutation(
         "a record's transactions leave out its own",
+        "two lives of one query, every fault",
         "protocol/commit.py",
         "return {**kept, query_id: (batch_id, timestamp_ms)}",
         "return kept",
     ),
     Mutation(
         "a new leader starts without the transactions of the log",
+        "two lives of one query, every fault",
         "protocol/leadership.py",
         "txns=live.txns if live else {},",
         "txns={},",
     ),
     Mutation(
         "a refused commit counts as durable without reading back",
+        "two lives of one query, every fault",
         "protocol/commit.py",
         "if found.header.plan_id != header.plan_id:",
         "if False:",
     ),
     Mutation(
         "a read-back compares the leader instead of the plan",
+        "two lives in one application, a crash",
         "protocol/commit.py",
         "if found.header.plan_id != header.plan_id:",
         "if found.header.leader_id != header.leader_id:",
     ),
     Mutation(
         "a leader record refused counts as ours",
+        "two lives of one query, every fault",
         "protocol/leadership.py",
         "return found is not None and found.header.plan_id == header.plan_id",
         "return found is not None",
     ),
     Mutation(
         "a commit without an answer counts as durable",
+        "one life, two batches, two partitions, every fault twice",
         "protocol/commit.py",
         "        if not error.maybe_applied:\n            raise\n",
         "        return\n",
     ),
     Mutation(
         "an old claim is used without a look at the log",
+        "a sleeper behind a collector",
         "protocol/commit.py",
         "return clock.boot_id() != plan.boot_id or clock.boot_ms() - plan.planned_ms >= ttl_ms",
         "return False",
     ),
     Mutation(
         "records are collected before the grace is over",
+        "a sleeper behind a collector",
         "testing/simulation/processes.py",
         'ask(Call("sleep", (grace_ms,)))',
         'ask(Call("sleep", (0,)))',
     ),
     Mutation(
         "a leader skips a position: the log has a hole",
+        "one life, two batches, two partitions, every fault twice",
         "protocol/leadership.py",
         "position=head.gap,",
         "position=head.gap + 1,",
     ),
     Mutation(
         "a task that finds its key taken names its own bytes instead of what is there",
+        "a straggling task behind two lives",
         "protocol/task.py",
         "    if not created:\n",
         "    if False:\n",
     ),
     Mutation(
         "the store overwrites",
+        "two lives of one query, every fault",
         "testing/simulation/world.py",
         "    if key in state.objects:\n        return state, False\n",
         "",
     ),
     Mutation(
         "in flight is a count, not a span",
+        "three in flight one after another, a reader behind them",
         "protocol/pipeline.py",
         "return self._next - self._undecided < self._limit",
         "return self._next - self._undecided - len(self._durable) < self._limit",
     ),
     Mutation(
         "a record is acknowledged before its predecessors",
+        "two appenders and a reader in the middle",
         "protocol/pipeline.py",
         "return range(first, self._undecided)",
         "return range(position, position + 1)",
     ),
     Mutation(
         "the zone behind the leader record is not sealed",
+        "two appenders and a reader in the middle",
         "protocol/leadership.py",
         "    _seal(store, prefix, header, spark_schema)\n",
         "",
     ),
     Mutation(
         "a leader's term is not higher",
+        "two appenders and a reader in the middle",
         "protocol/leadership.py",
         "term=live.term + 1 if live else 1,",
         "term=live.term if live else 1,",
+        ("found.header.term >= leader.term", "found.header.term > leader.term"),
     ),
     Mutation(
         "a takeover forgets how far the former leader reached",
+        "three in flight, a takeover with one, a reader behind them",
         "protocol/leadership.py",
         "in_flight_limit=max(claim.in_flight_limit, live.in_flight_limit if live else 1),",
         "in_flight_limit=claim.in_flight_limit,",
     ),
     Mutation(
         "whoever starts in the middle does not look back",
+        "three in flight one after another, a reader behind them",
         "protocol/recovery.py",
         "    if limit == 1:\n        return record\n",
         "    return record\n",
     ),
     Mutation(
         "readers ignore terms",
+        "two appenders and a reader in the middle",
         "protocol/replay.py",
         "if record.header.term < term:",
         "if False:",
     ),
     Mutation(
         "the leader record goes behind the highest slot instead of into the first gap",
+        "two appenders and a reader in the middle",
         "protocol/recovery.py",
         "    while gap in listed:\n        gap += 1\n",
         "    gap = max(listed, default=gap - 1) + 1\n",
     ),
     Mutation(
         "with retries exhausted a slot is skipped",
+        "an appender that does not repeat, a fault",
         "testing/simulation/processes.py",
         '                        return "OutcomeUnknownError"\n',
         "                        for done in pipeline.durable(position):\n"

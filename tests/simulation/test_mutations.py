@@ -26,11 +26,13 @@ def _hunt(mutation: Mutation, folder: Path) -> subprocess.CompletedProcess[str]:
     )
     file = folder / "sparkwal" / mutation.file
     text = file.read_text()
-    assert text.count(mutation.old) >= 1, f"{mutation.file} no longer has {mutation.old!r}"
-    file.write_text(text.replace(mutation.old, mutation.new))
+    for old, new in filter(None, [(mutation.old, mutation.new), mutation.also]):
+        assert old in text, f"{mutation.file} no longer has {old!r}"
+        text = text.replace(old, new)
+    file.write_text(text)
     shutil.copytree(TESTS / "tests" / "simulation", folder / "hunted")
     return subprocess.run(
-        [sys.executable, "-m", "hunted.hunt"],
+        [sys.executable, "-m", "hunted.hunt", mutation.where],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,

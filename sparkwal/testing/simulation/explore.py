@@ -8,7 +8,9 @@ an explicit-state search over the real code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,51 +120,54 @@ def explore(
     budget: Budget,
     *,
     most_states: int = 10_000_000,
-    progress: Callable[[int], None] | None = None,
+    rng: random.Random | None = None,
 ) -> Report:
     """Search every interleaving, with every way to spend `budget`, to the end.
 
-    Raises oracle.Violation with the shortest trace found that leads there.
+    Args:
+        rng: depth first and in this order, which finds a flaw sooner; without it
+            breadth first, which finds the shortest way to it.
+
+    Raises oracle.Violation with the trace that leads there.
     """
     with memoized():
-        return _explore(processes, budget, most_states, progress)
+        return _explore(processes, budget, most_states, rng)
 
 
 def _explore(
     processes: dict[str, Process],
     budget: Budget,
     most_states: int,
-    progress: Callable[[int], None] | None,
+    rng: random.Random | None,
 ) -> Report:
     names = list(processes)
     histories = _Histories(list(processes.values()))
     start: Node = (State(), tuple(0 for _ in names), budget)
     verdicts: dict[Any, oracle.Verdict] = {_key(start): ()}
     parents: dict[Any, tuple[Any, Label]] = {}
-    frontier = [start]
+    frontier = deque([start])
     transitions = 0
     while frontier:
-        following: list[Node] = []
-        for node in frontier:
-            key = _key(node)
-            for label, child in _steps(names, histories, node):
-                transitions += 1
-                child_key = _key(child)
-                if child_key in verdicts:
-                    continue
-                parents[child_key] = (key, label)
-                try:
-                    verdicts[child_key] = oracle.check(verdicts[key], child[0])
-                    _check_readers(histories, child, verdicts[child_key])
-                except oracle.Violation as violation:
-                    trace = _trace(parents, child_key)
-                    raise oracle.Violation(f"{violation}\n{trace}") from None
-                following.append(child)
+        node = frontier.popleft() if rng is None else frontier.pop()
+        key = _key(node)
+        steps = _steps(names, histories, node)
+        if rng is not None:
+            rng.shuffle(steps)
+        for label, child in steps:
+            transitions += 1
+            child_key = _key(child)
+            if child_key in verdicts:
+                continue
+            parents[child_key] = (key, label)
+            try:
+                verdicts[child_key] = oracle.check(verdicts[key], child[0])
+                _check_readers(histories, child, verdicts[child_key])
+            except oracle.Violation as violation:
+                trace = _trace(parents, child_key)
+                raise oracle.Violation(f"{violation}\n{trace}") from None
+            frontier.append(child)
         if len(verdicts) > most_states:
             raise RuntimeError(f"more than {most_states} states")
-        if progress:
-            progress(len(verdicts))
-        frontier = following
     return Report(len(verdicts), transitions, len(histories))
 
 
@@ -190,11 +195,11 @@ def _check_readers(histories: _Histories, node: Node, now: oracle.Verdict) -> No
 def _steps(names: list[str], histories: _Histories, node: Node) -> list[Step]:
     state, actors, budget = node
     steps: list[Step] = []
-    for late in state.late:
+    for late in sorted(state.late):
         after, created = put(replace(state, late=state.late - {late}), *late)
         told = "created" if created else "taken"
         steps.append((("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget)))
-    for flight in state.flying:
+    for flight in sorted(state.flying):
         for fate in ("done", "lost", "refused", "late") if budget.faults else ("done",):
             left = budget if fate == "done" else Budget(budget.crashes, budget.faults - 1)
             steps.append(
@@ -226,7 +231,7 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
     """Everything that can happen to one call: (label, state, answer, budget left)."""
     outcomes: list[tuple[str, State, Any, Budget]] = []
     if call.operation == "receive":
-        for reply in state.replies:
+        for reply in sorted(state.replies):
             if reply[0] == call.arguments[0]:
                 outcomes.append((reply[2], *receive(state, reply), budget))
     else:
