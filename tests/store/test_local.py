@@ -232,9 +232,7 @@ def _racer(root: Path, barrier: Barrier, number: int) -> None:
 def test_of_eight_processes_one_creates_the_object(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(8)
-    racers = [
-        context.Process(target=_racer, args=(tmp_path / "log", barrier, n)) for n in range(8)
-    ]
+    racers = [context.Process(target=_racer, args=(tmp_path / "log", barrier, n)) for n in range(8)]
     for racer in racers:
         racer.start()
     for racer in racers:

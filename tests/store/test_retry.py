@@ -160,7 +160,12 @@ def test_each_request_has_its_own_backoff(bench: Bench) -> None:
 def test_jitter_is_full_and_the_delay_capped() -> None:
     policy = RetryPolicy(max_retry_attempts=99, base_delay_ms=100, max_delay_ms=1000)
     assert [policy.delay(n, lambda: 0.5, None) for n in (1, 2, 3, 4, 5, 5000)] == [
-        0.05, 0.1, 0.2, 0.4, 0.5, 0.5
+        0.05,
+        0.1,
+        0.2,
+        0.4,
+        0.5,
+        0.5,
     ]
     assert policy.delay(3, lambda: 0.0, None) == 0.0
     assert policy.delay(3, lambda: 0.0, 7.5) == 7.5

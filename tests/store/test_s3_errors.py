@@ -189,9 +189,7 @@ def test_missing_object(stub: Stub, store: S3Store, reply: Reply) -> None:
 
 
 @pytest.mark.parametrize("act", [put, listing])
-def test_endpoint_that_is_no_s3(
-    stub: Stub, store: S3Store, act: Callable[[Store], object]
-) -> None:
+def test_endpoint_that_is_no_s3(stub: Stub, store: S3Store, act: Callable[[Store], object]) -> None:
     stub.replies = [(404, {}, b"<html>not here</html>")]
     with pytest.raises(OptionError, match="check the endpoint"):
         act(store)
