@@ -124,6 +124,11 @@ def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
     return lambda: _subscribers.remove(callback)
 
 
+def is_wanted(name: str, but: Callable[[Event], None]) -> bool:
+    """Whether anyone other than the subscriber `but` would be told of such an event."""
+    return _logger.isEnabledFor(KINDS[name].level) or any(each != but for each in _subscribers)
+
+
 def emit(name: str, /, **fields: object) -> None:
     """Tell the subscribers and the logger. A failing subscriber never breaks a write."""
     event = Event(name, fields)

@@ -139,7 +139,9 @@ class Subscribers:
     def publish(self, name: str, **fields: object) -> None:
         """Tell these subscribers and the process's."""
         event = Event(name, fields)
-        self._process.publish(event)
+        # Waking a thread costs more than asking whether it would do anything.
+        if events.is_wanted(name, self._overhear):
+            self._process.publish(event)
         self._tell(event)
 
     def _tell(self, event: Event) -> None:

@@ -66,10 +66,6 @@ def exhaustive() -> dict[str, tuple[dict[str, Process], Budget]]:
             {**{name: appender(name, "p", 2, 2) for name in "AB"}, "R": reader(1)},
             Budget(0, 0),
         ),
-        "an appender that does not repeat, a fault": (
-            {"A": appender("A", "p", 3, 3, retries=0), "B": appender("B", "p", 3, 1, retries=0)},
-            Budget(0, 1),
-        ),
         "an appender and a sink": (
             {"A": appender("A", "p", 3, 2), "B": driver("B", "q", 1, 1)},
             Budget(1, 0),
@@ -103,6 +99,10 @@ def large() -> dict[str, tuple[dict[str, Process], Budget]]:
                 "C": appender("C", "q", 1, 1),
             },
             Budget(0, 0),
+        ),
+        "an appender that does not repeat, a fault": (
+            {"A": appender("A", "p", 3, 3, retries=0), "B": appender("B", "p", 3, 1, retries=0)},
+            Budget(0, 1),
         ),
         **_three_appenders(),
     }
