@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 
 from sparkwal.appending.rows import Payload
 from sparkwal.errors import OptionError, SparkWalError
+
+_logger = logging.getLogger("sparkwal")
 
 
 @dataclass
@@ -61,7 +64,11 @@ class Batch:
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                # It must not keep what stands behind it from being acknowledged.
+                _logger.exception("a callback of an append failed")
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call back once, in order of completion; at once if it is done already."""

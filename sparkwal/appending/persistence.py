@@ -16,15 +16,8 @@ from sparkwal.appending.batches import Batch, Buffer, Failure, Ticket
 from sparkwal.appending.claim import ClaimAge
 from sparkwal.appending.rows import Payload, RowSchema
 from sparkwal.appending.threads import Subscribers, Workers
-from sparkwal.errors import (
-    BackPressureError,
-    FencedError,
-    InvalidLogError,
-    OptionError,
-    OutcomeUnknownError,
-    SparkWalError,
-    StoreUnavailableError,
-)
+from sparkwal.appending.verdicts import unexpected, unsent, verdict
+from sparkwal.errors import BackPressureError, OptionError, SparkWalError
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.pipeline import Pipeline, Sent
@@ -150,7 +143,7 @@ class Persistence:
         except BaseException as error:
             # Nobody may wait for ever, whatever it was (no memory for the record, perhaps).
             with self._acks:
-                self._stop(_unexpected("the persistence thread failed", error))
+                self._stop(unexpected("the persistence thread failed", error))
 
     def _next(self) -> Batch | None:
         """The next batch when it is due and there is room for it; None at the end."""
@@ -183,11 +176,11 @@ class Persistence:
             sent = self._pipeline.send(rows, batches, taken[-1], self._clock.now_ms())
         except BaseException as error:
             with self._acks:
-                self._stop(_unexpected("a batch could not be encoded", error), batch)
+                self._stop(unexpected("a batch could not be encoded", error), batch)
             return
         with self._acks:
             if self.failure is not None:
-                batch.fail(_unsent(self.failure.error), self.failure)
+                batch.fail(unsent(self.failure.error), self.failure)
                 return
             self._sent[sent.position] = _InFlight(batch, taken[-1], rows)
         self._subscribers.publish(
@@ -200,7 +193,7 @@ class Persistence:
         try:
             self._workers.submit(partial(self._put, sent))
         except RuntimeError as error:
-            self._failed(sent.position, _unexpected("no thread could be started", error))
+            self._failed(sent.position, unexpected("no thread could be started", error))
 
     def _reject(self, batch: Batch, rejected: dict[int, OptionError]) -> None:
         for index, error in rejected.items():
@@ -233,7 +226,7 @@ class Persistence:
             self._failed(sent.position, error)
         except BaseException as error:
             what = f"position {sent.position}: the request failed"
-            self._failed(sent.position, _unexpected(what, error))
+            self._failed(sent.position, unexpected(what, error))
         else:
             self._succeeded(sent.position)
 
@@ -265,7 +258,7 @@ class Persistence:
                 self._errors[position] = error
                 self._stop(error)
 
-    def _stop(self, error: SparkWalError, unsent: Batch | None = None) -> None:
+    def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
         """Accept and send nothing more; what is in flight before the failure goes on."""
         with self._lock:
             first = self.failure is None
@@ -276,8 +269,8 @@ class Persistence:
             path = f"{self._target.store.url}/{self._target.prefix}"
             kind = type(error).__name__
             self._subscribers.publish("stopped", path=path, error=kind, reason=str(error))
-        if unsent is not None:
-            unsent.fail(error, failure)
+        if batch is not None:
+            batch.fail(error, failure)
         self._settle()
 
     def _settle(self) -> None:
@@ -287,7 +280,7 @@ class Persistence:
             return
         error = None
         for position in sorted(self._sent):
-            error = _verdict(error, self._errors.get(position))
+            error = verdict(error, self._errors.get(position))
             assert error is not None
             lost = self._sent.pop(position)
             for batch in (lost.batch, *lost.empty):
@@ -295,32 +288,4 @@ class Persistence:
         with self._lock:
             waiting = self._buffer.take_all()
         for batch in waiting:
-            batch.fail(_unsent(self.failure.error), self.failure)
-
-
-def _verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
-    """What became of a slot that is not acknowledged, from the one before it and its own.
-
-    A slot that surely holds no record of ours makes all behind it dead, for whoever
-    leads next begins there. Behind one that may hold it, all may count.
-    """
-    if before is None or (isinstance(before, OutcomeUnknownError) and _is_definite(own)):
-        return own
-    return before
-
-
-def _is_definite(error: SparkWalError | None) -> bool:
-    return error is not None and not isinstance(error, (OutcomeUnknownError, InvalidLogError))
-
-
-def _unsent(error: SparkWalError) -> SparkWalError:
-    if isinstance(error, FencedError):
-        return error
-    return StoreUnavailableError(f"not sent, because the appender has stopped: {error}")
-
-
-def _unexpected(what: str, error: BaseException) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"{what} ({type(error).__name__}: {error}); what was sent may be durable. Open a new "
-        "appender: its last_sequence tells"
-    )
+            batch.fail(unsent(self.failure.error), self.failure)

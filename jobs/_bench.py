@@ -1,0 +1,183 @@
+"""What the benchmark of the appender measures with: a store, a delay, bare PUTs."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+import sparkwal
+from sparkwal import Appender
+from sparkwal.testing.servers import (
+    ACCESS_KEY,
+    REGION,
+    SECRET_KEY,
+    make_bucket,
+    s3_client,
+    start_ministack,
+)
+
+BUCKET = "benchmark"
+SCHEMA = pa.schema([("id", pa.int64()), ("payload", pa.string())])
+
+
+@contextmanager
+def delayed(upstream: str, latency_ms: float) -> Iterator[str]:
+    """The URL of a proxy in a process of its own that delays every request."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sparkwal.testing.proxy", "--upstream", upstream,
+         "--latency-ms", str(latency_ms)],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        yield process.stderr.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def store() -> Iterator[str]:
+    """The URL of a store in memory, a process of its own, with the bucket."""
+    with start_ministack() as server:
+        make_bucket(server.url, BUCKET)
+        yield server.url
+
+
+def rows_of(size: int) -> pa.RecordBatch:
+    """About `size` bytes that do not compress to nothing."""
+    texts = [uuid.uuid4().hex + uuid.uuid4().hex for _ in range(max(1, size // 76))]
+    return pa.record_batch([pa.array(range(len(texts)), pa.int64()), texts], schema=SCHEMA)
+
+
+def open_appender(url: str, in_flight: int, **options: Any) -> Appender:
+    """An appender to a new log."""
+    return Appender(
+        f"s3://{BUCKET}/{uuid.uuid4().hex}", SCHEMA, producer_id="benchmark", endpoint=url,
+        region=REGION, accessKeyId=ACCESS_KEY, secretAccessKey=SECRET_KEY,
+        maxInFlightRequests=in_flight, **options,
+    )  # fmt: skip
+
+
+class Bare:
+    """Conditional PUTs of the same bytes to new keys, by the plain client."""
+
+    def __init__(self, url: str, in_flight: int, body: bytes) -> None:
+        self._client = s3_client(url, max_pool_connections=2 * in_flight)
+        self._body = body
+        self._prefix = uuid.uuid4().hex
+        self._numbers = itertools.count()
+
+    def put(self) -> None:
+        key = f"{self._prefix}/{next(self._numbers):020d}"
+        self._client.put_object(Bucket=BUCKET, Key=key, Body=self._body, IfNoneMatch="*")
+
+
+def record_bytes(url: str, rows: pa.RecordBatch) -> bytes:
+    """One record's object as the appender stores it: what the bare PUTs put too."""
+    path = uuid.uuid4().hex
+    options: dict[str, Any] = {
+        "endpoint": url, "region": REGION, "accessKeyId": ACCESS_KEY,
+        "secretAccessKey": SECRET_KEY,
+    }  # fmt: skip
+    with Appender(
+        f"s3://{BUCKET}/{path}", SCHEMA, producer_id="benchmark", maxInFlightRequests=1, **options
+    ) as wal:
+        wal.append(rows).result()
+    record = list(sparkwal.Log(f"s3://{BUCKET}/{path}", **options).records())[-1]
+    key = f"{path}/batches/{record.number:020d}"
+    body: bytes = s3_client(url).get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    return body
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds over all samples."""
+
+    p50: float
+    p99: float
+    samples: int
+
+
+def latency(seconds: Sequence[float]) -> Latency:
+    ordered = sorted(seconds)
+    at = [ordered[min(len(ordered) - 1, int(len(ordered) * q))] * 1000 for q in (0.5, 0.99)]
+    return Latency(round(at[0], 3), round(at[1], 3), len(ordered))
+
+
+def paced(count: int, rate: float, act: Callable[[], None]) -> None:
+    """Call `act` `count` times, `rate` a second; late calls are not made up for."""
+    due = time.perf_counter()
+    for _ in range(count):
+        wait = due - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        else:
+            due = time.perf_counter()
+        act()
+        due += 1 / rate
+
+
+def appended(wal: Appender, rows: pa.RecordBatch, count: int, rate: float) -> list[float]:
+    """Seconds from `append` until its acknowledgement, for each append."""
+    taken: list[float] = []
+
+    def append() -> None:
+        began = time.perf_counter()
+        wal.append(rows).when_done(lambda: taken.append(time.perf_counter() - began))
+
+    paced(count, rate, append)
+    wal.flush()
+    return taken
+
+
+def put(bare: Bare, pool: ThreadPoolExecutor, count: int, rate: float) -> list[float]:
+    """Seconds of each PUT at the same rate, waiting for a thread included."""
+    taken: list[float] = []
+
+    def one(began: float) -> None:
+        bare.put()
+        taken.append(time.perf_counter() - began)
+
+    futures: list[Any] = []
+    paced(count, rate, lambda: futures.append(pool.submit(one, time.perf_counter())))
+    for future in futures:
+        future.result()
+    return taken
+
+
+def put_all(bare: Bare, threads: int, count: int) -> float:
+    """Seconds for `count` PUTs by so many threads, each as fast as it can."""
+    numbers = itertools.count()
+
+    def work() -> None:
+        while next(numbers) < count:
+            bare.put()
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    began = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - began
+
+
+def append_all(wal: Appender, rows: pa.RecordBatch, count: int) -> float:
+    """Seconds for `count` records, as fast as they are taken."""
+    began = time.perf_counter()
+    for _ in range(count):
+        wal.append(rows)
+    wal.flush()
+    return time.perf_counter() - began

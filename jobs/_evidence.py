@@ -1,0 +1,139 @@
+"""What a log must hold after any number of crashes: every numbered row once, in order."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+
+import sparkwal
+from sparkwal.errors import SparkWalError
+from sparkwal.numbering import batches_prefix
+from sparkwal.options import SourceOptions, parse
+from sparkwal.record import CommitHeader
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One checkpoint and the numbers its microbatches hold: N·rows … (N+1)·rows − 1, plus base."""
+
+    checkpoint: Path
+    rows: int
+    base: int = 0
+
+    @property
+    def query_id(self) -> str | None:
+        """Spark's id of the query; None before it was first started."""
+        try:
+            return str(json.loads((self.checkpoint / "metadata").read_text())["id"])
+        except FileNotFoundError:
+            return None
+
+    @property
+    def noted(self) -> int:
+        """The last microbatch that Spark noted as done; −1 for none."""
+        folder = self.checkpoint / "commits"
+        names = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+@dataclass
+class Evidence:
+    """What was found; `problems` is empty where nothing was lost, doubled or out of order."""
+
+    commits: int = 0
+    leaders: int = 0
+    rows: int = 0
+    orphans: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def gather(path: str, options: Mapping[str, str], streams: Sequence[Stream]) -> Evidence:
+    """Read a log whole, twice, and compare it with what its streams must have put there."""
+    # First, so that what comes in meanwhile is not missed below.
+    promised = {s.query_id: s.noted for s in streams}
+    report = sparkwal.verify(path, **options)
+    found = Evidence(
+        report.commits, report.leaders, report.rows, len(report.orphans), list(report.problems)
+    )
+    try:
+        _compare(path, options, streams, found, promised)
+    except SparkWalError as error:
+        found.problems.append(f"the log cannot be read: {error}")
+    return found
+
+
+def _compare(
+    path: str,
+    options: Mapping[str, str],
+    streams: Sequence[Stream],
+    found: Evidence,
+    promised: Mapping[str | None, int],
+) -> None:
+    by_query = {stream.query_id: stream for stream in streams}
+    log = sparkwal.Log(path, **options)
+    reached: dict[str, int] = {}
+    wanted: dict[int, range] = {}
+    for record in log.records():
+        if not isinstance(record, CommitHeader):
+            continue
+        stream = by_query.get(record.query_id)
+        where = f"position {record.position}, microbatch {record.batch_id} of {record.query_id}"
+        if stream is None:
+            found.problems.append(f"{where}: of no query that was started here")
+            continue
+        if record.batch_id != reached.get(record.query_id, -1) + 1:
+            last = reached.get(record.query_id, -1)
+            found.problems.append(f"{where}: comes behind microbatch {last}")
+        reached[record.query_id] = record.batch_id
+        first = stream.base + record.batch_id * stream.rows
+        wanted[record.position] = range(first, first + stream.rows)
+    for query, last in promised.items():
+        if query is not None and reached.get(query, -1) < last:
+            found.problems.append(
+                f"query {query}: Spark noted microbatch {last} as done, the log ends at "
+                f"{reached.get(query, -1)}"
+            )
+    held: dict[int, list[int]] = defaultdict(list)
+    at: tuple[int, int] | None = None
+    for batch in log.scan(end=max(wanted, default=-1), include_metadata=True):
+        columns = (batch[name].to_pylist() for name in ("_wal_position", "_wal_partition", "value"))
+        for position, partition, value in zip(*columns, strict=True):
+            if at == (position, partition) and value <= held[position][-1]:
+                found.problems.append(
+                    f"position {position}, partition {partition}: {value} comes behind "
+                    f"{held[position][-1]}"
+                )
+            at = (position, partition)
+            held[position].append(value)
+    for position, values in wanted.items():
+        if sorted(held.pop(position, [])) != list(values):
+            found.problems.append(f"position {position}: its rows are not {values}, each once")
+    if held:
+        found.problems.append(f"rows at positions that no commit of these queries has: {[*held]}")
+
+
+def keep(path: str, options: Mapping[str, str], folder: Path) -> None:
+    """Copy a log's objects to a folder, where `sparkwal.verify` can look at them later."""
+    store, prefix = parse(SourceOptions, {**options, "path": path}).open()
+    after = ""
+    while entries := store.list(batches_prefix(prefix), after=after):
+        for entry in entries:
+            file = folder / entry.key.removeprefix(f"{prefix}/" if prefix else "")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(store.get(entry.key))
+        after = entries[-1].key
+
+
+def shown(counted: Mapping[str, int], seconds: float) -> Table:
+    """The figures as a table."""
+    table = Table(title=f"{seconds / 60:.1f} minutes", title_justify="left")
+    table.add_column("what")
+    table.add_column("how often", justify="right")
+    for name, count in counted.items():
+        table.add_row(name.replace("_", " "), f"{count:,}")
+    return table

@@ -1,0 +1,299 @@
+"""Kill Spark applications and break their store for as long as asked, and prove the log."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+import click
+from _evidence import Stream, gather, keep, shown
+from _processes import Driver, Gone, send, wait_until
+from _storms import storm
+from rich.console import Console
+
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, make_bucket, start_ministack
+
+ROWS = 96
+BUCKET = "chaos"
+# Storms break every other request; a query whose attempts are used up all the same
+# starts again, which is part of the play.
+STUBBORN = ["maxRetryAttempts=12", "retryBaseDelayMs=2"]
+
+console = Console(stderr=True, highlight=False)
+
+
+class Lost(Exception):
+    """The log does not hold what it must."""
+
+
+class Soak:
+    """Rounds of one log each, by a seed."""
+
+    def __init__(self, seed: int, work: Path, server: str | None, proxy: S3Proxy | None) -> None:
+        self.rng = random.Random(seed)
+        self.counted: Counter[str] = Counter()
+        self._work = work
+        self._server, self._proxy = server, proxy
+        self._names = iter(range(10**9))
+        self._java = ""
+        self._ready: deque[Driver] = deque()
+        self._mine: list[Driver] = []
+        self._open_round()
+
+    def _open_round(self) -> None:
+        self.round = f"round-{self.counted['rounds']}"
+        self.folder = self._work / self.round
+        self.folder.mkdir()
+        self.log = f"s3://{BUCKET}/{self.round}" if self._server else str(self.folder / "log")
+        self.streams = [Stream(self.folder / "cp0", ROWS)]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """To read the log with, past the proxy."""
+        if self._server is None:
+            return {}
+        keys = {"accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY}
+        return {"endpoint": self._server, "region": REGION, **keys}
+
+    # Drivers
+
+    def share_classes(self) -> None:
+        """Let the JVMs of all drivers share loaded classes: a third less work at each start."""
+        archive = self._work / "classes.jsa"
+        first = Driver("archive", self._work, "--java", f"-XX:ArchiveClassesAtExit={archive}")
+        self._mine.append(first)
+        first.go(log=self._work / "archive-log", checkpoint=self._work / "archive-cp", batches=3)
+        first.finish()
+        first.close_stdin()
+        first.exit_code()
+        wait_until(lambda: not first.members(), "the archive is written")
+        self._java = f"-XX:SharedArchiveFile={archive}"
+
+    def prepare(self) -> None:
+        """Have one more driver start up while others work."""
+        # Two machines, so to speak: some drivers find the hints of others, some do not.
+        machine = self._work / f"machine-{self.rng.randrange(2)}"
+        name = f"driver-{next(self._names)}"
+        # More tasks at once than cores: most of them wait for their next attempt.
+        given = ["--master", "local[3,8]", "--java", self._java]
+        driver = Driver(name, self._work, *given, temporary=machine)
+        self._ready.append(driver)
+        self._mine.append(driver)
+
+    def take(self, checkpoint: int = 0, restarts: int = 50) -> Driver:
+        """A driver at work in this round's log, and the next one starting up."""
+        if not self._ready:
+            self.prepare()
+        driver = self._ready.popleft()
+        self.prepare()
+        self.set_to_work(driver, checkpoint, restarts)
+        return driver
+
+    def set_to_work(self, driver: Driver, checkpoint: int, restarts: int) -> None:
+        """Tell it what to do; each life cuts its microbatches another way."""
+        while len(self.streams) <= checkpoint:
+            number = len(self.streams)
+            self.streams.append(Stream(self.folder / f"cp{number}", ROWS, number * 10**9))
+        stream = self.streams[checkpoint]
+        driver.go(
+            log=self.log,
+            endpoint=self._proxy.url if self._proxy else None,
+            checkpoint=stream.checkpoint,
+            rows=stream.rows,
+            base=stream.base,
+            partitions=self.rng.choice([1, 8, 16, 24]),
+            inline=self.rng.choice(["0", "0", "0", "1mb"]),
+            restarts=restarts,
+            options=STUBBORN,
+        )
+
+    def kill(self, *drivers: Driver) -> None:
+        """All at once; of some the Python workers live on for a moment."""
+        for driver in drivers:
+            self.counted["driver_kills"] += driver.alive
+            driver.kill(orphans=self.rng.random() < 0.3)
+            self.counted["queries_failed"] += len(driver.failures())
+            self.counted["fenced"] += sum("FencedError" in x for x in driver.failures())
+
+    # What happens meanwhile
+
+    def weather(self) -> None:
+        """Another storm, or none."""
+        if self._proxy is not None:
+            self._proxy.faults = storm(self.rng)
+
+    def torture(self, seconds: float, *drivers: Driver, batches: int = 10**9) -> None:
+        """Kill Python workers and change the weather, for a while or so many microbatches."""
+        end = time.monotonic() + seconds
+        first = drivers[0].batch()
+        while (left := end - time.monotonic()) > 0 and drivers[0].batch() - first < batches:
+            time.sleep(min(left, self.rng.uniform(0.5, 2.5)))
+            if self.rng.random() < 0.3:
+                self.weather()
+            workers = [pid for driver in drivers for pid in driver.workers()]
+            if workers:
+                self.counted["worker_kills"] += send(self.rng.choice(sorted(workers)), SIGKILL)
+
+    # Scenarios
+
+    def killed(self) -> None:
+        """One driver, killed at any moment, also while it starts."""
+        driver = self.take()
+        if self.rng.random() < 0.2:
+            time.sleep(self.rng.uniform(0, 3))
+        else:
+            driver.wait_line("started")
+            self.torture(20, driver, batches=self.rng.randint(1, 30))
+        self.kill(driver)
+
+    def same_checkpoint(self) -> None:
+        """Two drivers that both believe to be the query."""
+        both = self.take(), self.take()
+        both[1].wait_line("started")
+        self.torture(self.rng.uniform(2, 9), *both)
+        self.kill(*both)
+
+    def rivals(self) -> None:
+        """Two queries on one path, each of which goes on whenever it was fenced."""
+        both = self.take(0), self.take(self.rng.randint(1, 2))
+        both[1].wait_line("started")
+        self.torture(self.rng.uniform(2, 9), *both)
+        self.kill(*both)
+
+    def sleeper(self) -> None:
+        """A driver that sleeps while another takes over, and wakes up."""
+        sleeper = self.take(0, restarts=0)
+        sleeper.wait_line("started")
+        self.torture(self.rng.uniform(0.5, 4), sleeper)
+        sleeper.signal(SIGSTOP)
+        self.counted["driver_stops"] += 1
+        other = self.take(self.rng.randint(0, 1))
+        other.wait_line("started")
+        self.torture(self.rng.uniform(2, 6), other)
+        sleeper.signal(SIGCONT)
+        self.torture(self.rng.uniform(1, 4), other)
+        self.kill(sleeper, other)
+
+    def executors(self) -> None:
+        """A driver whose executors are processes that die."""
+        cluster = ["--master", "local-cluster[2,1,1024]"]
+        driver = Driver(f"driver-{next(self._names)}", self._work, *cluster)
+        self._mine.append(driver)
+        self.set_to_work(driver, 0, 50)
+        driver.wait_line("started")
+        for _ in range(2):
+            self.torture(self.rng.uniform(1, 4), driver)
+            executors = sorted(driver.executors())
+            if executors and driver.alive:
+                self.counted["executor_kills"] += send(self.rng.choice(executors), SIGKILL)
+        self.torture(2, driver)
+        self.kill(driver)
+
+    def play(self, minutes: float) -> None:
+        """Until the time is up. Raises Lost, Gone."""
+        end = time.monotonic() + minutes * 60
+        plays: dict[Callable[[], None], int] = {
+            self.killed: 30, self.same_checkpoint: 3, self.rivals: 3, self.sleeper: 3,
+            self.executors: 1,
+        }  # fmt: skip
+        if minutes >= 5:
+            self.share_classes()
+        self.prepare()
+        while time.monotonic() < end:
+            if self.counted["rounds"]:
+                self._open_round()
+            for _ in range(self.rng.randint(3, 8)):
+                self.weather()
+                self.rng.choices([*plays], [*plays.values()])[0]()
+                if time.monotonic() > end:
+                    break
+            self.judge()
+
+    def judge(self) -> None:
+        """Compare this round's log with its input."""
+        for driver in self._mine:
+            if driver not in self._ready:
+                driver.end()
+        self._mine = list(self._ready)
+        found = gather(self.log, self.options, self.streams)
+        self.counted["rounds"] += 1
+        for name in ("commits", "leaders", "rows", "orphans"):
+            self.counted[name] += getattr(found, name)
+        if self._proxy is not None:
+            for action, times in self._proxy.injected.items():
+                self.counted[f"fault_{action}"] += times
+                self.counted["faults"] += times
+            self._proxy.reset()
+        console.print(f"{self.round}: {dict(self.counted)}")
+        if found.problems:
+            raise Lost("\n".join(found.problems[:20]))
+        shutil.rmtree(self.folder)
+
+    def evidence(self) -> Path:
+        """Where the log of this round can be looked at after everything has ended."""
+        if self._server is not None:
+            keep(self.log, self.options, self.folder / "log")
+        return self.folder / "log"
+
+    def close(self) -> None:
+        """End every process that was started."""
+        for driver in self._mine:
+            driver.end()
+
+
+@click.command()
+@click.option("--minutes", type=float, default=3.0, show_default=True)
+@click.option("--seed", type=int, help="Of everything that is random here.  [default: a new one]")
+@click.option("--store", type=click.Choice(["s3", "file"]), default="s3", show_default=True)
+def main(minutes: float, seed: int | None, store: str) -> None:
+    """Kill drivers, executors and Python workers, stop them, let them fight over one log, and
+    break the store's requests; after each round prove that every row is there once, in order.
+
+    Prints the figures as a table and as one line of JSON. Exit codes: 0 nothing was lost,
+    1 the log is wrong (it is kept, and the seed is told), 2 wrong usage.
+    """
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    console.print(f"seed {seed}")
+    work = Path(tempfile.mkdtemp(prefix="sparkwal-chaos-"))
+    began = time.monotonic()
+    failure: Exception | None = None
+    with ExitStack() as closing:
+        server = proxy = None
+        if store == "s3":
+            server = closing.enter_context(start_ministack()).url
+            make_bucket(server, BUCKET)
+            proxy = closing.enter_context(S3Proxy(server, seed=seed))
+        soak = Soak(seed, work, server, proxy)
+        closing.callback(soak.close)
+        try:
+            soak.play(minutes)
+        except (Lost, Gone) as error:
+            failure = error
+            where = soak.evidence()
+    seconds = time.monotonic() - began
+    console.print(shown(soak.counted, seconds))
+    head = {"seed": seed, "store": store, "seconds": round(seconds), "ok": failure is None}
+    print(json.dumps(head | soak.counted))
+    if failure is None:
+        shutil.rmtree(work, ignore_errors=True)
+        return
+    kind = "LOST" if isinstance(failure, Lost) else "the soak itself failed"
+    console.print(f"[red]{kind}[/] in {soak.round}, seed {seed}:\n{failure}", markup=True)
+    console.print(
+        f"Look at sparkwal.verify({str(where)!r}); the checkpoints and what the drivers printed "
+        f"are in {work}"
+    )
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

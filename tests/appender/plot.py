@@ -1,0 +1,124 @@
+"""A store in memory whose PUTs of commit records do what a test tells them to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from sparkwal import Appender, numbering
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.record import CommitHeader
+from sparkwal.store.base import Transient
+from sparkwal.store.retry import RetryingStore, RetryPolicy
+from sparkwal.testing.memory import MemoryStore
+
+SCHEMA = pa.schema([("v", pa.int64())])
+PREFIX = "wal"
+WINDOW = 1000
+
+
+class Plot:
+    """A MemoryStore that can hold back, lose or refuse the PUT of a position.
+
+    Attributes:
+        faults: position → what happens to its next attempts, one after another: "lost"
+            (stored, no answer), "dropped" (not stored, no answer), "refused" (no
+            connection), or an exception to raise.
+        arrived: positions in the order in which their PUTs came.
+    """
+
+    def __init__(self, inner: MemoryStore | None = None, concurrency: int = 8) -> None:
+        self.inner = inner or MemoryStore()
+        self.url, self.concurrency = self.inner.url, concurrency
+        self.faults: dict[int, list[str | BaseException]] = {}
+        self.arrived: list[int] = []
+        self._held: set[int] = set()
+        self._changed = threading.Condition()
+
+    def hold(self, *positions: int) -> None:
+        with self._changed:
+            self._held |= set(positions)
+
+    def release(self, *positions: int) -> None:
+        with self._changed:
+            self._held -= set(positions)
+            self._changed.notify_all()
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        number = numbering.decode(key.rpartition("/")[2])
+        position = -1 if number is None else numbering.position(number, WINDOW)
+        with self._changed:
+            self.arrived.append(position)
+            self._changed.notify_all()
+            # Not for ever: a test that fails must still be able to close its appender.
+            assert self._changed.wait_for(lambda: position not in self._held, 60)
+            plot = self.faults.get(position)
+            act = plot.pop(0) if plot else ""
+        if isinstance(act, BaseException):
+            raise act
+        if act == "refused":
+            raise Transient("connection refused", unreachable=True)
+        if act == "dropped":
+            raise Transient("the request was lost")
+        created = self.inner.put_if_absent(key, body)
+        if act == "lost":
+            raise Transient("the reply was lost")
+        return created
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def retrying(self, retries: int = 3) -> RetryingStore:
+        policy = RetryPolicy(max_retry_attempts=retries)
+        return RetryingStore(self, policy, sleep=lambda _: None)
+
+    def appender(self, producer: str = "p", *, retries: int = 3, **options: Any) -> Appender:
+        """An appender over this store, four records in flight, one append a batch."""
+        given = {"maxInFlightRequests": 4, "batchSizeThreshold": 1, **options}
+        store = self.retrying(retries)
+        return Appender.over(store, PREFIX, SCHEMA, producer_id=producer, **given)
+
+    def gap(self) -> int:
+        """The first free position."""
+        return find_head(self.inner, PREFIX).gap
+
+
+def rows(*values: int) -> list[dict[str, Any]]:
+    return [{"v": value} for value in values]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that another thread is about to do."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.001)
+
+
+def commits(store: MemoryStore, prefix: str = PREFIX) -> list[tuple[int, str, int, int]]:
+    """(position, producer or query, sequence, rows) of every live commit."""
+    head = find_head(store, prefix)
+    return [
+        (r.header.position, r.header.query_id, r.header.batch_id, r.header.rows)
+        for r in live_records(store, prefix, head.window, 0, head.gap)
+        if isinstance(r.header, CommitHeader)
+    ]
+
+
+def stored(store: MemoryStore, prefix: str = PREFIX) -> list[int]:
+    """The values of column v in the log's order."""
+    from sparkwal import reading
+
+    head = find_head(store, prefix)
+    return [
+        value
+        for record in live_records(store, prefix, head.window, 0, head.gap)
+        for piece in reading.pieces(record, prefix)
+        for batch in reading.read_piece(store, piece, SCHEMA)
+        for value in batch.column("v").to_pylist()
+    ]

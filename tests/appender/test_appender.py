@@ -1,0 +1,474 @@
+"""One appender: order, back-pressure, failures, events. Nothing here measures time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from sparkwal import Appender, numbering
+from sparkwal.errors import (
+    BackPressureError,
+    FencedError,
+    OptionError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from sparkwal.events import Event
+from sparkwal.options import AppenderOptions
+from sparkwal.verification import verify_store
+
+from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
+
+
+@pytest.fixture
+def plot() -> Plot:
+    return Plot()
+
+
+def started(plot: Plot, *positions: int) -> None:
+    until(lambda: set(positions) <= set(plot.arrived))
+
+
+def test_rows_are_durable_at_their_position_once_the_ticket_says_so(plot: Plot) -> None:
+    with plot.appender() as wal:
+        first = plot.gap()
+        assert [wal.append(rows(i)).result() for i in range(3)] == [first, first + 1, first + 2]
+        assert wal.last_sequence == 2
+    assert stored(plot.inner) == [0, 1, 2]
+    report = verify_store(plot.inner, PREFIX, "")
+    assert report.ok and report.commits == 3 and not report.under_way, str(report)
+
+
+def test_appends_while_one_is_in_flight_go_together(plot: Plot) -> None:
+    # The limit of one makes them wait, however old the first of them gets.
+    with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
+        first = plot.gap()
+        plot.hold(first)
+        tickets = [wal.append(rows(0))]
+        started(plot, first)
+        tickets += [wal.append(rows(i)) for i in range(1, 100)]
+        plot.release(first)
+        assert [ticket.result() for ticket in tickets] == [first] + [first + 1] * 99
+    assert stored(plot.inner) == list(range(100))
+
+
+def test_done_in_any_order_but_acknowledged_in_order(plot: Plot) -> None:
+    with plot.appender() as wal:
+        first = plot.gap()
+        at = range(first, first + 4)
+        plot.hold(*at)
+        tickets = [wal.append(rows(i)) for i in range(4)]
+        done: list[int] = []
+        for number, ticket in enumerate(tickets):
+            ticket.when_done(lambda number=number: done.append(number))  # type: ignore[misc]
+        started(plot, *at)
+        waiting = wal._persistence._pipeline._durable
+        plot.release(at[3])
+        until(lambda: at[3] in waiting)
+        plot.release(at[1])
+        until(lambda: at[1] in waiting)
+        assert done == [] and wal.last_sequence == -1
+        plot.release(at[0])
+        until(lambda: wal.last_sequence == 1)
+        assert done == [0, 1] and not tickets[2].done()
+        plot.release(at[2])
+        assert [ticket.result() for ticket in tickets] == list(at)
+        assert done == [0, 1, 2, 3]
+
+
+def test_in_flight_is_a_span_which_a_slot_in_trouble_holds(plot: Plot) -> None:
+    with plot.appender() as wal:
+        first = plot.gap()
+        plot.hold(first)
+        for i in range(10):
+            wal.append(rows(i))
+        # Three behind it are done: no count of requests, but the span is used up.
+        started(plot, *range(first, first + 4))
+        until(lambda: len(wal._persistence._pipeline._durable) == 3)
+        assert max(plot.arrived) == first + 3
+        assert wal._persistence._pipeline.in_flight == 4
+        plot.release(first)
+        wal.flush()
+    assert stored(plot.inner) == list(range(10))
+
+
+def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(plot: Plot) -> None:
+    with plot.appender(maxInFlightRequests=1, maxBufferedBytes="1kb") as wal:
+        first = plot.gap()
+        plot.hold(first)
+        accepted = [wal.append(rows(0))]
+        started(plot, first)
+        with pytest.raises(BackPressureError, match="nothing was accepted"):
+            for i in range(1, 2000):
+                accepted.append(wal.append(rows(i), block=False))
+        count = len(accepted)
+        blocked = threading.Thread(target=lambda: accepted.append(wal.append(rows(count))))
+        blocked.start()
+        until(lambda: bool(wal._persistence._room._waiters))  # type: ignore[attr-defined]
+        assert len(accepted) == count
+        plot.release(first)
+        blocked.join()
+        wal.flush()
+        assert [ticket.sequence for ticket in accepted] == list(range(count + 1))
+    assert stored(plot.inner) == list(range(count + 1))
+
+
+def test_an_append_larger_than_the_buffer_is_taken_when_nothing_waits(plot: Plot) -> None:
+    with plot.appender(maxBufferedBytes="1kb") as wal:
+        assert wal.append(rows(*range(10_000)), block=False).result() > 0
+    assert len(stored(plot.inner)) == 10_000
+
+
+@pytest.mark.parametrize("fault", ["lost", "dropped", "refused"])
+def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str) -> None:
+    told: list[Event] = []
+    with plot.appender() as wal:
+        wal.subscribe(told.append)
+        first = plot.gap()
+        for position in range(first, first + 6, 2):
+            plot.faults[position] = [fault, fault]
+        tickets = [wal.append(rows(i)) for i in range(6)]
+        assert [ticket.result() for ticket in tickets] == list(range(first, first + 6))
+    assert stored(plot.inner) == list(range(6))
+    # What its threads emit for the process reaches its own subscribers too.
+    retried = [event for event in told if event.name == "retried"]
+    assert len(retried) == 6
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        # No connection: surely not there, and then what was sent behind it is dead.
+        ("refused", StoreUnavailableError),
+        # It may have arrived: so everything behind may count.
+        ("dropped", OutcomeUnknownError),
+    ],
+)
+def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
+    plot: Plot, fault: str, expected: type[Exception]
+) -> None:
+    with plot.appender(retries=1) as wal:
+        first = plot.gap()
+        plot.faults[first + 1] = [fault] * 2
+        plot.hold(*range(first, first + 4))
+        tickets = [wal.append(rows(i)) for i in range(8)]
+        started(plot, *range(first, first + 4))
+        plot.release(first + 1)
+        until(lambda: wal.error is not None)
+        # The one before it goes on, and is acknowledged.
+        assert not any(ticket.done() for ticket in tickets)
+        plot.release(first)
+        assert tickets[0].result() == first
+        for ticket in tickets[1:4]:
+            with pytest.raises(expected):
+                ticket.result()
+        for ticket in tickets[4:]:
+            with pytest.raises(StoreUnavailableError, match="not sent"):
+                ticket.result()
+        for _ in range(2):
+            with pytest.raises(expected):
+                wal.append(rows(9))
+        with pytest.raises(expected):
+            wal.flush()
+        assert wal.last_sequence == 0
+        plot.release(*range(first + 2, first + 4))
+    assert stored(plot.inner) == [0]
+    with plot.appender() as again:
+        assert again.last_sequence == 0
+        for i in range(1, 8):
+            assert again.append(rows(i)).sequence == i
+    assert stored(plot.inner) == list(range(8))
+    report = verify_store(plot.inner, PREFIX, "")
+    assert report.ok, str(report)
+
+
+def test_a_failed_slot_behind_another_failed_one_does_not_decide(plot: Plot) -> None:
+    with plot.appender(retries=0) as wal:
+        first = plot.gap()
+        plot.hold(first)
+        plot.faults[first] = ["lost"]
+        plot.faults[first + 2] = ["refused"]
+        tickets = [wal.append(rows(i)) for i in range(4)]
+        until(lambda: isinstance(wal.error, StoreUnavailableError))
+        plot.release(first)
+        # The first may count, and the second with it; behind the third surely nothing does.
+        for ticket, kind in zip(
+            tickets,
+            (OutcomeUnknownError, OutcomeUnknownError, StoreUnavailableError),
+            strict=False,
+        ):
+            with pytest.raises(kind):
+                ticket.result()
+    with plot.appender() as again:
+        # It did.
+        assert again.last_sequence == 1
+    assert stored(plot.inner) == [0, 1]
+
+
+@pytest.mark.parametrize("error", [OptionError("access denied"), MemoryError("no room")])
+def test_whatever_a_request_raises_nobody_waits_for_ever(plot: Plot, error: Exception) -> None:
+    with plot.appender() as wal:
+        plot.faults[plot.gap()] = [error]
+        ticket = wal.append(rows(1))
+        with pytest.raises((OptionError, OutcomeUnknownError), match=str(error)):
+            ticket.result()
+
+
+def test_a_bad_row_fails_its_own_ticket_and_the_others_go_on(plot: Plot) -> None:
+    told: list[Event] = []
+    with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
+        wal.subscribe(told.append)
+        first = plot.gap()
+        plot.hold(first)
+        wal.append(rows(0))
+        started(plot, first)
+        good, bad, last = (wal.append([{"v": value}]) for value in (1, "two", 3))
+        plot.release(first)
+        assert good.result() == last.result() == first + 1
+        with pytest.raises(OptionError, match="column 'v' is bigint .* type str"):
+            bad.result()
+    assert stored(plot.inner) == [0, 1, 3]
+    assert [e.fields["batch_id"] for e in told if e.name == "rejected"] == [2]
+
+
+def test_a_batch_of_nothing_but_bad_rows_writes_nothing(plot: Plot) -> None:
+    with plot.appender() as wal:
+        first = plot.gap()
+        plot.hold(first)
+        good = wal.append(rows(0))
+        started(plot, first)
+        bad = wal.append([{"v": "x"}])
+        until(lambda: bad.sequence in bad._batch.rejected)
+        # In order all the same: it is not done before what came before it.
+        assert not bad.done()
+        plot.release(first)
+        with pytest.raises(OptionError):
+            bad.result()
+        assert good.done()
+        with pytest.raises(OptionError):
+            wal.append([{"v": "x"}]).result()
+        assert wal.append(rows(1)).result() == first + 1
+    assert [commit[1:] for commit in commits(plot.inner)] == [("p", 0, 1), ("p", 3, 1)]
+
+
+def test_an_append_without_rows_is_an_append(plot: Plot) -> None:
+    with plot.appender() as wal:
+        assert wal.append([]).result() == plot.gap() - 1
+        assert wal.last_sequence == 0
+    assert commits(plot.inner)[0][3] == 0 and verify_store(plot.inner, PREFIX, "").ok
+
+
+def test_close_sends_what_waits_and_refuses_what_comes(plot: Plot) -> None:
+    wal = plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb")
+    first = plot.gap()
+    plot.hold(first)
+    tickets = [wal.append(rows(i)) for i in range(10)]
+    closing = threading.Thread(target=wal.close)
+    closing.start()
+    until(lambda: wal._persistence._closing)
+    with pytest.raises(OptionError, match="is closed"):
+        wal.append(rows(10))
+    plot.release(first)
+    closing.join()
+    assert all(ticket.done() for ticket in tickets)
+    wal.close()
+    assert stored(plot.inner) == list(range(10))
+
+
+def test_closing_wakes_an_append_that_waits_for_room(plot: Plot) -> None:
+    wal = plot.appender(maxInFlightRequests=1, maxBufferedBytes="1kb")
+    first = plot.gap()
+    plot.hold(first, first + 1)
+    wal.append(rows(0))
+    started(plot, first)
+    wal.append(rows(*range(1, 200)))
+    raised: list[Exception] = []
+
+    def blocked() -> None:
+        try:
+            wal.append(rows(200))
+        except OptionError as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=blocked), threading.Thread(target=wal.close)]
+    threads[0].start()
+    until(lambda: bool(wal._persistence._room._waiters))  # type: ignore[attr-defined]
+    threads[1].start()
+    threads[0].join()
+    assert len(raised) == 1
+    plot.release(first, first + 1)
+    threads[1].join()
+
+
+def test_a_failure_that_nobody_saw_comes_out_of_close(plot: Plot) -> None:
+    with pytest.raises(OutcomeUnknownError), plot.appender(retries=0) as wal:
+        plot.faults[plot.gap()] = ["dropped"]
+        wal.append(rows(1))
+        until(lambda: wal.error is not None)
+
+
+def test_an_error_of_the_block_is_not_replaced_by_one_of_close(plot: Plot) -> None:
+    with pytest.raises(KeyError), plot.appender(retries=0) as wal:
+        plot.faults[plot.gap()] = ["dropped"]
+        wal.append(rows(1))
+        until(lambda: wal.error is not None)
+        raise KeyError("mine")
+
+
+def test_flush_waits_for_everything_or_its_timeout(plot: Plot) -> None:
+    with plot.appender() as wal:
+        wal.flush()
+        first = plot.gap()
+        plot.hold(first)
+        ticket = wal.append(rows(0))
+        started(plot, first)
+        with pytest.raises(TimeoutError):
+            wal.flush(timeout=0)
+        with pytest.raises(TimeoutError, match="append 0"):
+            ticket.result(timeout=0)
+        plot.release(first)
+        wal.flush()
+        assert ticket.done()
+
+
+def test_many_threads_may_append(plot: Plot) -> None:
+    with plot.appender(batchSizeThreshold="1kb", maxBufferedBytes="4kb") as wal:
+        mine: dict[int, list[int]] = {}
+
+        def send(thread: int) -> None:
+            tickets = [wal.append(rows(thread * 1000 + i)) for i in range(200)]
+            mine[thread] = [ticket.result() for ticket in tickets]
+
+        threads = [threading.Thread(target=send, args=(n,)) for n in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wal.last_sequence == 999
+    values = stored(plot.inner)
+    assert len(values) == len(set(values)) == 1000
+    for thread, positions in mine.items():
+        assert positions == sorted(positions)
+        assert [v for v in values if v // 1000 == thread] == [thread * 1000 + i for i in range(200)]
+    assert verify_store(plot.inner, PREFIX, "").ok
+
+
+def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot) -> None:
+    stuck, told, failing = threading.Event(), [], []
+
+    def hang(event: Event) -> None:
+        stuck.wait()
+
+    def fail(event: Event) -> None:
+        failing.append(event.name)
+        raise RuntimeError("mine")
+
+    with plot.appender() as wal:
+        wal.subscribe(hang)
+        wal.subscribe(fail)
+        forget = wal.subscribe(told.append)
+        first = plot.gap()
+        for i in range(20):
+            wal.append(rows(i))
+        wal.flush()
+        until(lambda: sum(e.name == "durable" for e in told) == 20)
+        forget()
+        wal.append(rows(20)).result()
+        stuck.set()
+    for name in ("accepted", "durable"):
+        seen = [event.fields for event in told if event.name == name]
+        assert [fields["position"] for fields in seen] == list(range(first, first + 20))
+        assert [fields["batch_id"] for fields in seen] == list(range(20))
+        assert {fields["query_id"] for fields in seen} == {"p"}
+    assert failing.count("durable") == 21
+
+
+def test_the_first_subscriber_hears_of_the_takeover_too(plot: Plot) -> None:
+    told: list[Event] = []
+    with Appender.over(plot, PREFIX, SCHEMA, producer_id="p", on_event=told.append):
+        pass
+    assert [event.name for event in told][:2] == ["recovered", "leader_claimed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"maxInFlightRequests": 0}, "1…1000"),
+        ({"maxInFlightRequests": 1001}, "1…1000"),
+        ({"batchTimeoutMs": 0}, "greater than 0"),
+        ({"maxBufferedBytes": "1kb"}, "below batchSizeThreshold"),
+        ({"batchSizeTreshold": 1}, "did you mean 'batchSizeThreshold'"),
+        ({"startingPosition": 1}, "is for reading"),
+        ({"sequencer": "a/b"}, "letters, digits"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_written(
+    tmp_path: Any, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(OptionError, match=says):
+        Appender(str(tmp_path / "log"), SCHEMA, producer_id="p", **options)
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("producer", ["", "  ", "append:x"])
+def test_a_producer_has_a_name_of_its_own(plot: Plot, producer: str) -> None:
+    with pytest.raises(OptionError, match="producer_id"):
+        plot.appender(producer)
+
+
+def test_a_log_with_other_columns_is_refused(plot: Plot) -> None:
+    import pyarrow as pa
+
+    with plot.appender() as wal:
+        wal.append(rows(1))
+    other = pa.schema([("v", pa.int64()), ("w", pa.string())])
+    with pytest.raises(OptionError, match="'w'"):
+        Appender.over(plot, PREFIX, other, producer_id="p")
+    with Appender.over(plot, PREFIX, other, producer_id="p", mergeSchema=True) as wal:
+        wal.append([{"v": 2, "w": "x"}])
+    with plot.appender(mergeSchema=True) as wal:
+        wal.append(rows(3))
+    assert stored(plot.inner) == [1, 2, 3]
+    assert verify_store(plot.inner, PREFIX, "").ok
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    given = AppenderOptions(path="x")
+    assert (given.batch_size, given.batch_timeout_ms, given.max_in_flight) == (2**20, 1, 50)
+    assert (given.max_retries, given.retry_delay_ms, given.max_buffered) == (3, 100, 64 * 2**20)
+    assert given.s3.max_pool_connections == 100
+
+
+def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plot) -> None:
+    from ..protocol.query import StoppedClock
+
+    clock = StoppedClock()
+    wal = Appender.over(
+        plot, PREFIX, SCHEMA, producer_id="p", clock=clock, planTtl="1min", maxInFlightRequests=1
+    )
+    with wal:
+        wal.append(rows(0)).result()
+        lists = plot.inner.counts["LIST"]
+        clock.since_boot_ms += 60_000
+        wal.append(rows(1)).result()
+        wal.append(rows(2)).result()
+        assert plot.inner.counts["LIST"] == lists + 1
+        # Meanwhile another leads, and the slot that we would claim is filled and collected.
+        ours = plot.gap()
+        with plot.appender("other") as other:
+            other.append(rows(9)).result()
+        collected = [key for key in plot.inner.objects if _position(key) <= ours]
+        for key in collected:
+            plot.inner.delete(key)
+        clock.since_boot_ms += 60_000
+        with pytest.raises(FencedError):
+            wal.append(rows(3)).result()
+    assert not any(_position(key) == ours for key in plot.inner.objects)
+
+
+def _position(key: str) -> int:
+    number = numbering.decode(key.rpartition("/")[2])
+    assert number is not None
+    return numbering.position(number, 1000)

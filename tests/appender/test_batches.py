@@ -1,0 +1,132 @@
+"""When a batch closes: by size, by age, at once. The clock is a number here."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwal.appending.batches import Batch, Buffer, Failure, Ticket
+from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
+
+SIZE, TIMEOUT, CAPACITY = 100, 0.001, 1000
+
+
+@pytest.fixture
+def buffer() -> Buffer:
+    return Buffer(SIZE, TIMEOUT, CAPACITY, next_sequence=0)
+
+
+def add(buffer: Buffer, weight: int, now: float = 0.0) -> Ticket:
+    return buffer.add([{}], weight, now)[0]
+
+
+def taken(buffer: Buffer) -> list[int]:
+    return [len(batch.appends) for batch in buffer.take_all()]
+
+
+def test_an_empty_buffer_has_nothing_due(buffer: Buffer) -> None:
+    assert buffer.due(0.0, idle=True) is None
+    assert buffer.due(0.0, idle=False) is None
+    assert not buffer.waits
+
+
+def test_with_nothing_in_flight_the_first_append_goes_at_once(buffer: Buffer) -> None:
+    add(buffer, 1, now=5.0)
+    assert buffer.due(5.0, idle=True) == 0
+    assert len(buffer.take().appends) == 1
+
+
+def test_with_something_in_flight_it_waits_for_the_age_of_its_first_append(buffer: Buffer) -> None:
+    add(buffer, 1, now=5.0)
+    add(buffer, 1, now=5.0008)  # a later one does not put it off
+    assert buffer.due(5.0, idle=False) == pytest.approx(TIMEOUT)
+    assert buffer.due(5.0005, idle=False) == pytest.approx(0.0005)
+    due = buffer.due(5.001, idle=False)
+    assert due is not None and due <= 1e-9
+    assert len(buffer.take().appends) == 2
+
+
+def test_the_append_that_crosses_the_size_is_included(buffer: Buffer) -> None:
+    for weight in (40, 40):
+        assert buffer.add([{}], weight, 0.0)[1] == (buffer.next_sequence == 1)
+    assert buffer.due(0.0, idle=False) == pytest.approx(TIMEOUT)
+    _, wake = buffer.add([{}], 40, 0.0)
+    assert wake and buffer.due(0.0, idle=False) == 0
+    add(buffer, 1)
+    assert taken(buffer) == [3, 1]
+
+
+def test_exactly_the_size_closes_a_batch(buffer: Buffer) -> None:
+    add(buffer, SIZE)
+    add(buffer, 1)
+    assert taken(buffer) == [1, 1]
+
+
+def test_one_append_larger_than_the_size_is_one_batch(buffer: Buffer) -> None:
+    add(buffer, 1)
+    add(buffer, 7 * SIZE)
+    add(buffer, 1)
+    assert taken(buffer) == [2, 1]
+
+
+def test_a_full_batch_is_taken_before_the_one_that_still_fills(buffer: Buffer) -> None:
+    for weight in (SIZE, SIZE, 1):
+        add(buffer, weight)
+    assert [buffer.take().first_sequence for _ in range(2)] == [0, 1]
+    assert buffer.due(0.0, idle=False) == pytest.approx(TIMEOUT)
+
+
+def test_closing_makes_what_there_is_due(buffer: Buffer) -> None:
+    add(buffer, 1)
+    buffer.close_batch()
+    assert buffer.due(0.0, idle=False) == 0
+
+
+def test_room_ends_at_the_capacity_but_one_append_always_fits(buffer: Buffer) -> None:
+    assert buffer.has_room(10 * CAPACITY)
+    add(buffer, CAPACITY - 1)
+    assert buffer.has_room(1) and not buffer.has_room(2)
+    buffer.take()
+    assert buffer.has_room(10 * CAPACITY)
+
+
+def test_sequences_count_appends_from_where_the_log_ended() -> None:
+    buffer = Buffer(SIZE, TIMEOUT, CAPACITY, next_sequence=7)
+    assert [add(buffer, 60).sequence for _ in range(4)] == [7, 8, 9, 10]
+    assert [batch.first_sequence for batch in buffer.take_all()] == [7, 9]
+
+
+def test_tickets_of_a_batch_share_its_end_but_not_its_rejections() -> None:
+    batch = Batch(5, 0.0)
+    tickets = [Ticket(batch, sequence) for sequence in (5, 6)]
+    batch.rejected[6] = OptionError("not a number")
+    with pytest.raises(TimeoutError):
+        tickets[0].result(0)
+    called: list[str] = []
+    tickets[0].when_done(lambda: called.append("before"))
+    batch.complete(42)
+    tickets[0].when_done(lambda: called.append("after"))
+    assert called == ["before", "after"]
+    assert tickets[0].done() and tickets[0].result() == 42
+    with pytest.raises(OptionError, match="not a number"):
+        tickets[1].result()
+
+
+def test_a_failure_knows_whether_anyone_was_told() -> None:
+    batch, failure = Batch(0, 0.0), Failure(FencedError("another leads"))
+    batch.fail(OutcomeUnknownError("sent"), failure)
+    assert not failure.told
+    ticket = Ticket(batch, 0)
+    raised = []
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknownError) as caught:
+            ticket.result()
+        raised.append(caught.value)
+    assert failure.told
+    # Each its own: an object raised in many threads would collect all their traces.
+    assert raised[0] is not raised[1]
+
+
+def test_a_told_error_keeps_what_it_knows() -> None:
+    error = StoreUnavailableError("gone", maybe_applied=True)
+    told = Failure(error).tell()
+    assert isinstance(told, StoreUnavailableError) and told.maybe_applied

@@ -1,0 +1,75 @@
+"""kill -9 of a real process that appends over HTTP, replies being lost all the while."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkwal import Appender, Log, verify
+from sparkwal.testing.proxy import Fault, S3Proxy
+
+from .plot import SCHEMA, rows
+
+pytestmark = pytest.mark.s3
+
+ROWS = 400
+
+# Appends sequence i as the value i, and tells on stdout what is durable.
+CHILD = """
+import sys
+import pyarrow as pa
+import sparkwal
+
+path, endpoint, total = sys.argv[1], sys.argv[2], int(sys.argv[3])
+options = dict(endpoint=endpoint, region="us-east-1", accessKeyId="test", secretAccessKey="test",
+               maxInFlightRequests=8, batchSizeThreshold=100, retryBaseDelayMs=5,
+               maxRetryAttempts=8)
+schema = pa.schema([("v", pa.int64())])
+with sparkwal.Appender(path, schema, producer_id="child", **options) as wal:
+    def told(event):
+        if event.name == "durable":
+            print(event.fields["batch_id"], flush=True)
+    wal.subscribe(told)
+    for value in range(wal.last_sequence + 1, total):
+        assert wal.append([{"v": value}]).sequence == value
+"""
+
+
+def test_resending_from_the_last_sequence_is_exactly_once(
+    s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    path, options = s3_path
+    s3_proxy.faults = [
+        Fault("lost_reply", kind="PUT", key_contains="batches/", probability=0.1),
+        Fault("error", kind="PUT", key_contains="batches/", probability=0.1, status=503),
+        Fault("delay", kind="PUT", key_contains="batches/", probability=0.2, seconds=0.05),
+    ]
+    acknowledged = -1
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    for run in range(4):
+        child = subprocess.Popen(
+            [sys.executable, script, path, s3_proxy.url, str(ROWS)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        for told, line in enumerate(child.stdout, 1):
+            acknowledged = max(acknowledged, int(line))
+            # In the middle of whatever it is doing, but the last time.
+            if run < 3 and told == 5 + 3 * run:
+                child.send_signal(signal.SIGKILL)
+        assert child.wait() == (0 if run == 3 else -signal.SIGKILL)
+        # Nothing that was acknowledged is gone.
+        assert (Log(path, **options).to_pandas()["v"] >= 0).sum() >= acknowledged + 1
+    assert list(Log(path, **options).to_pandas()["v"]) == list(range(ROWS))
+    report = verify(path, **options)
+    assert report.ok, str(report)
+    assert s3_proxy.injected["lost_reply"] > 0
+    with Appender(path, SCHEMA, producer_id="child", **options) as wal:
+        assert wal.last_sequence == ROWS - 1
+        wal.append(rows(ROWS)).result()

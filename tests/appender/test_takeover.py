@@ -1,0 +1,166 @@
+"""Appenders and the sink after one another: fencing, recovery, exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sparkwal.errors import FencedError
+from sparkwal.protocol.recovery import find_head
+from sparkwal.record import LeaderHeader
+from sparkwal.verification import verify_store
+
+from ..protocol.query import Query, hints_in
+from .plot import PREFIX, Plot, commits, rows, stored, until
+
+
+@pytest.fixture
+def plot() -> Plot:
+    return Plot()
+
+
+def sound(plot: Plot) -> None:
+    report = verify_store(plot.inner, PREFIX, "")
+    assert report.ok and not report.under_way, str(report)
+
+
+def test_a_second_appender_fences_the_first(plot: Plot) -> None:
+    with plot.appender("one") as one:
+        one.append(rows(1)).result()
+        with plot.appender("two") as two:
+            ticket = one.append(rows(2))
+            with pytest.raises(FencedError, match="another writer leads"):
+                ticket.result()
+            with pytest.raises(FencedError):
+                one.append(rows(3))
+            two.append(rows(4)).result()
+    assert stored(plot.inner) == [1, 4]
+    sound(plot)
+
+
+def test_what_was_in_flight_when_another_took_over_is_dead_or_done(plot: Plot) -> None:
+    with plot.appender("one") as one:
+        first = plot.gap()
+        plot.hold(first + 1)
+        tickets = [one.append(rows(i)) for i in range(4)]
+        # The second of four never arrives in time; the two behind it are stored.
+        until(lambda: plot.inner.counts["PUT"] > 0 and first + 3 in _positions(plot))
+        assert tickets[0].result() == first
+        with Plot(plot.inner).appender("two") as two:
+            # Its leader record stands in the gap that the first still tries to fill.
+            plot.release(first + 1)
+            for ticket in tickets[1:]:
+                with pytest.raises(FencedError):
+                    ticket.result()
+            two.append(rows(9)).result()
+    assert stored(plot.inner) == [0, 9]
+    report = verify_store(plot.inner, PREFIX, "")
+    assert report.ok and report.dead == 2, str(report)
+
+
+def _positions(plot: Plot) -> set[int]:
+    from sparkwal import numbering
+
+    numbers = (numbering.decode(key.rpartition("/")[2]) for key in list(plot.inner.objects))
+    return {numbering.position(number, 1000) for number in numbers if number is not None}
+
+
+def test_the_same_producer_goes_on_where_the_log_ends(plot: Plot) -> None:
+    for run in range(3):
+        with plot.appender() as wal:
+            assert wal.last_sequence == run * 2 - 1
+            assert [wal.append(rows(i)).sequence for i in range(2)] == [run * 2, run * 2 + 1]
+    with plot.appender("another") as wal:
+        assert wal.last_sequence == -1
+        wal.append(rows(7))
+    with plot.appender() as wal:
+        assert wal.last_sequence == 5
+    sound(plot)
+
+
+def test_the_sink_after_an_appender_after_the_sink(plot: Plot, tmp_path: Path) -> None:
+    query = Query(plot.inner, hints_in(tmp_path))
+    query.microbatch(0, (1, 2))
+    with plot.appender() as wal:
+        wal.append(rows(3)).result()
+        query.restarted().microbatch(1, (4,))
+        with pytest.raises(FencedError):
+            wal.append(rows(5)).result()
+    with plot.appender() as wal:
+        assert wal.last_sequence == 0
+        wal.append(rows(6)).result()
+    query.restarted().microbatch(2, (7,))
+    assert stored(plot.inner) == [1, 2, 3, 4, 6, 7]
+    sound(plot)
+
+
+def test_an_appender_fences_a_query_between_plan_and_commit(plot: Plot, tmp_path: Path) -> None:
+    query = Query(plot.inner, hints_in(tmp_path))
+    query.microbatch(0, (1,))
+    plan = query.plan()
+    result = query.task(plan, 1, 0, 2)
+    with plot.appender() as wal:
+        with pytest.raises(FencedError):
+            query.commit([result])
+        wal.append(rows(3)).result()
+    assert stored(plot.inner) == [1, 3]
+    assert query.restarted().microbatch(1, (2,)) is not None
+    assert stored(plot.inner) == [1, 3, 2]
+    sound(plot)
+
+
+def test_a_query_that_follows_an_appender_skips_what_the_log_has(
+    plot: Plot, tmp_path: Path
+) -> None:
+    query = Query(plot.inner, hints_in(tmp_path))
+    query.microbatch(0, (1,))
+    with plot.appender() as wal:
+        wal.append(rows(2))
+    # Its transaction has travelled through the appender's records.
+    assert query.restarted().microbatch(0, (1,)) is None
+    assert stored(plot.inner) == [1, 2]
+
+
+def test_a_thousand_in_flight_and_the_first_missing_is_recovered_by_one_list(plot: Plot) -> None:
+    with plot.appender("one", maxInFlightRequests=1000) as one:
+        first = plot.gap()
+        plot.hold(first)
+        tickets = [one.append(rows(i)) for i in range(1000)]
+        until(lambda: first + 999 in _positions(plot))
+        until(lambda: len(_positions(plot) & set(range(first, first + 1000))) == 999)
+        plot.inner.counts = Counter()
+        with Plot(plot.inner).appender("two", maxInFlightRequests=1000) as two:
+            counts = plot.inner.counts
+            assert counts["LIST"] == 1
+            # Looking back from the gap, then reading what stands in the slots to be sealed:
+            # bounded by what may be in flight, however long the log.
+            assert counts["GET"] <= 3 * 1000 and counts["PUT"] <= 4 + 1000
+            leader = find_head(plot.inner, PREFIX).live
+            assert leader is not None and isinstance(leader.header, LeaderHeader)
+            assert leader.header.position == first
+            two.append(rows(-1)).result()
+            plot.release(first)
+            for ticket in tickets:
+                with pytest.raises(FencedError):
+                    ticket.result()
+    assert stored(plot.inner) == [-1]
+    report = verify_store(plot.inner, PREFIX, "")
+    assert report.ok and report.dead == 999, str(report)
+
+
+@pytest.mark.parametrize("limits", [(1, 8, 1), (8, 1, 8), (3, 5, 2, 7, 1)])
+def test_takeovers_with_changing_limits_keep_order_and_lose_nothing(
+    plot: Plot, limits: tuple[int, ...]
+) -> None:
+    expected: list[int] = []
+    for run, limit in enumerate(limits):
+        with plot.appender(maxInFlightRequests=limit) as wal:
+            assert wal.last_sequence == len(expected) - 1
+            for i in range(20):
+                wal.append(rows(run * 100 + i))
+                expected.append(run * 100 + i)
+    assert stored(plot.inner) == expected
+    sound(plot)
+    assert [sequence for _, _, sequence, _ in commits(plot.inner)] == list(range(len(expected)))

@@ -1,0 +1,108 @@
+"""Executors that are processes of their own: killed, and racing for the same partition."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+from _processes import Application, Driver, send, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3]
+
+
+def attempts(scene) -> set[tuple[str, ...]]:
+    """(stage, partition, attempt) of every task that began, as the slowed tasks noted them."""
+    file = scene.stream().checkpoint.with_suffix(".attempts")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {tuple(line.split()) for line in lines}
+
+
+def again(scene) -> int:
+    """How many tasks were begun once more."""
+    return sum(attempt != "0" for _, _, attempt in attempts(scene))
+
+
+def test_an_executor_killed_at_work_costs_a_retry_elsewhere_and_nothing_else(
+    on_s3, rng: random.Random, tmp_path: Path
+) -> None:
+    driver = Driver("driver", tmp_path, "--master", "local-cluster[2,1,1024]")
+    try:
+        driver.go(**on_s3.work(partitions=3, slow=0.5, restarts=5))
+        for _ in range(2):
+            driver.wait_batch(driver.batch() + 1)
+            wait_until(lambda: bool(driver.executors()), "an executor")
+            begun = len(attempts(on_s3))
+            wait_until(lambda n=begun: len(attempts(on_s3)) > n, "a task begins")
+            assert send(rng.choice(driver.executors()), SIGKILL)
+        driver.wait_batch(driver.batch() + 3)
+    finally:
+        driver.end()
+    assert again(on_s3)
+    on_s3.prove(least=5)
+
+
+@pytest.fixture
+def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a standalone master with two workers, started from pyspark's own jars."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    (core,) = (home / "jars").glob("spark-core_*.jar")
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setenv("SPARK_SCALA_VERSION", core.name.split("_")[1].split("-")[0])
+    started: list[Application] = []
+
+    def start(name: str, kind: str, *arguments: str) -> Application:
+        command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", str(home / "jars" / "*")]
+        command += [f"org.apache.spark.deploy.{kind}", "--port", "0", "--webui-port", "0"]
+        command += arguments
+        started.append(Application(name, tmp_path, command, tmp_path / "tmp"))
+        return started[-1]
+
+    try:
+        head = start("master", "master.Master", "--host", "127.0.0.1")
+        found = re.compile(r"Starting Spark master at (spark://\S+)")
+        head.wait_for(lambda: bool(found.search(head.errors())), "the master's address")
+        url = found.search(head.errors())[1]
+        for number in (1, 2):
+            # Two hosts, as far as Spark can tell: it speculates only across hosts.
+            given = ["--host", f"127.0.0.{number}", "-c", "2", "-m", "1g"]
+            given += ["-d", str(tmp_path / f"work{number}"), url]
+            start(f"worker{number}", "worker.Worker", *given)
+        yield url
+    finally:
+        for each in reversed(started):
+            each.end()
+
+
+def test_speculative_attempts_and_retries_on_a_standalone_cluster_store_each_row_once(
+    on_s3, master: str, tmp_path: Path
+) -> None:
+    confs = {
+        "spark.speculation": "true",
+        "spark.speculation.efficiency.enabled": "false",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "50ms",
+        "spark.pyspark.python": sys.executable,
+    }
+    given = [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
+    driver = Driver("driver", tmp_path, "--master", master, *given)
+    try:
+        # About as slow as it takes another attempt to be started: some races are close.
+        for seconds in (0.8, 0.3):
+            batches = on_s3.stream().noted + 5
+            driver.go(**on_s3.work(partitions=3, slow=seconds, batches=batches))
+            driver.finish()
+        time.sleep(1)  # attempts that lost may still be writing
+    finally:
+        driver.end()
+    assert again(on_s3)
+    on_s3.prove(least=8)

@@ -1,0 +1,144 @@
+"""Drivers and Python workers that are killed, stopped and doubled: no row is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import time
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+import pytest
+from _processes import Driver, send, wait_until
+from _storms import overload
+
+import sparkwal
+from sparkwal.record import LeaderHeader
+
+pytestmark = pytest.mark.spark
+
+
+def test_drivers_killed_at_any_moment_lose_nothing(drivers, on_s3, rng: random.Random) -> None:
+    drivers.start()
+    for life in range(3):
+        driver = drivers.take()
+        drivers.start()  # the next one, meanwhile
+        inline = rng.choice(["0", "1mb"])
+        driver.go(**on_s3.work(partitions=rng.randint(1, 3), inline=inline))
+        driver.wait_line("batch" if life else "started")
+        time.sleep(rng.uniform(0, 1.5))
+        driver.kill(orphans=life == 1)
+    last = drivers.take()
+    last.go(**on_s3.work(batches=on_s3.stream().noted + 4))
+    last.finish()
+    found = on_s3.prove(least=4)
+    assert found.leaders >= 2
+
+
+def test_python_workers_killed_again_and_again_lose_nothing(
+    drivers, on_s3, rng: random.Random
+) -> None:
+    on_s3.proxy.faults = overload(0.3)
+    driver = drivers.take()
+    # A killed planner or commit worker fails the query, and the driver starts it again.
+    driver.go(**on_s3.work(partitions=3, restarts=1000))
+    driver.wait_batch(0)
+    kills = 0
+    while kills < 15:
+        time.sleep(rng.uniform(0.05, 0.4))
+        workers = driver.workers()
+        kills += bool(workers) and send(rng.choice(workers), SIGKILL)
+    on_s3.proxy.faults = []
+    driver.wait_batch(driver.batch() + 3)
+    driver.kill()
+    on_s3.prove(least=4)
+
+
+def test_a_driver_that_slept_through_a_takeover_is_fenced_and_told_by_whom(drivers, on_s3) -> None:
+    sleeper, other = drivers.take(), drivers.take()
+    sleeper.go(**on_s3.work(0))
+    sleeper.wait_batch(1)
+    sleeper.signal(SIGSTOP)
+    try:
+        other.go(**on_s3.work(1, batches=2))
+        other.finish()
+    finally:
+        sleeper.signal(SIGCONT)
+    sleeper.wait_line("ready")
+    (error,) = sleeper.failures()
+    leaders = [x for x in records(on_s3) if isinstance(x, LeaderHeader)]
+    assert error.startswith("sparkwal.errors.FencedError: "), error
+    for part in (leaders[-1].leader_id, f"host {socket.gethostname()}", "holds position"):
+        assert part in error
+    before = on_s3.prove(least=3)
+    # A restart with the same checkpoint takes over again, with no row lost or doubled.
+    sleeper.go(**on_s3.work(0, batches=on_s3.stream(0).noted + 3))
+    sleeper.finish()
+    assert on_s3.prove().commits > before.commits
+
+
+def records(scene) -> list[object]:
+    return list(sparkwal.Log(scene.log, **scene.options).records())
+
+
+@pytest.mark.parametrize("second", [0, 1], ids=["the same checkpoint", "different checkpoints"])
+def test_two_drivers_at_once_with(drivers, on_s3, second: int) -> None:
+    both = [drivers.take(), drivers.take()]
+    for driver, stream in zip(both, (0, second), strict=True):
+        driver.go(**on_s3.work(stream, batches=5, restarts=1000))
+    for driver in both:
+        driver.finish()
+    found = on_s3.prove(least=5 * (1 + second))
+    assert found.leaders >= 2
+
+
+def test_a_hint_folder_that_is_full_or_read_only_costs_cold_starts_and_nothing_else(
+    on_disk, tmp_path: Path
+) -> None:
+    folder = tmp_path / "driver.tmp" / f"sparkwal-{os.getuid()}"
+    folder.mkdir(parents=True)
+    mount(folder, "size=64k,mode=0700")
+    driver = Driver("driver", tmp_path)
+    try:
+        driver.go(**on_disk.work())
+        driver.wait_batch(2)
+        warm = leaders(on_disk)
+        fill(folder / "ballast")
+        driver.wait_batch(driver.batch() + 4)
+        full = leaders(on_disk)
+        mount(folder, "remount,ro")
+        driver.wait_batch(driver.batch() + 4)
+        assert driver.failures() == []
+    finally:
+        driver.end()
+        unmount(folder)
+    assert warm < full < leaders(on_disk)
+    on_disk.prove(least=10)
+
+
+def leaders(scene) -> int:
+    return sum(isinstance(x, LeaderHeader) for x in records(scene))
+
+
+def fill(file: Path) -> None:
+    """Leave not a byte free."""
+    with pytest.raises(OSError, match="No space"), file.open("wb", buffering=0) as out:
+        while True:
+            out.write(bytes(512))
+
+
+def mount(folder: Path, options: str) -> None:
+    """A small filesystem in memory; skips the test where that is not allowed."""
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+
+
+def unmount(folder: Path) -> None:
+    def done() -> bool:
+        return not subprocess.run(["umount", str(folder)], check=False).returncode
+
+    wait_until(done, f"{folder} is unmounted", 30)
