@@ -165,7 +165,7 @@ class Appender:
         Raises:
             OptionError: the rows do not fit the schema, or the appender is closed.
             BackPressureError: try again later.
-            FencedError, OutcomeUnknownError, StoreUnavailableError: it has stopped.
+            FencedError, OutcomeUnknownError: it has stopped.
         """
         payload, weight = self._rows.accept(rows)
         return self._persistence.append(payload, weight, block)

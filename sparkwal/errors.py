@@ -42,8 +42,9 @@ class FencedError(SparkWalError):
 class OutcomeUnknownError(SparkWalError):
     """A commit was sent and no answer came: it may or may not be durable.
 
-    Restart with the same checkpoint: the log's record of transactions tells
-    whether the microbatch is there, and it is not written twice.
+    Restart with the same checkpoint (a query) or open a new appender with the same
+    producer_id: the log's record of transactions tells whether it is there, and it is
+    not written twice.
     """
 
 

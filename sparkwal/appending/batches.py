@@ -119,7 +119,7 @@ class Ticket:
         Raises:
             OptionError: these rows do not fit the schema; nothing of them was written,
                 the appender goes on.
-            OutcomeUnknownError, StoreUnavailableError, FencedError, InvalidLogError:
+            OutcomeUnknownError, FencedError, InvalidLogError:
                 the appender has stopped; open a new one, its `last_sequence` tells
                 what is durable.
             TimeoutError: nothing is known yet.

@@ -16,7 +16,7 @@ from sparkwal.appending.batches import Batch, Buffer, Failure, Ticket
 from sparkwal.appending.claim import ClaimAge
 from sparkwal.appending.rows import Payload, RowSchema
 from sparkwal.appending.threads import Subscribers, Workers
-from sparkwal.appending.verdicts import unexpected, unsent, verdict
+from sparkwal.appending.verdicts import unexpected, unsent, used_up, verdict
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import put_record
@@ -223,7 +223,7 @@ class Persistence:
             put_record(target.store, target.prefix, sent.header, sent.data)
             target.claim.after(sent.header, began)
         except SparkWalError as error:
-            self._failed(sent.position, error)
+            self._failed(sent.position, used_up(error))
         except BaseException as error:
             what = f"position {sent.position}: the request failed"
             self._failed(sent.position, unexpected(what, error))

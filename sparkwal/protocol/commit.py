@@ -99,7 +99,8 @@ def put_record(store: Store, prefix: str, header: CommitHeader, data: bytes) -> 
             raise
         raise OutcomeUnknownError(
             f"the commit of {where} was sent and not answered ({error}). It may be durable: "
-            "restart with the same checkpoint, and the log itself tells whether it is; "
+            "restart with the same checkpoint (or open a new appender with the same "
+            "producer_id: its last_sequence), and the log itself tells whether it is; "
             "nothing is written twice"
         ) from None
 

@@ -76,8 +76,9 @@ def lead(store: Store, prefix: str, claim: Claim, clock: Clock) -> Leadership:
             f"other writers took the next position of {_path(store, prefix)} {ATTEMPTS} times "
             "while this one tried to lead; stop all writers of this log but one"
         )
-    limit = header.in_flight_limit
-    _seal(store, prefix, header, spark_schema)
+    # As many as the former leader could have in flight, not as many as this one will.
+    reach = head.live.header.in_flight_limit if head.live else 1
+    _seal(store, prefix, header, spark_schema, reach)
     events.emit(
         "leader_claimed",
         path=_path(store, prefix),
@@ -90,8 +91,8 @@ def lead(store: Store, prefix: str, claim: Claim, clock: Clock) -> Leadership:
         host=claim.host,
         term=header.term,
         window=header.window,
-        next_position=header.position + limit,
-        in_flight_limit=limit,
+        next_position=header.position + reach,
+        in_flight_limit=header.in_flight_limit,
         txns=header.txns,
         floor=header.floor,
         timestamp_ms=header.timestamp_ms,
@@ -142,8 +143,8 @@ def _put_leader(store: Store, prefix: str, header: LeaderHeader, spark_schema: s
     return found is not None and found.header.plan_id == header.plan_id
 
 
-def _seal(store: Store, prefix: str, leader: LeaderHeader, spark_schema: str) -> None:
-    """Decide every slot that the former leader could still reach.
+def _seal(store: Store, prefix: str, leader: LeaderHeader, spark_schema: str, reach: int) -> None:
+    """Decide every slot that the former leader could still reach: `reach` from the gap on.
 
     Until all are decided nothing may be written behind them: a late PUT of the
     former leader could land between our own records.
@@ -164,7 +165,7 @@ def _seal(store: Store, prefix: str, leader: LeaderHeader, spark_schema: str) ->
         if found.header.term >= leader.term:
             raise fenced(store, prefix, found)
 
-    behind = range(leader.position + 1, leader.position + leader.in_flight_limit)
+    behind = range(leader.position + 1, leader.position + reach)
     for _ in run_parallel(store, seal, behind):
         pass
 

@@ -137,18 +137,12 @@ def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str)
     assert len(retried) == 6
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        # No connection: surely not there, and then what was sent behind it is dead.
-        ("refused", StoreUnavailableError),
-        # It may have arrived: so everything behind may count.
-        ("dropped", OutcomeUnknownError),
-    ],
-)
+# No connection, and one that may have carried the record.
+@pytest.mark.parametrize("fault", ["refused", "dropped"])
 def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
-    plot: Plot, fault: str, expected: type[Exception]
+    plot: Plot, fault: str
 ) -> None:
+    expected = OutcomeUnknownError
     with plot.appender(retries=1) as wal:
         first = plot.gap()
         plot.faults[first + 1] = [fault] * 2
@@ -165,7 +159,7 @@ def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
             with pytest.raises(expected):
                 ticket.result()
         for ticket in tickets[4:]:
-            with pytest.raises(StoreUnavailableError, match="not sent"):
+            with pytest.raises(expected, match="not sent"):
                 ticket.result()
         for _ in range(2):
             with pytest.raises(expected):
@@ -191,15 +185,10 @@ def test_a_failed_slot_behind_another_failed_one_does_not_decide(plot: Plot) -> 
         plot.faults[first] = ["lost"]
         plot.faults[first + 2] = ["refused"]
         tickets = [wal.append(rows(i)) for i in range(4)]
-        until(lambda: isinstance(wal.error, StoreUnavailableError))
+        until(lambda: wal.error is not None)
         plot.release(first)
-        # The first may count, and the second with it; behind the third surely nothing does.
-        for ticket, kind in zip(
-            tickets,
-            (OutcomeUnknownError, OutcomeUnknownError, StoreUnavailableError),
-            strict=False,
-        ):
-            with pytest.raises(kind):
+        for ticket in tickets:
+            with pytest.raises(OutcomeUnknownError, match="last_sequence"):
                 ticket.result()
     with plot.appender() as again:
         # It did.
@@ -458,7 +447,9 @@ def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plo
         # Meanwhile another leads, and the slot that we would claim is filled and collected.
         ours = plot.gap()
         with plot.appender("other") as other:
-            other.append(rows(9)).result()
+            # Far enough that nobody looks back at what is collected.
+            for _ in range(5):
+                other.append(rows(9)).result()
         collected = [key for key in plot.inner.objects if _position(key) <= ours]
         for key in collected:
             plot.inner.delete(key)

@@ -20,11 +20,11 @@ ROWS = 400
 
 # Appends sequence i as the value i, and tells on stdout what is durable.
 CHILD = """
-import sys
+import signal, sys
 import pyarrow as pa
 import sparkwal
 
-path, endpoint, total = sys.argv[1], sys.argv[2], int(sys.argv[3])
+path, endpoint, total, hold = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 options = dict(endpoint=endpoint, region="us-east-1", accessKeyId="test", secretAccessKey="test",
                maxInFlightRequests=8, batchSizeThreshold=100, retryBaseDelayMs=5,
                maxRetryAttempts=8)
@@ -36,6 +36,8 @@ with sparkwal.Appender(path, schema, producer_id="child", **options) as wal:
     wal.subscribe(told)
     for value in range(wal.last_sequence + 1, total):
         assert wal.append([{"v": value}]).sequence == value
+    if hold == "hold":
+        signal.pause()
 """
 
 
@@ -52,8 +54,10 @@ def test_resending_from_the_last_sequence_is_exactly_once(
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     for run in range(4):
+        # Each life has a share of the rows, and the first three cannot end by themselves.
+        share, hold = ROWS * (run + 1) // 4, "hold" if run < 3 else "end"
         child = subprocess.Popen(
-            [sys.executable, script, path, s3_proxy.url, str(ROWS)],
+            [sys.executable, script, path, s3_proxy.url, str(share), hold],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -61,7 +65,7 @@ def test_resending_from_the_last_sequence_is_exactly_once(
         for told, line in enumerate(child.stdout, 1):
             acknowledged = max(acknowledged, int(line))
             # In the middle of whatever it is doing, but the last time.
-            if run < 3 and told == 5 + 3 * run:
+            if run < 3 and told == 3 + run:
                 child.send_signal(signal.SIGKILL)
         assert child.wait() == (0 if run == 3 else -signal.SIGKILL)
         # Nothing that was acknowledged is gone.

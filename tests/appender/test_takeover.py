@@ -40,6 +40,24 @@ def test_a_second_appender_fences_the_first(plot: Plot) -> None:
     sound(plot)
 
 
+def test_only_what_the_former_leader_could_reach_is_sealed(plot: Plot, tmp_path: Path) -> None:
+    def opened(limit: int) -> int:
+        """How many records an appender writes before its first batch."""
+        before = len(_positions(plot))
+        with plot.appender(maxInFlightRequests=limit):
+            return len(_positions(plot)) - before
+
+    assert opened(50) == 1  # an empty log
+    assert opened(5) == 50
+    # The records still carry 50: who takes over from this one is as careful.
+    assert opened(1) == 50
+    fresh = Plot()
+    Query(fresh.inner, hints_in(tmp_path)).microbatch(0, (1,))
+    with fresh.appender(maxInFlightRequests=50) as wal:
+        # Directly behind the sink's leader and commit records.
+        assert wal.append(rows(2)).result() == 3
+
+
 def test_what_was_in_flight_when_another_took_over_is_dead_or_done(plot: Plot) -> None:
     with plot.appender("one") as one:
         first = plot.gap()

@@ -241,7 +241,7 @@ MUTATIONS = [
         "the zone behind the leader record is not sealed",
         "two appenders and a reader in the middle",
         "protocol/leadership.py",
-        "    _seal(store, prefix, header, spark_schema)\n",
+        "    _seal(store, prefix, header, spark_schema, reach)\n",
         "",
     ),
     Mutation(
