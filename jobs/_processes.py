@@ -75,7 +75,7 @@ class Application:
     """
 
     def __init__(self, name: str, folder: Path, command: list[str], temporary: Path) -> None:
-        self.name = name
+        self.name, self.temporary = name, temporary
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         temporary.mkdir(parents=True, exist_ok=True)
         here = str(Path(sparkwal.__file__).parents[1])

@@ -185,7 +185,7 @@ class Soak:
 
     def executors(self) -> None:
         """A driver whose executors are processes that die."""
-        cluster = ["--master", "local-cluster[2,1,1024]"]
+        cluster = ["--master", "local-cluster[2,1,2048]"]
         driver = Driver(f"driver-{next(self._names)}", self._work, *cluster)
         self._mine.append(driver)
         self.set_to_work(driver, 0, 50)

@@ -46,10 +46,7 @@ def session(master: str, java: str, settings: dict[str, str]) -> SparkSession:
     # Executors of a cluster inherit nothing; a local master's workers take the environment.
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(":")])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    java = (
-        os.environ.get("JX", "")
-        + f" -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
-    )
+    java += f" -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
     builder = SparkSession.builder.master(master).appName("sparkwal chaos")
     for name, value in {
         "spark.driver.extraJavaOptions": java,
@@ -204,7 +201,7 @@ def warm_up(spark: SparkSession) -> None:
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of the log.")
 @click.option(
     "--master", default="local[2,8]", show_default=True,
-    help="local[2,8] (a killed worker is a failed task, tried 8 times), local-cluster[2,1,1024] "
+    help="local[2,8] (a killed worker is a failed task, tried 8 times), local-cluster[2,1,2048] "
     "or spark://host:port.",
 )  # fmt: skip
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Of Spark.")

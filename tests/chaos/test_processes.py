@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
-from _processes import Driver, send, wait_until
+from _processes import send, wait_until
 from _storms import overload
 
 import sparkwal
@@ -95,12 +95,12 @@ def test_two_drivers_at_once_with(drivers, on_s3, second: int) -> None:
 
 
 def test_a_hint_folder_that_is_full_or_read_only_costs_cold_starts_and_nothing_else(
-    on_disk, tmp_path: Path
+    drivers, on_disk
 ) -> None:
-    folder = tmp_path / "driver.tmp" / f"sparkwal-{os.getuid()}"
-    folder.mkdir(parents=True)
+    driver = drivers.take()
+    folder = driver.temporary / f"sparkwal-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
     mount(folder, "size=64k,mode=0700")
-    driver = Driver("driver", tmp_path)
     try:
         driver.go(**on_disk.work())
         driver.wait_batch(2)
