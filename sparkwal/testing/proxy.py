@@ -21,16 +21,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import BufferedReader
 from typing import Literal, Self, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from sparkwal.testing.wire import Answer, Head, Upstream, read_body, read_head, send
+
 Action = Literal["lost_reply", "reset", "error", "error_after", "delay", "truncate"]
 
-_BUFFER = 1 << 16
 _CODES = {409: "ConditionalRequestConflict", 429: "TooManyRequests", 503: "SlowDown"}
 _LIST_KEYS = {
     "list-type", "prefix", "delimiter", "max-keys", "marker", "start-after",
@@ -98,26 +99,6 @@ class Request:
     seconds: float
     upstream: int = 0
     fault: str | None = None
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The head of a request or an answer: the first line's words, the rest as it came."""
-
-    first: tuple[str, str, str]
-    lines: Sequence[bytes]
-    headers: dict[str, str]
-
-    def raw(self, drop: Collection[str] = ()) -> bytes:
-        kept = [x for x in self.lines if x.split(b":", 1)[0].strip().lower().decode() not in drop]
-        return " ".join(self.first).encode("latin-1") + b"\r\n" + b"".join(kept)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    head: bytes  # without the empty line that ends it
-    body: bytes
 
 
 def kind_of(method: str, target: str) -> tuple[str, str]:
@@ -215,14 +196,14 @@ class S3Proxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        upstream = _Upstream(self._target)
+        upstream = Upstream(self._target)
         with self._lock:
             self._sockets.add(client)
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with client.makefile("rb") as reader:
                 going = True
-                while going and (head := _read_head(reader)):
+                while going and (head := read_head(reader)):
                     going = self._exchange(client, reader, head, upstream)
         except (OSError, ValueError):
             pass  # the client went away or does not speak HTTP: nothing to answer
@@ -233,7 +214,7 @@ class S3Proxy:
             client.close()
 
     def _exchange(
-        self, client: socket.socket, reader: BufferedReader, head: _Head, upstream: _Upstream
+        self, client: socket.socket, reader: BufferedReader, head: Head, upstream: Upstream
     ) -> bool:
         """Serve one request; False when the connection is to be closed."""
         started, begin = time.time(), time.perf_counter()
@@ -241,7 +222,7 @@ class S3Proxy:
         if head.headers.get("expect", "").lower() == "100-continue":
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if target.startswith("/__"):
-            _send(client, self._control(method, target, _read_body(reader, head.headers)))
+            send(client, self._control(method, target, read_body(reader, head.headers)))
             return True
         kind, key = kind_of(method, target)
         conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
@@ -249,7 +230,7 @@ class S3Proxy:
         action = fault.action if fault else None
         wait = self.latency_ms / 1000 + (fault.seconds if fault else 0)
 
-        def record(answer: _Answer | None, body: bytes, upstream_status: int) -> None:
+        def record(answer: Answer | None, body: bytes, upstream_status: int) -> None:
             status, out = (answer.status, len(answer.body)) if answer else (0, 0)
             if action == "truncate":
                 out //= 2
@@ -267,7 +248,7 @@ class S3Proxy:
             # Lingering for no time makes close() send RST instead of FIN.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             return False
-        body = _read_body(reader, head.headers)
+        body = read_body(reader, head.headers)
         if wait > 0:
             time.sleep(wait)
         answer, upstream_status = None, 0
@@ -287,9 +268,9 @@ class S3Proxy:
         if answer is None:
             return False
         if action == "truncate":
-            _send(client, _Answer(answer.status, answer.head, answer.body[: len(answer.body) // 2]))
+            send(client, Answer(answer.status, answer.head, answer.body[: len(answer.body) // 2]))
             return False
-        _send(client, answer)
+        send(client, answer)
         return version != "HTTP/1.0" and head.headers.get("connection", "").lower() != "close"
 
     def _pick(self, kind: str, key: str, identity: str) -> Fault | None:
@@ -309,7 +290,7 @@ class S3Proxy:
                 return fault
         return None
 
-    def _control(self, method: str, target: str, body: bytes) -> _Answer:
+    def _control(self, method: str, target: str, body: bytes) -> Answer:
         match method, target:
             case "GET", "/__counts":
                 return _json(200, self.counts())
@@ -329,136 +310,16 @@ class S3Proxy:
         return _json(200, {})
 
 
-class _Upstream:
-    """One thread's connection to the store, kept alive."""
-
-    def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
-        self._socket: socket.socket | None = None
-        self._reader: BufferedReader
-
-    def close(self) -> None:
-        if self._socket is not None:
-            self._reader.close()
-            self._socket.close()
-            self._socket = None
-
-    def _connect(self) -> socket.socket:
-        if self._socket is not None:
-            # An idle connection that can be read was closed by the other side. Seen before
-            # sending, so that nothing needs to be (and nothing is) sent a second time.
-            self._socket.setblocking(False)
-            try:
-                self._socket.recv(1, socket.MSG_PEEK)
-                self.close()
-            except BlockingIOError:
-                self._socket.setblocking(True)
-            except OSError:
-                self.close()
-        if self._socket is None:
-            self._socket = socket.create_connection(self._target)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._reader = self._socket.makefile("rb")
-        return self._socket
-
-    def exchange(self, method: str, head: bytes, body: bytes) -> _Answer:
-        """Send one request and read its answer; OSError when there is none."""
-        try:
-            _send_parts(self._connect(), head + b"\r\n", body)
-            while (answer := _read_head(self._reader)) and answer.first[1].startswith("1"):
-                pass
-            if answer is None:
-                raise ConnectionError("the store closed the connection")
-            status = int(answer.first[1])
-            empty = method == "HEAD" or status in (204, 304)
-            framed = empty or not answer.headers.keys().isdisjoint(
-                ("content-length", "transfer-encoding")
-            )
-            content = b"" if empty else _read_body(self._reader, answer.headers, not framed)
-        except BaseException:
-            self.close()
-            raise
-        version, _, reason = answer.first
-        last = not framed or version == "HTTP/1.0"
-        if last or answer.headers.get("connection", "").lower() == "close":
-            self.close()
-        # Our connection to the client lives on, whatever became of the one to the store.
-        words = _Head(("HTTP/1.1", str(status), reason), answer.lines, answer.headers)
-        raw = words.raw(drop=("connection", "keep-alive"))
-        if not framed:
-            raw += b"Content-Length: %d\r\n" % len(content)
-        return _Answer(status, raw, content)
-
-
-def _read_head(reader: BufferedReader) -> _Head | None:
-    """The next message's head, None at the connection's orderly end."""
-    first = reader.readline(_BUFFER)
-    if not first:
-        return None
-    words = [*first.decode("latin-1").split(None, 2), "", "", ""]
-    lines = _read_lines(reader)
-    headers = {}
-    for line in lines:
-        name, _, value = line.decode("latin-1").partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return _Head((words[0], words[1], words[2].strip()), lines, headers)
-
-
-def _read_lines(reader: BufferedReader) -> list[bytes]:
-    """Header or trailer lines up to the empty line, which is consumed."""
-    lines = []
-    while (line := reader.readline(_BUFFER)) not in (b"\r\n", b"\n"):
-        if not line.endswith(b"\n"):
-            raise ConnectionError("the connection ended within a header")
-        lines.append(line)
-    return lines
-
-
-def _read_exactly(reader: BufferedReader, size: int) -> bytes:
-    body = reader.read(size)
-    if len(body) != size:
-        raise ConnectionError("the connection ended within a body")
-    return body
-
-
-def _read_body(reader: BufferedReader, headers: dict[str, str], until_close: bool = False) -> bytes:
-    """The body as it travels: a chunked one keeps its framing and its trailers."""
-    if "chunked" not in headers.get("transfer-encoding", "").lower():
-        if until_close:
-            return reader.read()
-        return _read_exactly(reader, int(headers.get("content-length", 0)))
-    parts = []
-    while True:
-        line = reader.readline(_BUFFER)
-        parts.append(line)
-        size = int(line.split(b";")[0], 16)
-        if size == 0:
-            return b"".join([*parts, *_read_lines(reader), b"\r\n"])
-        parts.append(_read_exactly(reader, size + 2))
-
-
-def _send_parts(sock: socket.socket, head: bytes, body: bytes) -> None:
-    if len(body) <= _BUFFER:
-        sock.sendall(head + body)  # one packet
-    else:
-        sock.sendall(head)
-        sock.sendall(body)
-
-
-def _send(sock: socket.socket, answer: _Answer) -> None:
-    _send_parts(sock, answer.head + b"\r\n", answer.body)
-
-
-def _answer(status: int, kind: str, body: bytes, extra: str = "") -> _Answer:
+def _answer(status: int, kind: str, body: bytes, extra: str = "") -> Answer:
     head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}"
-    return _Answer(status, head.encode(), body)
+    return Answer(status, head.encode(), body)
 
 
-def _json(status: int, value: object) -> _Answer:
+def _json(status: int, value: object) -> Answer:
     return _answer(status, "application/json", json.dumps(value).encode())
 
 
-def _error(method: str, fault: Fault) -> _Answer:
+def _error(method: str, fault: Fault) -> Answer:
     code = _CODES.get(fault.status, "InternalError")
     xml = f"<Error><Code>{code}</Code><Message>injected by the proxy</Message></Error>"
     retry = "" if fault.retry_after is None else f"Retry-After: {fault.retry_after}\r\n"
