@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
@@ -43,7 +44,7 @@ def test_python_workers_killed_again_and_again_lose_nothing(
     on_s3.proxy.faults = overload(0.3)
     driver = drivers.take()
     # A killed planner or commit worker fails the query, and the driver starts it again.
-    driver.go(**on_s3.work(partitions=3, restarts=1000))
+    driver.go(**on_s3.work(partitions=3, restarts=1000, batches=20))
     driver.wait_batch(0)
     kills = 0
     while kills < 15:
@@ -51,9 +52,8 @@ def test_python_workers_killed_again_and_again_lose_nothing(
         workers = driver.workers()
         kills += bool(workers) and send(rng.choice(workers), SIGKILL)
     on_s3.proxy.faults = []
-    driver.wait_batch(driver.batch() + 3)
-    driver.kill()
-    on_s3.prove(least=4)
+    driver.finish()
+    on_s3.prove(least=20)
 
 
 def test_a_driver_that_slept_through_a_takeover_is_fenced_and_told_by_whom(drivers, on_s3) -> None:
@@ -70,7 +70,8 @@ def test_a_driver_that_slept_through_a_takeover_is_fenced_and_told_by_whom(drive
     (error,) = sleeper.failures()
     leaders = [x for x in records(on_s3) if isinstance(x, LeaderHeader)]
     assert error.startswith("sparkwal.errors.FencedError: "), error
-    for part in (leaders[-1].leader_id, f"host {socket.gethostname()}", "holds position"):
+    where = (f"host {socket.gethostname()}", "holds position", "since 20")
+    for part in (leaders[-1].leader_id, *where):
         assert part in error
     before = on_s3.prove(least=3)
     # A restart with the same checkpoint takes over again, with no row lost or doubled.
@@ -92,6 +93,57 @@ def test_two_drivers_at_once_with(drivers, on_s3, second: int) -> None:
         driver.finish()
     found = on_s3.prove(least=5 * (1 + second))
     assert found.leaders >= 2
+
+
+# Appends −1, −2, −3, … in rounds of eight, and tells the last sequence that is durable.
+APPENDER = """
+import sys
+import pyarrow as pa
+import sparkwal
+
+path, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
+schema = pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("value", pa.int64())])
+options |= dict(maxInFlightRequests=8, batchSizeThreshold=1)
+with sparkwal.Appender(path, schema, producer_id="beside", **options) as wal:
+    value = -1 - wal.last_sequence
+    while True:
+        for value in range(value - 1, value - 9, -1):
+            ticket = wal.append([{"timestamp": None, "value": value}])
+        ticket.result()
+        print(ticket.sequence, flush=True)
+"""
+
+
+def test_an_appender_killed_again_and_again_beside_a_sink_loses_nothing_of_either(
+    drivers, on_s3, rng: random.Random
+) -> None:
+    driver = drivers.take()
+    # Each takes the log over from the other: the sink whenever it was fenced.
+    driver.go(**on_s3.work(restarts=1000))
+    driver.wait_batch(0)
+    command = [sys.executable, "-c", APPENDER, on_s3.log]
+    command += [f"{name}={value}" for name, value in on_s3.writing.items()]
+    durable, kills = -1, 0
+    while kills < 3:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        told = child.stdout.readline()  # nothing: fenced before
+        time.sleep(rng.uniform(0, 0.2))
+        child.kill()
+        durable = max([durable, *map(int, told.split()), *map(int, child.stdout)])
+        kills += bool(told) and child.wait() == -SIGKILL
+    driver.wait_batch(driver.batch() + 2)
+    driver.kill()
+    assert any("FencedError" in x for x in driver.failures())
+    report = sparkwal.verify(on_s3.log, **on_s3.options)
+    assert report.ok, str(report)
+    values = list(sparkwal.Log(on_s3.log, **on_s3.options).to_pandas()["value"])
+    appended = [-1 - value for value in values if value < 0]
+    assert appended == list(range(len(appended)))
+    assert len(appended) > durable
+    streamed = sorted(value for value in values if value >= 0)
+    assert streamed == list(range(len(streamed)))
+    assert len(streamed) >= (on_s3.stream().noted + 1) * on_s3.rows
 
 
 def test_a_hint_folder_that_is_full_or_read_only_costs_cold_starts_and_nothing_else(
