@@ -50,8 +50,8 @@ def everything(p: float) -> list[Fault]:
 
 
 def storm(rng: random.Random) -> list[Fault]:
-    """One of them, hard enough that half of all requests may fail."""
+    """One of them, hard enough that two of three requests may fail."""
     kinds = [overload, lost_replies, late_errors, resets, slowness, everything, everything]
     if rng.random() < 0.1:
         return calm()
-    return rng.choice(kinds)(rng.uniform(0.4, 0.7))
+    return rng.choice(kinds)(rng.uniform(0.5, 0.75))
