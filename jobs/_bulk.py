@@ -1,0 +1,215 @@
+"""Much data at once: throughput of writing and of reading, memory of the Python worker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _peers import PEERS, Place
+from _processes import processes
+
+from sparkwal.testing.servers import s3_client
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW_BYTES = 106  # of Arrow, of a row of `rows_of`
+
+
+def rows_of(spark: SparkSession, count: int, partitions: int) -> DataFrame:
+    """Rows as events have them: numbers, a time, a text of which half repeats."""
+    from pyspark.sql import functions as F
+
+    return spark.range(0, count, 1, partitions).select(
+        "id",
+        (F.col("id") * 1.25).alias("v"),
+        (F.col("id") % 1000).cast("int").alias("k"),
+        F.timestamp_micros(F.lit(1_700_000_000_000_000) + F.col("id") * 1000).alias("t"),
+        F.concat(
+            F.lit("user-"),
+            F.hash("id").cast("string"),
+            F.lit("-some text that is the same in all rows-"),
+            F.xxhash64("id").cast("string"),
+        ).alias("s"),
+    )
+
+
+@contextmanager
+def local_source(spark: SparkSession, count: int) -> Iterator[str]:
+    """A folder on local disk with the rows as Parquet."""
+    folder = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
+    try:
+        rows_of(spark, count, 2).write.parquet(f"{folder}/rows")
+        yield f"{folder}/rows"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write(spark: SparkSession, name: str, source: str, place: Place) -> float:
+    """All rows of `source` as one microbatch; the seconds of its addBatch."""
+    checkpoint = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
+    rows = spark.readStream.schema(spark.read.parquet(source).schema).parquet(source)
+    try:
+        query = (
+            PEERS[name]
+            .write(rows.writeStream, place)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        done = [p for p in query.recentProgress if p.numInputRows]
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    if len(done) != 1:
+        raise RuntimeError(f"{name}: {len(done)} microbatches where one was expected")
+    return float(done[0].durationMs["addBatch"]) / 1000
+
+
+def read(spark: SparkSession, name: str, place: Place) -> float:
+    """All rows into Spark's own no-op sink; seconds."""
+    reader = PEERS[name].read
+    assert reader is not None
+    begin = time.perf_counter()
+    reader(spark, place).write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - begin
+
+
+def stored(place: Place) -> int:
+    """Bytes of all objects there."""
+    return sum(size for _, size in _objects(place))
+
+
+def remove(place: Place) -> None:
+    """Delete everything there: the server keeps it in memory."""
+    client = s3_client(place.endpoint)
+    for key, _ in _objects(place):
+        client.delete_object(Bucket=place.bucket, Key=key)
+
+
+def _objects(place: Place) -> list[tuple[str, int]]:
+    pages = s3_client(place.endpoint).get_paginator("list_objects_v2")
+    found = pages.paginate(Bucket=place.bucket, Prefix=f"{place.key}/")
+    return [(x["Key"], x["Size"]) for page in found for x in page.get("Contents", [])]
+
+
+def measure_write(
+    spark: SparkSession,
+    names: Sequence[str],
+    new_place: Callable[[], Place],
+    source: str,
+    repeats: int,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """All peers in turns; the first turn warms up and does not count."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    sizes: dict[str, int] = {}
+    for turn in range(repeats + 1):
+        for name in names:
+            place = new_place()
+            seconds = write(spark, name, source, place)
+            sizes[name] = stored(place)
+            remove(place)
+            tell(f"bulk write, {turn}/{repeats}, {PEERS[name].title}: {seconds:.2f} s")
+            if turn:
+                taken[name].append(seconds)
+    return {name: _summary(x) | {"stored_bytes": sizes[name]} for name, x in taken.items()}
+
+
+def measure_read(
+    spark: SparkSession,
+    names: Sequence[str],
+    new_place: Callable[[], Place],
+    source: str,
+    repeats: int,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """What each peer wrote is read by the same, in turns; the first turn does not count."""
+    places = {name: new_place() for name in names if PEERS[name].read}
+    taken: dict[str, list[float]] = defaultdict(list)
+    for name, place in places.items():
+        write(spark, name, source, place)
+    for turn in range(repeats + 1):
+        for name, place in places.items():
+            seconds = read(spark, name, place)
+            tell(f"bulk read, {turn}/{repeats}, {PEERS[name].title}: {seconds:.2f} s")
+            if turn:
+                taken[name].append(seconds)
+    for place in places.values():
+        remove(place)
+    return {name: _summary(x) for name, x in taken.items()}
+
+
+def _summary(seconds: Sequence[float]) -> dict[str, Any]:
+    return {
+        "seconds": round(statistics.median(seconds), 3),
+        "runs": [round(x, 3) for x in seconds],
+    }
+
+
+def measure_memory(spark: SparkSession, place: Place, size: int) -> dict[str, Any]:
+    """Peak resident memory of Python's workers while `size` bytes of Arrow go through
+    one partition, over that of a worker that wrote a few rows into the no-op sink.
+
+    To be called before anything else made workers grow.
+    """
+    rows_of(spark, 1000, 1).write.format("python-noop").mode("append").save()
+    idle = max(_peak_rss(pid) for pid in _workers())
+    count = size // ROW_BYTES
+    highest: dict[str, int] = {}
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.05):
+            for pid in _workers():
+                highest["peak"] = max(highest.get("peak", 0), _peak_rss(pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    begin = time.perf_counter()
+    try:
+        writer = rows_of(spark, count, 1).write.format("weaselwal").mode("append")
+        writer.options(**place.options).save(place.s3)
+    finally:
+        stop.set()
+        watcher.join()
+    seconds = time.perf_counter() - begin
+    result = {
+        "rows": count,
+        "arrow_bytes": count * ROW_BYTES,
+        "stored_bytes": stored(place),
+        "idle_rss_mb": round(idle / 1e6, 1),
+        "peak_rss_mb": round(highest["peak"] / 1e6, 1),
+        "above_idle_mb": round((highest["peak"] - idle) / 1e6, 1),
+        "seconds": round(seconds, 2),
+    }
+    remove(place)
+    return result
+
+
+def _workers() -> list[int]:
+    """Python's workers of this process: forked by daemons, so with the same command line."""
+    found = {p.pid: p for p in processes()}
+    ours = {os.getpid()}
+    while more := {p.pid for p in found.values() if p.parent in ours} - ours:
+        ours |= more
+    python = {pid for pid in ours if "pyspark" in found[pid].command} if ours else set()
+    return [pid for pid in python if found[pid].parent in python]
+
+
+def _peak_rss(pid: int) -> int:
+    """The most memory that a process ever had, in bytes; 0 when it is gone."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,160 @@
+"""Small microbatches: requests of each, and how long the sink takes for one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+from _bench import Bare, latency
+from _peers import PEERS, Place
+from _prices import dollars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+ROWS = 1000
+PARTITIONS = 2
+# What one data object of such a microbatch is like.
+PUT_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long one query is measured.
+
+    Attributes:
+        warm: microbatches that do not count: they open connections and load classes.
+        measured: how many count, at most.
+        seconds: after so many no more are waited for, once `least` were measured.
+    """
+
+    warm: int = 5
+    measured: int = 40
+    least: int = 10
+    seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One query: addBatch of each microbatch, and all requests that belong to them."""
+
+    add_batch_ms: list[float]
+    requests: Counter[str]
+
+
+def reset(proxy: str) -> None:
+    """Forget what the proxy at this URL has counted."""
+    urlopen(Request(f"{proxy}/__reset", b"")).close()
+
+
+def seen(proxy: str) -> list[dict[str, Any]]:
+    """The requests that the proxy at this URL saw."""
+    with urlopen(f"{proxy}/__requests") as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+    return found
+
+
+def run_query(spark: SparkSession, name: str, place: Place, length: Length) -> Run:
+    """Run one peer's query with nothing to wait for but the sink."""
+    checkpoint = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .options(rowsPerBatch=ROWS, numPartitions=PARTITIONS)
+        .load()
+    )
+    reset(place.endpoint)
+    query = PEERS[name].write(rows.writeStream, place).option(
+        "checkpointLocation", checkpoint
+    ).start()  # fmt: skip
+    begun = time.monotonic()
+    try:
+        while True:
+            # Seldom: each look costs the machine something.
+            time.sleep(0.25)
+            failed = query.exception()
+            if failed is not None:
+                raise failed
+            done = [p for p in query.recentProgress if p.numInputRows]
+            # The last tells only when the one before it ended.
+            measured = len(done) - length.warm - 1
+            late = time.monotonic() - begun > length.seconds
+            if measured >= length.measured or (late and measured >= length.least):
+                break
+    finally:
+        query.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    counted = done[length.warm : length.warm + measured]
+    begin, end = started(counted[0]), started(done[length.warm + measured])
+    requests = Counter(r["kind"] for r in seen(place.endpoint) if begin <= r["started"] < end)
+    return Run([float(p.durationMs["addBatch"]) for p in counted], requests)
+
+
+def started(progress: StreamingQueryProgress) -> float:
+    """When the microbatch began, in seconds since 1970."""
+    return datetime.fromisoformat(progress.timestamp).timestamp()
+
+
+def measure(
+    spark: SparkSession,
+    names: Sequence[str],
+    places: Callable[[int], Place],
+    latency_ms: int,
+    repeats: int,
+    length: Length,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """All peers in turns with one added latency, and the store's own conditional PUT.
+
+    Args:
+        places: a new place behind the proxy with that latency.
+    """
+    runs: dict[str, list[Run]] = defaultdict(list)
+    puts: list[float] = []
+    bare = Bare(places(latency_ms).endpoint, 1, b"x" * PUT_BYTES)
+    bare.put()
+    for turn in range(repeats):
+        for name in names:
+            run = run_query(spark, name, places(latency_ms), length)
+            runs[name].append(run)
+            tell(
+                f"+{latency_ms} ms, {turn + 1}/{repeats}, {PEERS[name].title}: "
+                f"{statistics.median(run.add_batch_ms):.0f} ms, "
+                f"{sum(run.requests.values()) / len(run.add_batch_ms):.1f} requests"
+            )
+            for _ in range(20):
+                begin = time.perf_counter()
+                bare.put()
+                puts.append(time.perf_counter() - begin)
+    return {
+        "latency_ms": latency_ms,
+        "put_ms": vars(latency(puts)),
+        "peers": {name: _summary(found) for name, found in runs.items()},
+    }
+
+
+def _summary(runs: Sequence[Run]) -> dict[str, Any]:
+    batches = sum(len(run.add_batch_ms) for run in runs)
+    requests: Counter[str] = sum((run.requests for run in runs), Counter())
+    each: Mapping[str, float] = {k: round(v / batches, 3) for k, v in sorted(requests.items())}
+    everything = latency([ms / 1000 for run in runs for ms in run.add_batch_ms])
+    medians = [statistics.median(run.add_batch_ms) for run in runs]
+    return {
+        # The median of the runs' medians; p99 is over all microbatches.
+        "add_batch_p50_ms": round(statistics.median(medians), 1),
+        "add_batch_p99_ms": everything.p99,
+        "medians_ms": medians,
+        "microbatches": batches,
+        "requests": each,
+        "requests_per_microbatch": round(sum(requests.values()) / batches, 2),
+        "dollars_per_million": round(dollars(each) * 1e6, 2),
+    }

@@ -1,0 +1,190 @@
+"""What is measured side by side: sparkwal and what else writes a stream to S3."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _session import ROOT
+
+import sparkwal
+from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, s3_client
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"  # of the Hadoop that Spark 4.2 ships
+
+# S3A as it is set up for a store that is consistent and near: uploads from memory, enough
+# connections, and no look for a folder or a file before one is made.
+S3A = {
+    "fs.s3a.access.key": ACCESS_KEY,
+    "fs.s3a.secret.key": SECRET_KEY,
+    "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    "fs.s3a.endpoint.region": REGION,
+    "fs.s3a.path.style.access": "true",
+    "fs.s3a.connection.ssl.enabled": "false",
+    "fs.s3a.connection.maximum": "200",
+    "fs.s3a.threads.max": "64",
+    "fs.s3a.fast.upload.buffer": "bytebuffer",
+    "fs.s3a.performance.flags": "create,mkdir",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run of one peer writes.
+
+    Attributes:
+        endpoint: the URL of the S3 server, or of a proxy in front of it.
+        bucket: S3A knows its endpoint by this name.
+        key: a prefix that nobody else uses.
+    """
+
+    endpoint: str
+    bucket: str
+    key: str
+
+    @property
+    def s3(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+    @property
+    def s3a(self) -> str:
+        return f"s3a://{self.bucket}/{self.key}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """sparkwal's options to get there."""
+        return {
+            "endpoint": self.endpoint, "region": REGION,
+            "accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY,
+        }  # fmt: skip
+
+
+Writer = Callable[["DataStreamWriter", Place], "DataStreamWriter"]
+Reader = Callable[["SparkSession", Place], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to write a stream to S3, and where it has one, to read it back."""
+
+    title: str
+    write: Writer
+    read: Reader | None = None
+    jvm: bool = False  # writes by S3A and needs its jars
+
+
+def _weaselwal(writer: DataStreamWriter, place: Place, **more: str) -> DataStreamWriter:
+    return writer.format("weaselwal").options(path=place.s3, **place.options, **more)
+
+
+def _read_weaselwal(spark: SparkSession, place: Place) -> DataFrame:
+    return spark.read.format("weaselwal").options(**place.options).load(place.s3)
+
+
+def _noop(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
+    return writer.format("python-noop")
+
+
+def _parquet(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
+    return writer.format("parquet").option("path", place.s3a)
+
+
+def _delta(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
+    return writer.format("delta").option("path", place.s3a)
+
+
+@functools.cache
+def _client(endpoint: str) -> Any:
+    return s3_client(endpoint)
+
+
+def _foreach_batch(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
+    """What many write by hand: the rows through the driver into one object for each
+    microbatch, under its number, so that a repeated one replaces itself."""
+
+    def put(rows: DataFrame, batch_id: int) -> None:
+        import pyarrow.parquet as pq
+
+        body = io.BytesIO()
+        pq.write_table(rows.toArrow(), body, compression="zstd")
+        _client(place.endpoint).put_object(
+            Bucket=place.bucket, Key=f"{place.key}/{batch_id:020d}.parquet", Body=body.getvalue()
+        )
+
+    return writer.foreachBatch(put)
+
+
+PEERS: Mapping[str, Peer] = {
+    "noop": Peer("no-op Python sink", _noop),
+    "weaselwal": Peer(
+        "weaselwal", functools.partial(_weaselwal, inlineThreshold="0"), _read_weaselwal
+    ),
+    "inlined": Peer(
+        "weaselwal, inlined",
+        functools.partial(_weaselwal, inlineThreshold="1mb"),
+        _read_weaselwal,
+    ),
+    "foreachbatch": Peer("foreachBatch + boto3", _foreach_batch),
+    "parquet": Peer(
+        "parquet sink", _parquet, lambda spark, place: spark.read.parquet(place.s3a), jvm=True
+    ),
+    "delta": Peer(
+        "Delta sink",
+        _delta,
+        lambda spark, place: spark.read.format("delta").load(place.s3a),
+        jvm=True,
+    ),
+}  # fmt: skip
+
+
+def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> SparkSession:
+    """Spark on two cores with what these peers need.
+
+    Args:
+        endpoints: bucket → the URL by which S3A reaches it.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
+    # Workers import the no-op sink from here, and sparkwal from where this process does.
+    places = [str(Path(__file__).parent), str(Path(sparkwal.__file__).parents[1])]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
+    builder = SparkSession.builder.appName("sparkwal-benchmark").master("local[2]")
+    builder = builder.config("spark.driver.memory", "4g").config("spark.driver.maxResultSize", "4g")
+    if any(PEERS[name].jvm for name in peers):
+        for key, value in S3A.items():
+            builder = builder.config(f"spark.hadoop.{key}", value)
+        for bucket, endpoint in endpoints.items():
+            builder = builder.config(f"spark.hadoop.fs.s3a.bucket.{bucket}.endpoint", endpoint)
+        if "delta" in peers:
+            builder = _with_delta(builder)
+        else:
+            builder = builder.config("spark.jars.packages", HADOOP_AWS)
+    from _noop import NoopDataSource
+
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    sparkwal.register(spark)
+    spark.dataSource.register(NoopDataSource)
+    return spark
+
+
+def _with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
+    from delta import configure_spark_with_delta_pip
+
+    builder = builder.config(
+        "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
+    ).config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    configured: SparkSession.Builder = configure_spark_with_delta_pip(builder, [HADOOP_AWS])
+    return configured

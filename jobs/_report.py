@@ -1,0 +1,194 @@
+"""What the benchmark found: tables for people, goals, a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _peers import PEERS
+from rich.console import Console
+from rich.table import Table
+
+Results = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One line of the goals: `met` is None where it was not measured."""
+
+    what: str
+    goal: str
+    measured: str
+    met: bool
+
+
+def goals(results: Results) -> Iterator[Goal]:
+    """The goals of which the results hold what is needed."""
+    for one in results.get("microbatch", []):
+        yield from _microbatch_goals(one)
+    if found := results.get("bulk-write"):
+        yield from _write_goals(found)
+    if found := results.get("bulk-read"):
+        yield from _read_goals(found)
+    if found := results.get("recovery"):
+        yield from _recovery_goals(found["logs"])
+    if found := results.get("memory"):
+        above = found["above_idle_mb"]
+        what = f"worker memory, {found['arrow_bytes'] / 1e9:.1f} GB in one partition"
+        yield Goal(what, "≤ 300 MB", f"{above:.0f} MB", above <= 300)
+
+
+def _microbatch_goals(one: Results) -> Iterator[Goal]:
+    peers, ms = one["peers"], one["latency_ms"]
+    for name, requests, puts in (("weaselwal", 3, 2.3), ("inlined", 1, 1.3)):
+        if name not in peers:
+            continue
+        ours = peers[name]
+        title = PEERS[name].title
+        each = ours["requests_per_microbatch"]
+        yield Goal(f"{title}: requests, +{ms} ms", str(requests), f"{each:g}", each <= requests)
+        p50 = ours["add_batch_p50_ms"]
+        if "noop" in peers:
+            over = (p50 - peers["noop"]["add_batch_p50_ms"]) / one["put_ms"]["p50"]
+            what = f"{title}: addBatch over no-op, in PUTs, +{ms} ms"
+            yield Goal(what, f"≤ {puts}", f"{over:.2f}", over <= puts)
+        if ms == 20:
+            for peer, times in (("parquet", (7, 9)), ("delta", (16, 20))):
+                if peer in peers:
+                    wanted = times[name == "inlined"]
+                    ratio = peers[peer]["add_batch_p50_ms"] / p50
+                    what = f"{title}: addBatch against {PEERS[peer].title}, +{ms} ms"
+                    yield Goal(what, f"≤ 1/{wanted}", f"1/{ratio:.1f}", ratio >= wanted)
+
+
+def _write_goals(found: Results) -> Iterator[Goal]:
+    if "weaselwal" not in found:
+        return
+    ours = found["weaselwal"]["seconds"]
+    if "noop" in found:
+        ratio = ours / found["noop"]["seconds"]
+        yield Goal("bulk write: time against no-op", "≤ 1.15 ×", f"{ratio:.2f} ×", ratio <= 1.15)
+    for name, wanted in (("parquet", 1.6), ("delta", 1.9)):
+        if name in found:
+            ratio = found[name]["seconds"] / ours
+            what = f"bulk write: throughput against {PEERS[name].title}"
+            yield Goal(what, f"≥ {wanted} ×", f"{ratio:.2f} ×", ratio >= wanted)
+
+
+def _read_goals(found: Results) -> Iterator[Goal]:
+    if "weaselwal" in found and "parquet" in found:
+        ratio = found["parquet"]["seconds"] / found["weaselwal"]["seconds"]
+        what = "bulk read: throughput against Spark's parquet reader"
+        yield Goal(what, "≥ 1.3 ×", f"{ratio:.2f} ×", ratio >= 1.3)
+
+
+def _recovery_goals(logs: Sequence[Results]) -> Iterator[Goal]:
+    for ms in dict.fromkeys(log["latency_ms"] for log in logs):
+        some = [log for log in logs if log["latency_ms"] == ms]
+        least, most = min(some, key=_commits), max(some, key=_commits)
+        span = f"{least['commits']:,} and {most['commits']:,} commits"
+        requests = sorted({r for log in some for r in log["requests"]})
+        wanted = "1 GET, 1 LIST, 1 PUT"
+        yield Goal(
+            f"recovery at {span}, +{ms} ms: requests",
+            wanted,
+            "; ".join(requests),
+            requests == [wanted],
+        )
+        ratio = most["ms"] / least["ms"]
+        measured = f"{ratio:.2f} × ({least['ms']:.0f} ms, {most['ms']:.0f} ms)"
+        what = f"recovery at {span}, +{ms} ms: time"
+        yield Goal(what, "0.9 … 1.1 ×", measured, 0.9 <= ratio <= 1.1)
+
+
+def _commits(log: Results) -> int:
+    return int(log["commits"])
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def show(results: Results, console: Console) -> None:
+    """Everything measured, then the goals."""
+    for one in results.get("microbatch", []):
+        put = one["put_ms"]["p50"]
+        title = f"Microbatches, +{one['latency_ms']} ms; a conditional PUT takes {put} ms"
+        columns = ["", "addBatch p50 ms", "p99 ms", "microbatches", "requests", "of them",
+                   "$ per million"]  # fmt: skip
+        microbatches = [
+            (
+                PEERS[name].title,
+                f"{x['add_batch_p50_ms']:.0f}",
+                f"{x['add_batch_p99_ms']:.0f}",
+                x["microbatches"],
+                f"{x['requests_per_microbatch']:g}",
+                ", ".join(f"{n:g} {kind}" for kind, n in x["requests"].items()),
+                f"{x['dollars_per_million']:,.2f}",
+            )
+            for name, x in one["peers"].items()
+        ]
+        console.print(_table(title, columns, microbatches))
+    for part in ("bulk-write", "bulk-read"):
+        if found := results.get(part):
+            size = results["source"]["arrow_bytes"]
+            bulk = [
+                (PEERS[name].title, f"{x['seconds']:.2f}", f"{size / x['seconds'] / 1e6:.0f}",
+                 f"{min(x['runs']):.2f} … {max(x['runs']):.2f}")
+                for name, x in found.items()
+            ]  # fmt: skip
+            title = f"{part.replace('-', ' ').capitalize()}, {size / 1e6:.0f} MB of Arrow"
+            console.print(_table(title, ["", "s", "MB/s", "from … to"], bulk))
+    lines = [(g.what, g.goal, g.measured, "yes" if g.met else "NO") for g in goals(results)]
+    console.print(_table("Goals", ["", "goal", "measured", "met"], lines))
+
+
+_COLOURS = {
+    "noop": "#b0b0b0", "weaselwal": "#1f77b4", "inlined": "#0b4f8a",
+    "foreachbatch": "#9467bd", "parquet": "#ff9f40", "delta": "#d62728",
+}  # fmt: skip
+
+
+def draw(results: Results, file: Path) -> None:
+    """The chart as SVG; needs matplotlib, the extra `bench`."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "sparkwal"
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
+    one = [x for x in results.get("microbatch", []) if x["latency_ms"] == 20]
+    one = one or results.get("microbatch", [])[:1]
+    if one:
+        peers, ms = one[0]["peers"], one[0]["latency_ms"]
+        _bars(axes[0], {n: x["add_batch_p50_ms"] for n, x in peers.items()}, log=True)
+        axes[0].set_title(f"addBatch of a microbatch, ms (p50, +{ms} ms a request)", fontsize=9)
+        dollars = {n: x["dollars_per_million"] for n, x in peers.items() if n != "noop"}
+        _bars(axes[1], dollars)
+        axes[1].set_title("requests of a million microbatches, $", fontsize=9)
+    if found := results.get("bulk-write"):
+        size = results["source"]["arrow_bytes"] / 1e6
+        _bars(axes[2], {n: size / x["seconds"] for n, x in found.items()})
+        axes[2].set_title(f"bulk write of {size:.0f} MB of Arrow, MB/s", fontsize=9)
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _bars(axis: Any, values: Mapping[str, float], *, log: bool = False) -> None:
+    names = list(values)[::-1]
+    colours = [_COLOURS[name] for name in names]
+    bars = axis.barh([PEERS[n].title for n in names], [values[n] for n in names], color=colours)
+    axis.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.margins(x=0.15)
+    axis.spines[["top", "right"]].set_visible(False)
+    if log:
+        axis.set_xscale("log")

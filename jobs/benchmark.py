@@ -1,0 +1,177 @@
+"""sparkwal beside what else writes a stream to S3: same server, same rows, one run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import _bulk
+import _longlog
+import _microbatch
+import click
+from _bench import BUCKET, delayed, store
+from _peers import PEERS, Place, start_session
+from _report import draw, show
+from rich.console import Console
+
+from sparkwal.testing.servers import make_bucket
+
+PARTS = ("recovery", "memory", "microbatch", "bulk-write", "bulk-read")
+
+console = Console(stderr=True, highlight=False)
+
+
+def _one_of(known: Sequence[str]) -> Callable[..., list[str]]:
+    def parse(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+        names = [name.strip() for name in value.split(",")]
+        for name in names:
+            if name not in known:
+                raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
+        return [name for name in known if name in names]
+
+    return parse
+
+
+def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
+    try:
+        return [int(part) for part in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no list of numbers such as 0,20,100") from None
+
+
+def machine() -> dict[str, object]:
+    """What this was measured on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": model,
+        "cpus": os.cpu_count(),
+        "memory_gib": round(memory / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+@click.command()
+@click.option("--only", "parts", default=",".join(PARTS), show_default=True,
+              callback=_one_of(PARTS), help="Parts to measure.")  # fmt: skip
+@click.option("--peers", default=",".join(PEERS), show_default=True,
+              callback=_one_of(list(PEERS)))  # fmt: skip
+@click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=_numbers,
+              help="Milliseconds added to every request of microbatches.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--microbatches", type=click.IntRange(1), default=40, show_default=True,
+              help="Measured in one query, of slow sinks fewer.")  # fmt: skip
+@click.option("--rows", type=click.IntRange(1000), default=8_000_000, show_default=True,
+              help="Of a bulk write.")  # fmt: skip
+@click.option("--commits", default="10,10000,1000000", show_default=True, callback=_numbers,
+              help="Lengths of the logs that are recovered.")  # fmt: skip
+@click.option("--memory-bytes", type=click.IntRange(10**6), default=2 * 10**9, show_default=True,
+              help="Of Arrow in one partition.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Little of everything: does it work at all?")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path),
+              default=Path("benchmark"), show_default=True,
+              help="Folder for benchmark.json and benchmark.svg. Parts that are not measured "
+                   "now stay as they are there.")  # fmt: skip
+def main(
+    parts: list[str],
+    peers: list[str],
+    latencies: list[int],
+    repeats: int,
+    microbatches: int,
+    rows: int,
+    commits: list[int],
+    memory_bytes: int,
+    quick: bool,
+    output: Path,
+) -> None:
+    """Measure sparkwal and its peers side by side and print what comes out against the goals.
+
+    Starts a store in memory, and a proxy for each added latency, as processes of their own
+    on this machine; nothing else is reached, except that Spark downloads S3A and Delta
+    Lake the first time. Peers take turns; figures are medians.
+    """
+    length = _microbatch.Length(measured=microbatches)
+    if quick:
+        length = _microbatch.Length(warm=2, measured=5, least=2, seconds=10)
+        rows, commits, memory_bytes = 50_000, [10, 2000], 50 * 10**6
+    output.mkdir(parents=True, exist_ok=True)
+    file = output / "benchmark.json"
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    results["machine"] = machine()
+    _measure(results, parts, peers, latencies, repeats, length, rows, commits, memory_bytes)
+    file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    show(results, Console(width=None if console.is_terminal else 120))
+    draw(results, output / "benchmark.svg")
+    console.print(f"written to {output}")
+
+
+def _measure(
+    results: dict[str, Any],
+    parts: Sequence[str],
+    peers: Sequence[str],
+    latencies: Sequence[int],
+    repeats: int,
+    length: _microbatch.Length,
+    rows: int,
+    commits: Sequence[int],
+    memory_bytes: int,
+) -> None:
+    if "recovery" in parts:
+        slow = [ms for ms in latencies if ms <= 20] or latencies
+        results["recovery"] = _longlog.measure(commits, slow, 7 * repeats, console.print)
+    if set(parts) <= {"recovery"}:
+        return
+    with ExitStack() as stack:
+        server = stack.enter_context(store())
+        proxies = {ms: stack.enter_context(delayed(server, ms)) for ms in latencies}
+        # S3A knows the way to a store by its bucket.
+        buckets = {ms: f"{BUCKET}-{ms}" for ms in latencies}
+        endpoints = {buckets[ms]: proxies[ms] for ms in latencies} | {BUCKET: server}
+        for bucket in buckets.values():
+            make_bucket(server, bucket)
+        spark = start_session(peers, endpoints)
+        stack.callback(spark.stop)
+        jvm: Any = spark.sparkContext._jvm
+        java = jvm.java.lang.System.getProperty("java.version")
+        results["machine"] |= {"spark": spark.version, "java": java}
+        keys: Iterator[int] = itertools.count()
+
+        def behind_proxy(ms: int) -> Place:
+            return Place(proxies[ms], buckets[ms], f"run-{next(keys)}")
+
+        def direct() -> Place:
+            # Bulk data would show the speed of the proxy.
+            return Place(server, BUCKET, f"run-{next(keys)}")
+
+        # First: workers grow by all that they do, and stay so.
+        if "memory" in parts:
+            results["memory"] = _bulk.measure_memory(spark, direct(), memory_bytes)
+            console.print(f"memory: {results['memory']}")
+        if "microbatch" in parts:
+            results["microbatch"] = [
+                _microbatch.measure(spark, peers, behind_proxy, ms, repeats, length, console.print)
+                for ms in latencies
+            ]
+        if {"bulk-write", "bulk-read"} & set(parts):
+            results["source"] = {"rows": rows, "arrow_bytes": rows * _bulk.ROW_BYTES}
+            with _bulk.local_source(spark, rows) as source:
+                for part, measure in (
+                    ("bulk-write", _bulk.measure_write),
+                    ("bulk-read", _bulk.measure_read),
+                ):
+                    if part in parts:
+                        results[part] = measure(
+                            spark, peers, direct, source, repeats, console.print
+                        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""A small S3 server over a sorted map, as S3 itself keeps its index.
+
+A LIST costs the same however many keys there are. The servers that tests use otherwise
+sort all keys of a bucket for every LIST, which hides what a long log costs.
+
+    with serve(SortedDict({"bucket/key": b"body"})) as url: ...
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice, takewhile
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # One packet for each answer: Nagle's algorithm would hold the second back.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    objects: Any
+    lock: threading.Lock
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _error(self, status: int, code: str) -> None:
+        self._answer(status, f"<Error><Code>{code}</Code></Error>".encode())
+
+    def _key(self) -> str:
+        return unquote(urlsplit(self.path).path.lstrip("/"))
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with self.lock:
+            if self.headers.get("If-None-Match") == "*" and self._key() in self.objects:
+                self._error(412, "PreconditionFailed")
+                return
+            self.objects[self._key()] = body
+        self._answer(200, ETag='"-"')
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        if query.get("list-type") == ["2"]:
+            self._list(query)
+            return
+        body = self.objects.get(self._key())
+        if body is None:
+            self._error(404, "NoSuchKey")
+        elif span := self.headers.get("Range"):
+            first, last = (int(x) for x in span.removeprefix("bytes=").split("-"))
+            part = body[first : last + 1]
+            content = f"bytes {first}-{first + len(part) - 1}/{len(body)}"
+            self._answer(206, part, Content_Range=content)
+        else:
+            self._answer(200, body)
+
+    def do_DELETE(self) -> None:
+        with self.lock:
+            self.objects.pop(self._key(), None)
+        self._answer(204)
+
+    def _list(self, query: dict[str, list[str]]) -> None:
+        bucket = self._key().rstrip("/")
+        prefix = f"{bucket}/{query.get('prefix', [''])[0]}"
+        after = query.get("start-after", [""])[0]
+        limit = int(query.get("max-keys", ["1000"])[0])
+        with self.lock:
+            start = max(prefix, f"{bucket}/{after}")
+            keys = self.objects.irange(start, inclusive=(not after or start == prefix, True))
+            found = list(islice(takewhile(lambda key: key.startswith(prefix), keys), limit))
+            sizes = [len(self.objects[key]) for key in found]
+        entries = "".join(
+            f"<Contents><Key>{escape(key.removeprefix(bucket + '/'))}</Key>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            "<ETag>&quot;9b2cf535f27731c974343645a3985328&quot;</ETag>"
+            f"<Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+            for key, size in zip(found, sizes, strict=True)
+        )
+        xml = f"<ListBucketResult><KeyCount>{len(found)}</KeyCount>{entries}</ListBucketResult>"
+        self._answer(200, xml.encode(), Content_Type="application/xml")
+
+
+@contextmanager
+def serve(objects: Any) -> Iterator[str]:
+    """The URL of a server on 127.0.0.1, as long as the context lasts.
+
+    Args:
+        objects: a sortedcontainers.SortedDict of "bucket/key" → bytes. Only what the
+            protocol asks of a store is answered; nothing is authenticated.
+    """
+    handler = type("Handler", (_Handler,), {"objects": objects, "lock": threading.Lock()})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
