@@ -104,10 +104,16 @@ def started(progress: StreamingQueryProgress) -> float:
     return datetime.fromisoformat(progress.timestamp).timestamp()
 
 
+def warm_up(spark: SparkSession, names: Sequence[str], place: Callable[[], Place]) -> None:
+    """Each peer once: the first query of a JVM shows how it loads its classes."""
+    for name in names:
+        run_query(spark, name, place(), Length(warm=0, measured=5, least=1, seconds=10))
+
+
 def measure(
     spark: SparkSession,
     names: Sequence[str],
-    places: Callable[[int], Place],
+    place: Callable[[], Place],
     latency_ms: int,
     repeats: int,
     length: Length,
@@ -116,15 +122,15 @@ def measure(
     """All peers in turns with one added latency, and the store's own conditional PUT.
 
     Args:
-        places: a new place behind the proxy with that latency.
+        place: makes a new one behind the proxy with that latency.
     """
     runs: dict[str, list[Run]] = defaultdict(list)
     puts: list[float] = []
-    bare = Bare(places(latency_ms).endpoint, 1, b"x" * PUT_BYTES)
+    bare = Bare(place().endpoint, 1, b"x" * PUT_BYTES)
     bare.put()
     for turn in range(repeats):
         for name in names:
-            run = run_query(spark, name, places(latency_ms), length)
+            run = run_query(spark, name, place(), length)
             runs[name].append(run)
             tell(
                 f"+{latency_ms} ms, {turn + 1}/{repeats}, {PEERS[name].title}: "

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"  # of the Hadoop that Spark 4.2 ships
 
-# S3A as it is set up for a store that is consistent and near: uploads from memory, enough
-# connections, and no look for a folder or a file before one is made.
+# Uploads from memory and connections enough. `fs.s3a.performance.flags` stays as it is: it
+# would save a fifth of the requests with looks on which "nothing is overwritten" rests.
 S3A = {
     "fs.s3a.access.key": ACCESS_KEY,
     "fs.s3a.secret.key": SECRET_KEY,
@@ -34,7 +34,6 @@ S3A = {
     "fs.s3a.connection.maximum": "200",
     "fs.s3a.threads.max": "64",
     "fs.s3a.fast.upload.buffer": "bytebuffer",
-    "fs.s3a.performance.flags": "create,mkdir",
 }
 
 

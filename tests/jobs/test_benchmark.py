@@ -1,0 +1,63 @@
+"""The benchmark runs, counts what the protocol promises, and says how it compares."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3]
+
+
+def run(job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(JOBS / f"{job}.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_peers_side_by_side(tmp_path: Path) -> None:
+    done = run(
+        "benchmark", "--quick", "--repeats", 1, "--latency", 0, "--output", tmp_path,
+        "--only", "microbatch,recovery", "--peers", "noop,weaselwal,inlined",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "benchmark.json").read_text())
+    assert results["machine"]["cpus"] and results["machine"]["spark"]
+    [found] = results["microbatch"]
+    assert found["latency_ms"] == 0 and found["put_ms"]["p50"] > 0
+    peers = found["peers"]
+    requests = {name: peer["requests"] for name, peer in peers.items()}
+    assert requests == {"noop": {}, "weaselwal": {"PUT": 3.0}, "inlined": {"PUT": 1.0}}
+    assert all(peer["microbatches"] >= 2 for peer in peers.values())
+    assert all(0 < x["add_batch_p50_ms"] <= x["add_batch_p99_ms"] for x in peers.values())
+    # $0.005 for 1,000 PUTs.
+    assert [peers[x]["dollars_per_million"] for x in peers] == [0, 15.0, 5.0]
+    logs = results["recovery"]["logs"]
+    assert [log["commits"] for log in logs] == [10, 2000]
+    assert all(log["requests"] == ["1 GET, 1 LIST, 1 PUT"] for log in logs)
+    assert "weaselwal, inlined: requests" in done.stdout
+    assert "<svg" in (tmp_path / "benchmark.svg").read_text()
+
+
+def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
+    output = tmp_path / "scale.json"
+    done = run(
+        "benchmark_scale", "--partitions", 1200, "--sequencers", "1,10", "--seconds", 2,
+        "--output", output,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())
+    assert [(x["sequencers"], x["inlined"], x["window"]) for x in found] == [
+        (1, False, 10_000), (10, False, 1000), (1, True, 10_000), (10, True, 1000),
+    ]  # fmt: skip
+    # P+1 for each sequencer; inlined 1.
+    assert [x["requests_per_second"] for x in found] == [
+        {"PUT": 1201.0}, {"PUT": 1210.0}, {"PUT": 1.0}, {"PUT": 10.0},
+    ]  # fmt: skip
+    for one in found:
+        assert one["requests_of_a_restart"] == {"GET": 1.0, "LIST": 1.0, "PUT": 1.0}
+    assert found[0]["dollars_per_day"] == round(1201 * 86_400 * 0.005 / 1000, 2)
