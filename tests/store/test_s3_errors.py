@@ -17,7 +17,7 @@ import pytest
 
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store import s3_client
-from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.base import Entry, NotFound, Store, Transient
 from sparkwal.store.open import open_store
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 from sparkwal.store.s3 import S3Config, S3Store
@@ -225,6 +225,25 @@ def test_list_that_was_cut_off(stub: Stub, store: S3Store) -> None:
     stub.replies = [(200, {}, b"<ListBucketResult><Cont")]
     with pytest.raises(Transient):
         listing(store)
+
+
+def test_list_keeps_its_keys_whatever_else_is_there(stub: Stub, store: S3Store) -> None:
+    space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+    owner = "<Owner><ID>7</ID></Owner><LastModified>no date at all</LastModified>"
+    entry = f"<Contents>{owner}<Key>a%2Fb%26%20%C3%A9</Key><Size>3</Size></Contents>"
+    encoded = f"<EncodingType>url</EncodingType>{entry}"
+    for root in ("ListBucketResult", f"ListBucketResult {space}"):
+        stub.replies = [(200, {}, f"<{root}>{encoded}</ListBucketResult>".encode())]
+        assert store.list("a") == [Entry("a/b& é", 3)]
+    stub.replies = [(200, {}, b"<ListBucketResult/>")]
+    assert store.list("a") == []
+
+
+def test_list_that_began_as_200_and_failed(stub: Stub, store: S3Store) -> None:
+    """That is no empty log."""
+    stub.replies = [(200, {}, b"<Error><Code>SlowDown</Code></Error>")]
+    with pytest.raises(Transient):
+        store.list("a")
 
 
 def test_list_is_one_request_even_when_truncated(stub: Stub, store: S3Store) -> None:
