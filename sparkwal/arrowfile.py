@@ -66,7 +66,9 @@ class FileWriter:
     def __init__(self, draft: record.Header, spark_schema: str, compression: str | None) -> None:
         self._draft = record.to_json(draft)
         self._sink = _Collector()
-        options = pa.ipc.IpcWriteOptions(compression=compression)
+        # A frame is small and other tasks have the other cores: handing its columns to
+        # Arrow's threads takes longer than compressing them here.
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         metadata = {
             record.HEADER_KEY: self._draft,
             record.CRC_KEY: _DRAFT_CRC,

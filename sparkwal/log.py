@@ -120,11 +120,14 @@ class Log:
         target = self._target(head.live.spark_schema, columns, include_metadata)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for record in self._live(head, start, end):
-                for piece in reading.pieces(record, self._prefix):
-                    yield from reading.read_piece(
-                        self._store, piece, target, verify=self._options.verify_checksums
-                    )
+            found = (
+                piece
+                for record in self._live(head, start, end)
+                for piece in reading.pieces(record, self._prefix)
+            )
+            yield from reading.read_pieces(
+                self._store, found, target, verify=self._options.verify_checksums
+            )
 
         return pa.RecordBatchReader.from_batches(target, batches())
 

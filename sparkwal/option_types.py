@@ -70,15 +70,15 @@ _SEQUENCER = re.compile(r"[A-Za-z0-9_-]+")
 def sequencer_name(value: str) -> str:
     """The name of one sequencer."""
     if not _SEQUENCER.fullmatch(value.strip()):
-        raise ValueError("a name of letters, digits, _ and -")
+        raise ValueError("a name of letters, digits, _ and - (to read all: sequencers=*)")
     return value.strip()
 
 
-def sequencer_names(value: str) -> str:
-    """The name of one sequencer, or * for all."""
-    if value.strip() != "*" and not _SEQUENCER.fullmatch(value.strip()):
-        raise ValueError("a name of letters, digits, _ and -, or * for all,")
-    return value.strip()
+def star(value: str) -> str:
+    """* and nothing else."""
+    if value.strip() != "*":
+        raise ValueError("* (for one of them: sequencer=NAME)")
+    return "*"
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

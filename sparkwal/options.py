@@ -23,8 +23,8 @@ from sparkwal.option_types import (
     position,
     secret,
     sequencer_name,
-    sequencer_names,
     size,
+    star,
     text,
     timestamp,
     whole,
@@ -41,7 +41,6 @@ _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 # The log at the path itself; its rows have this name where sequencers are told apart.
 ROOT = "default"
-ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class StoreOptions:
     max_retries: int = option("maxRetryAttempts", whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
     retry_delay_ms: int = option("retryBaseDelayMs", duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
 
-    sequencer: str = option("sequencer", sequencer_name, ROOT, "the independent log of this name under the path; reading takes * for all of them", "the log at the path itself")  # fmt: skip  # noqa: E501
+    sequencer: str = option("sequencer", sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         """Raises OptionError for values out of range and for pairs that contradict each other."""
@@ -167,7 +166,7 @@ class WriterOptions(StoreOptions):
 class SinkOptions(WriterOptions):
     """Options of Spark's sink."""
 
-    inline_threshold: int = option("inlineThreshold", size, 0, "a partition up to this size travels inside the commit record; 0: never", "0")  # fmt: skip  # noqa: E501
+    inline_threshold: int = option("inlineThreshold", size, 64 * 2**10, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb")  # fmt: skip  # noqa: E501
     multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
     txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
     txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId")  # fmt: skip  # noqa: E501
@@ -214,7 +213,7 @@ class SourceOptions(StoreOptions):
     fail_on_data_loss: bool = option("failOnDataLoss", boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
     include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id")  # fmt: skip  # noqa: E501
     verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
-    sequencer: str = option("sequencer", sequencer_names, ROOT, "the independent log of this name under the path; reading takes * for all of them", "the log at the path itself")  # fmt: skip  # noqa: E501
+    sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
@@ -246,11 +245,13 @@ class SourceOptions(StoreOptions):
         ):
             if value is not None and value <= 0:
                 raise OptionError(f"{name} must be greater than 0")
-        if self.sequencer == ALL and (
+        if self.sequencers and self.sequencer != ROOT:
+            raise OptionError("sequencer and sequencers: give one of them")
+        if self.sequencers and (
             isinstance(self.starting_position, int) or self.ending_position is not None
         ):
             raise OptionError(
-                "sequencer=* reads logs whose positions have nothing in common: use "
+                "sequencers=* reads logs whose positions have nothing in common: use "
                 "startingTimestamp and endingTimestamp, or read one sequencer"
             )
         if self.on_corruption == "stop" and not self.verify_checksums:
@@ -285,7 +286,7 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
 
 def sequencer_prefix(root: str, sequencer: str) -> str:
     """Where the log of a sequencer lies: `root` itself for ROOT."""
-    return root if sequencer in (ROOT, ALL) else join_key(root, "sequencers", sequencer)
+    return root if sequencer == ROOT else join_key(root, "sequencers", sequencer)
 
 
 _SIDES: dict[type[StoreOptions], str] = {
@@ -317,6 +318,6 @@ def from_keywords(kind: type[T], path: str, given: Mapping[str, object]) -> T:
 
 def one_log(options: SourceOptions) -> SourceOptions:
     """Raises OptionError where several logs are named and one is needed."""
-    if options.sequencer == ALL:
-        raise OptionError("sequencer=* is for spark.read and spark.readStream; name one here")
+    if options.sequencers:
+        raise OptionError("sequencers=* is for spark.read and spark.readStream; name one here")
     return options

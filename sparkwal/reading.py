@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -12,10 +12,12 @@ from sparkwal import arrowfile, numbering, schema
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.record import CommitHeader
-from sparkwal.store.base import NotFound, Store
+from sparkwal.store.base import NotFound, Store, run_parallel
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.
 RUN_SIZE = 8 * 2**20
+# Fetched ahead of the piece that is being decoded.
+AHEAD = 4 * RUN_SIZE
 
 METADATA = {
     "_wal_position": "long",
@@ -34,6 +36,7 @@ class Piece:
         offset: bytes from the object's start.
         spans: (length, rows, crc32) of each checked span, in order. A span is one
             frame, or all the rows that one partition inlined.
+        data: the bytes, where they came along with the commit record.
     """
 
     key: str
@@ -45,6 +48,7 @@ class Piece:
     partition: int
     leader_id: str
     batch_id: int
+    data: bytes | None = None
 
     @property
     def length(self) -> int:
@@ -64,7 +68,13 @@ def pieces(record: SlotRecord, prefix: str) -> list[Piece]:
 
     leader_id, batch_id = header.leader_id, header.batch_id
 
-    def add(number: int, partition: int, offset: int, spans: list[tuple[int, int, int]]) -> None:
+    def add(
+        number: int,
+        partition: int,
+        offset: int,
+        spans: list[tuple[int, int, int]],
+        data: bytes | None = None,
+    ) -> None:
         found.append(
             Piece(
                 key=numbering.key(prefix, number),
@@ -76,6 +86,7 @@ def pieces(record: SlotRecord, prefix: str) -> list[Piece]:
                 partition=partition,
                 leader_id=leader_id,
                 batch_id=batch_id,
+                data=data,
             )
         )
 
@@ -92,30 +103,43 @@ def pieces(record: SlotRecord, prefix: str) -> list[Piece]:
             add(batch.number, batch.partition, start, run)
     offset = record.body
     for inline in header.inline:
-        add(header.number, inline.partition, offset, [(inline.bytes, inline.rows, inline.crc32)])
+        data = None
+        if record.inlined is not None:
+            begin = offset - record.body
+            data = record.inlined[begin : begin + inline.bytes]
+        span = (inline.bytes, inline.rows, inline.crc32)
+        add(header.number, inline.partition, offset, [span], data)
         offset += inline.bytes
     return sorted(found, key=lambda piece: piece.partition)
 
 
-def read_piece(
-    store: Store,
-    piece: Piece,
-    target: pa.Schema,
-    *,
-    verify: bool = True,
-    fetched: bytes | None = None,
+def read_pieces(
+    store: Store, found: Iterable[Piece], target: pa.Schema, *, verify: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece with exactly `target`'s columns, in order.
+    """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched
+    while earlier ones are decoded and consumed.
 
     Args:
         target: any of the log's columns, and of METADATA; older records' missing
             columns come as null.
-        fetched: the piece's bytes, if they are already here.
 
     Raises InvalidLogError for a missing or damaged object.
     """
-    where = f"{store.url}/{piece.key} (position {piece.position}, partition {piece.partition})"
-    data = fetched if fetched is not None else _fetch(store, piece, where)
+
+    def fetch(piece: Piece) -> tuple[Piece, bytes]:
+        return piece, _fetch(store, piece)
+
+    def weigh(piece: Piece) -> int:
+        return piece.length
+
+    for piece, data in run_parallel(store, fetch, found, weigh=weigh, capacity=AHEAD):
+        yield from _decode(store, piece, data, target, verify)
+
+
+def _decode(
+    store: Store, piece: Piece, data: bytes, target: pa.Schema, verify: bool
+) -> Iterator[pa.RecordBatch]:
+    where = _where(store, piece)
     if len(data) != piece.length:
         raise InvalidLogError(f"{where}: {len(data)} bytes, {piece.length} expected; it is cut off")
     if verify:
@@ -136,13 +160,19 @@ def read_piece(
         yield schema.conform(_with_metadata(batch, piece, target), target)
 
 
-def _fetch(store: Store, piece: Piece, where: str) -> bytes:
+def _where(store: Store, piece: Piece) -> str:
+    return f"{store.url}/{piece.key} (position {piece.position}, partition {piece.partition})"
+
+
+def _fetch(store: Store, piece: Piece) -> bytes:
+    if piece.data is not None:
+        return piece.data
     try:
         return store.get_range(piece.key, piece.offset, piece.length)
     except NotFound:
         raise InvalidLogError(
-            f"{where} is missing, though its commit record names it. It was deleted from outside "
-            "(or collected while it was read): restore it, or start behind it"
+            f"{_where(store, piece)} is missing, though its commit record names it. It was "
+            "deleted from outside (or collected while it was read): restore it, or start behind it"
         ) from None
 
 
@@ -202,6 +232,7 @@ def split(found: Sequence[Piece]) -> list[Piece]:
     for piece in found:
         offset = piece.offset
         for span in piece.spans:
+            # Only a piece of one span has its data.
             single.append(replace(piece, offset=offset, spans=(span,)))
             offset += span[0]
     return single

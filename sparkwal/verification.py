@@ -173,7 +173,7 @@ def _check_commit(store: Store, prefix: str, record: SlotRecord, report: Report)
     for piece in reading.pieces(record, prefix):
         if piece.key.endswith(numbering.encode(header.number)):
             try:
-                rows = sum(b.num_rows for b in reading.read_piece(store, piece, target))
+                rows = sum(b.num_rows for b in reading.read_pieces(store, [piece], target))
                 if rows != piece.rows:
                     report.problems.append(f"position {header.position}: inlined rows are missing")
             except InvalidLogError as error:

@@ -36,7 +36,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "timestamp": (["", "yesterday", "-1", "2026-13-01", "12:00"], "a time such as 2026-01-31"),
     "parse_choice": (["", "snappy", "ignore"], " or "),
     "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
-    "sequencer_names": (["", "**", "a/b", "..", "ä", "a,b"], "or * for all"),
+    "star": (["", "**", "a", "a,b"], "* (for one of them: sequencer=NAME)"),
 }
 VALUES = [
     (kind, name, value, WRONG[spec["parse"].__name__][1])
@@ -91,8 +91,8 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"maxBufferedBytes": "1"}, "'maxBufferedBytes' is for the appender"),
     (AppenderOptions, {"inlineThreshold": "1"}, "'inlineThreshold' is for writing"),
     (AppenderOptions, {"maxBufferedBytes": "1"}, "below batchSizeThreshold"),
-    (SourceOptions, {"sequencer": "*", "startingPosition": "1"}, "sequencer=* reads logs"),
-    (SourceOptions, {"sequencer": "*", "endingPosition": "1"}, "sequencer=* reads logs"),
+    (SourceOptions, {"sequencers": "*", "startingPosition": "1"}, "sequencers=* reads logs"),
+    (SourceOptions, {"sequencers": "*", "endingPosition": "1"}, "sequencers=* reads logs"),
     (SourceOptions, {"mergeSchema": "true"}, "'mergeSchema' is for writing"),
     (SinkOptions, {"batchSizeTreshold": "1mb"}, "did you mean 'batchSizeThreshold'?"),
     (SinkOptions, {"BATCHTIMEOUT": "1"}, "did you mean 'batchTimeoutMs'?"),

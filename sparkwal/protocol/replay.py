@@ -8,7 +8,7 @@ from types import MappingProxyType
 from sparkwal import numbering
 from sparkwal.errors import InvalidLogError
 from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.store.base import Store, run_parallel
 
 # Records fetched at once while reading on; grows as long as there is more.
@@ -24,6 +24,7 @@ def live_records(
     *,
     skip_missing: bool = False,
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
+    size: int = WHOLE,
 ) -> Iterator[SlotRecord]:
     """The live records, commits and leaders, of the positions start … end−1, in order.
 
@@ -31,13 +32,14 @@ def live_records(
         end: at most the head's gap: every position below must hold a record.
         skip_missing: go on behind a position that holds none, instead of raising.
         known: records that need not be fetched again.
+        size: bytes to read of each; GLANCE for who will not read their rows.
 
     Raises InvalidLogError for a missing or damaged record.
     """
     term: int | None = None
 
     def fetch(position: int) -> SlotRecord | None:
-        return known.get(position) or read_slot(store, prefix, position, window)
+        return known.get(position) or read_slot(store, prefix, position, window, size)
 
     for chunk in _chunks(start, end):
         for position, record in zip(chunk, run_parallel(store, fetch, chunk), strict=True):
@@ -84,7 +86,7 @@ def newer(store: Store, prefix: str, window: int, gap: int) -> list[SlotRecord]:
     found: list[SlotRecord] = []
 
     def fetch(position: int) -> SlotRecord | None:
-        return read_slot(store, prefix, position, window)
+        return read_slot(store, prefix, position, window, GLANCE)
 
     for chunk in _chunks(gap, numbering.last_position(window)):
         for record in run_parallel(store, fetch, chunk):
@@ -102,7 +104,7 @@ def first_at_or_after(store: Store, prefix: str, head: Head, timestamp_ms: int) 
     """
 
     def timestamp(position: int) -> int:
-        record = read_slot(store, prefix, position, head.window)
+        record = read_slot(store, prefix, position, head.window, GLANCE)
         if record is None:
             raise _missing(store, prefix, head.window, position)
         # A dead record's clock was another's; the live one before it counts.

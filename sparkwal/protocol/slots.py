@@ -11,7 +11,9 @@ from sparkwal.store.base import NotFound, Store
 
 # One request reads any record but one of some ten thousand frames; a longer header costs
 # a second. What an object does not hold is not transferred.
-_FRONT = 4 * 2**20
+WHOLE = 4 * 2**20
+# For who looks at many records and leaves their rows to others.
+GLANCE = 64 * 2**10
 
 
 class WrongWindow(InvalidLogError):
@@ -29,24 +31,24 @@ class SlotRecord:
     Attributes:
         spark_schema: the log's schema at this position.
         body: where its inlined rows begin, in bytes.
-        front: the object's first bytes, at least up to `body`.
+        inlined: the bytes of all its inlined rows, if they came along with the header.
     """
 
     header: SlotHeader
     spark_schema: str
     body: int
-    front: bytes
+    inlined: bytes | None = None
 
 
-def read_front(store: Store, key: str) -> tuple[bytes, arrowfile.Opened]:
-    """The first bytes of an object and the header in them.
+def read_front(store: Store, key: str, size: int = WHOLE) -> tuple[bytes, arrowfile.Opened]:
+    """The first `size` bytes of an object, more if its header is longer, and the header.
 
     Raises NotFound, InvalidLogError.
     """
     where = f"{store.url}/{key}"
-    front = store.get_range(key, 0, _FRONT)
+    front = store.get_range(key, 0, size)
     needed = arrowfile.needed(front)
-    if len(front) == _FRONT < needed:
+    if len(front) == size < needed:
         # No header of this format is longer; a lying length must not be allocated.
         if needed > 256 * 2**20:
             raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
@@ -63,8 +65,13 @@ def read_header(store: Store, prefix: str, number: int) -> Header | None:
     return opened.header
 
 
-def read_slot(store: Store, prefix: str, position: int, window: int) -> SlotRecord | None:
+def read_slot(
+    store: Store, prefix: str, position: int, window: int, size: int = WHOLE
+) -> SlotRecord | None:
     """The record at `position`, or None where no record is.
+
+    Args:
+        size: bytes to ask for; inlined rows among them come along.
 
     Raises InvalidLogError for anything else than an intact record of this slot,
     WrongWindow (one of them) for a record of a log with another window.
@@ -72,7 +79,7 @@ def read_slot(store: Store, prefix: str, position: int, window: int) -> SlotReco
     number = numbering.slot(position, window)
     key = numbering.key(prefix, number)
     try:
-        front, opened = read_front(store, key)
+        front, opened = read_front(store, key, size)
     except NotFound:
         return None
     header = opened.header
@@ -88,4 +95,8 @@ def read_slot(store: Store, prefix: str, position: int, window: int) -> SlotReco
     # A copied or renamed object says another number than its key.
     if header.number != number:
         raise InvalidLogError(f"{where}: the header says number {header.number}")
-    return SlotRecord(header, opened.spark_schema, opened.body, front)
+    inlined = None
+    if isinstance(header, CommitHeader) and header.inline:
+        end = opened.body + sum(entry.bytes for entry in header.inline)
+        inlined = front[opened.body : end] if end <= len(front) else None
+    return SlotRecord(header, opened.spark_schema, opened.body, inlined)

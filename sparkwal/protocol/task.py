@@ -153,24 +153,23 @@ def _write_object(
     writer = arrowfile.FileWriter(header, lead.spark_schema, limits.codec)
     key = numbering.key(task.plan.prefix, header.number)
     buffer: list[bytes] = []
-    buffered = 0
     upload: _Parts | None = None
     try:
         for batch in frames(batches, limits.batch_size, limits.batch_timeout_ms):
             data = writer.frame(batch)
+            if upload is not None:
+                upload.add(data)
+                continue
             buffer.append(data)
-            buffered += len(data)
-            if upload is None and writer.size > limits.multipart_threshold:
+            if writer.size > limits.multipart_threshold:
                 upload = _Parts(open_store().upload(key), writer.prefix_size)
-            if upload is not None and buffered >= PART_SIZE:
-                upload.add(b"".join(buffer))
-                buffer.clear()
-                buffered = 0
+                while buffer:
+                    upload.add(buffer.pop(0))
         prefix, tail, crc = writer.finish(replace(header, rows=writer.rows))
         if upload is None:
             created = open_store().put_if_absent(key, b"".join([prefix, *buffer, tail]))
         else:
-            upload.add(b"".join([*buffer, tail]))
+            upload.add(tail)
             created = upload.finish(prefix)
     except BaseException:
         if upload is not None:
@@ -195,30 +194,36 @@ class _Parts:
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
         self._first: bytes | None = None
-        self._prefix_size = prefix_size
         self._number = 1
         self._offset = prefix_size
-        self._rest = b""
+        self._held: list[memoryview] = []
+        self._room = PART_SIZE - prefix_size
 
     def add(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
-        if self._first is None:
-            cut = PART_SIZE - self._prefix_size
-            self._first, data = data[:cut], data[cut:]
-            self._offset += len(self._first)
-        while len(data) >= PART_SIZE:
-            self._send(data[:PART_SIZE])
-            data = data[PART_SIZE:]
-        self._rest = data
+        """More of the object; copied once, into its part."""
+        view = memoryview(data)
+        while len(view) >= self._room:
+            self._held.append(view[: self._room])
+            view = view[self._room :]
+            self._send()
+        if view:
+            self._held.append(view)
+            self._room -= len(view)
 
-    def _send(self, part: bytes) -> None:
-        self._number += 1
-        self.upload.part(self._number, self._offset, part)
+    def _send(self) -> None:
+        part = b"".join(self._held)
+        self._held.clear()
+        self._room = PART_SIZE
+        if self._first is None:
+            self._first = part
+        else:
+            self._number += 1
+            self.upload.part(self._number, self._offset, part)
         self._offset += len(part)
 
     def finish(self, prefix: bytes) -> bool:
-        if self._rest:
-            self._send(self._rest)
+        if self._held:
+            self._send()
         self.upload.part(1, 0, prefix + (self._first or b""))
         return self.upload.complete()
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from sparkwal import reading, schema
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.options import ALL, SourceOptions
+from sparkwal.options import SourceOptions
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading import Piece
 from sparkwal.sequencers import all_logs
@@ -51,7 +51,7 @@ def log_schema(options: SourceOptions) -> StructType:
 
 
 def _names(options: SourceOptions, store: Store, root: str) -> list[str]:
-    return all_logs(store, root) if options.sequencer == ALL else [options.sequencer]
+    return all_logs(store, root) if options.sequencers is not None else [options.sequencer]
 
 
 def _look(store: Store, logs: Iterable[SourceLog]) -> None:
@@ -102,10 +102,12 @@ class _Reader:
 
         target = to_arrow_schema(self.spark_schema, timezone="UTC")
         with readable_errors():
-            for piece in self._pieces(partition):
-                yield from reading.read_piece(
-                    self._store, piece, target, verify=self.options.verify_checksums
-                )
+            yield from reading.read_pieces(
+                self._store,
+                self._pieces(partition),
+                target,
+                verify=self.options.verify_checksums,
+            )
 
     def _pieces(self, partition: InputPartition) -> Iterator[Piece]:
         if isinstance(partition, PieceTask):
@@ -126,7 +128,7 @@ class _Reader:
         """Every log there is now, looked at; by name."""
         waited = any(log.spark_schema is None for log in self._logs.values())
         known = len(self._logs)
-        if self.options.sequencer == ALL or not self._logs:
+        if self.options.sequencers or not self._logs:
             for name in _names(self.options, self._store, self._root):
                 self._log(name)
         _look(self._store, self._logs.values())
@@ -186,7 +188,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _counts(self, log: SourceLog) -> bool:
         # A single log is waited for; of several, one that has no record yet is not there.
-        return self.options.sequencer != ALL or log.spark_schema is not None
+        return not self.options.sequencers or log.spark_schema is not None
 
     def prepareForTriggerAvailableNow(self) -> None:
         with readable_errors():
@@ -247,10 +249,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _positions(self, offset: Mapping[str, int]) -> dict[str, int]:
         """An offset as Spark kept it, checked: it comes from the checkpoint's files."""
         found = {name: place for name, place in offset.items() if isinstance(place, int)}
-        single = self.options.sequencer
-        if len(found) < len(offset) or (single != ALL and single not in found):
+        several, single = self.options.sequencers, self.options.sequencer
+        if len(found) < len(offset) or not (several or single in found):
             raise InvalidLogError(
                 f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
                 "source; use a new checkpoint"
             )
-        return found if single == ALL else {single: found[single]}
+        return found if several else {single: found[single]}

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import InputPartition
 
 from sparkwal import reading, schema
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.options import ALL, SourceOptions, sequencer_prefix
+from sparkwal.options import SourceOptions, sequencer_prefix
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import first_at_or_after, live_records, newer
-from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading import Piece
 from sparkwal.record import CommitHeader
 from sparkwal.store.base import Store
@@ -79,7 +79,7 @@ class SourceLog:
 
     def __init__(self, options: SourceOptions, name: str, store: Store, root: str) -> None:
         self.options, self.name, self._store = options, name, store
-        several = options.sequencer == ALL
+        several = options.sequencers is not None
         self.prefix = sequencer_prefix(root, name) if several else root
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
@@ -106,6 +106,7 @@ class SourceLog:
             end,
             skip_missing=not self.options.fail_on_data_loss,
             known=self._known,
+            size=GLANCE,
         )
 
     def look(self) -> int:
@@ -129,9 +130,12 @@ class SourceLog:
         # Up to the damaged record, one by one.
         found: list[SlotRecord] = []
         with suppress(InvalidLogError):
-            while record := read_slot(self._store, self.prefix, self.gap + len(found), window):
+            while record := self._glance(self.gap + len(found)):
                 found.append(record)
         return found
+
+    def _glance(self, position: int) -> SlotRecord | None:
+        return read_slot(self._store, self.prefix, position, self.window, GLANCE)
 
     def start(self) -> int:
         """The first position to read, from the options."""
@@ -219,9 +223,10 @@ class SourceLog:
             for record in self.records(self.window, start, end):
                 position = record.header.position
                 target = schema.to_arrow(record.spark_schema)
-                for piece in reading.pieces(record, self.prefix):
-                    for _ in reading.read_piece(self._store, piece, target):
-                        pass
+                for _ in reading.read_pieces(
+                    self._store, reading.pieces(record, self.prefix), target
+                ):
+                    pass
                 position += 1
         except InvalidLogError:
             return position

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -104,23 +107,40 @@ class Store(Protocol):
         """Begin an object too large for one request."""
 
 
-def run_parallel(store: Store, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def run_parallel(
+    store: Store,
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    weigh: Callable[[T], int] = lambda _: 0,
+    capacity: int = 0,
+) -> Iterator[R]:
     """`function` of each item, in order, as many at once as the store bears.
 
-    Bounded: at most `store.concurrency` results wait to be consumed.
+    Bounded: at most `store.concurrency` results wait to be consumed, and of those that
+    weigh anything at most `capacity` (one at least). Takes items as it needs them.
     """
-    work = list(items)
-    if store.concurrency <= 1 or len(work) <= 1:
-        yield from map(function, work)
+    work = iter(items)
+    first, second = next(work, _END), next(work, _END)
+    if store.concurrency <= 1 or second is _END:
+        head = (item for item in (first, second) if item is not _END)
+        yield from map(function, chain(head, work))  # type: ignore[arg-type]
         return
-    width = min(store.concurrency, len(work))
-    with _pool(width) as pool:
-        pending = [pool.submit(function, item) for item in work[:width]]
-        for item in work[width:]:
-            yield pending.pop(0).result()
-            pending.append(pool.submit(function, item))
+    with _pool(store.concurrency) as pool:
+        pending: deque[tuple[Future[R], int]] = deque()
+        ahead = 0
+        for item in chain((first, second), work):
+            weight = weigh(item)  # type: ignore[arg-type]
+            while pending and (
+                len(pending) >= store.concurrency or (weight and ahead + weight > capacity)
+            ):
+                future, done = pending.popleft()
+                yield future.result()
+                ahead -= done
+            pending.append((pool.submit(function, item), weight))  # type: ignore[arg-type]
+            ahead += weight
         while pending:
-            yield pending.pop(0).result()
+            yield pending.popleft()[0].result()
 
 
 @contextmanager

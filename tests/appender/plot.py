@@ -118,7 +118,6 @@ def stored(store: MemoryStore, prefix: str = PREFIX) -> list[int]:
     return [
         value
         for record in live_records(store, prefix, head.window, 0, head.gap)
-        for piece in reading.pieces(record, prefix)
-        for batch in reading.read_piece(store, piece, SCHEMA)
+        for batch in reading.read_pieces(store, reading.pieces(record, prefix), SCHEMA)
         for value in batch.column("v").to_pylist()
     ]

@@ -13,7 +13,6 @@ from sparkwal.errors import (
     FencedError,
     OptionError,
     OutcomeUnknownError,
-    StoreUnavailableError,
 )
 from sparkwal.events import Event
 from sparkwal.options import AppenderOptions

@@ -139,12 +139,12 @@ def test_sequencers_are_logs_of_their_own(tmp_path: Path) -> None:
 def test_a_log_is_one_log(tmp_path: Path) -> None:
     for look in (Log, verify):
         with pytest.raises(OptionError, match="name one here"):
-            look(str(tmp_path), sequencer="*")
+            look(str(tmp_path), sequencers="*")
 
 
 def test_the_place_of_a_sequencer() -> None:
     sink = parse(SinkOptions, {"path": "s3://bucket/wal/", "sequencer": "a"})
     assert sink.open()[1] == "wal/sequencers/a"
     assert sink.log_path == "s3://bucket/wal/sequencers/a"
-    everything = parse(SourceOptions, {"path": "s3://bucket/wal", "sequencer": "*"})
+    everything = parse(SourceOptions, {"path": "s3://bucket/wal", "sequencers": "*"})
     assert everything.open()[1] == "wal" and everything.log_path == "s3://bucket/wal"

@@ -34,7 +34,8 @@ def fill(path: object, sequencer: str, *numbers: int, **options: object) -> None
 
 def reader_of(path: object, **options: str) -> StreamReader:
     spark_schema = StructType.fromJson(json.loads(sparkwal.schema.from_arrow(SCHEMA)))
-    given = {"path": str(path), "sequencer": "*", **options}
+    every = {} if "sequencer" in options else {"sequencers": "*"}
+    given = {"path": str(path), **every, **options}
     return StreamReader(parse(SourceOptions, given), spark_schema)
 
 
@@ -42,10 +43,10 @@ def test_all_sequencers_and_the_root_log_are_one_table(spark: SparkSession, tmp_
     fill(tmp_path, "a", 1, 2)
     fill(tmp_path, "b", 3)
     fill(tmp_path, "default", 4)
-    assert values(read(spark, tmp_path, sequencer="*").collect()) == [1, 2, 3, 4]
+    assert values(read(spark, tmp_path, sequencers="*").collect()) == [1, 2, 3, 4]
     assert values(read(spark, tmp_path, sequencer="a").collect()) == [1, 2]
     assert values(read(spark, tmp_path).collect()) == [4]
-    rows = read(spark, tmp_path, sequencer="*", includeMetadata=True)
+    rows = read(spark, tmp_path, sequencers="*", includeMetadata=True)
     assert rows.filter("_wal_position >= 0").count() == 4
 
 
@@ -53,7 +54,7 @@ def test_the_sink_writes_to_a_sequencer(spark: SparkSession, tmp_path: Path) -> 
     for name in ("a", "b"):
         stream = numbers(spark, 5).select("value")
         append(stream, tmp_path / "log", tmp_path / f"checkpoint-{name}", sequencer=name)
-    rows = read(spark, tmp_path / "log", sequencer="*").collect()
+    rows = read(spark, tmp_path / "log", sequencers="*").collect()
     assert values(rows) == sorted([*range(5)] * 2)
     assert len(Log(str(tmp_path / "log"), sequencer="a").to_pandas()) == 5
     assert Log(str(tmp_path / "log")).head() is None
@@ -64,13 +65,13 @@ def test_a_stream_over_all_goes_on_and_finds_new_sequencers(
 ) -> None:
     path, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     fill(path, "a", 1, 2)
-    batches, _ = follow(spark, path, checkpoint, sequencer="*")
+    batches, _ = follow(spark, path, checkpoint, sequencers="*")
     assert [values(batch) for batch in batches] == [[1, 2]]
     fill(path, "a", 3)
     fill(path, "b", 4, 5)
-    batches, _ = follow(spark, path, checkpoint, sequencer="*")
+    batches, _ = follow(spark, path, checkpoint, sequencers="*")
     assert [values(batch) for batch in batches] == [[3, 4, 5]]
-    batches, _ = follow(spark, path, checkpoint, sequencer="*")
+    batches, _ = follow(spark, path, checkpoint, sequencers="*")
     assert batches == []
 
 
@@ -78,7 +79,7 @@ def test_a_running_stream_finds_new_sequencers(spark: SparkSession, tmp_path: Pa
     path = tmp_path / "log"
     batches, query = follow(
         spark, path, tmp_path / "checkpoint", schema="value long", available_now=False,
-        sequencer="*",
+        sequencers="*",
     )  # fmt: skip
     try:
         expected: list[int] = []
@@ -133,7 +134,7 @@ def test_sequencers_whose_columns_contradict_are_refused(
         str(tmp_path), pa.schema([("value", pa.string())]), producer_id="p", sequencer="b"
     ) as wal:
         wal.append([{"value": "x"}])
-    shown = refused(lambda: read(spark, tmp_path, sequencer="*").collect())
+    shown = refused(lambda: read(spark, tmp_path, sequencers="*").collect())
     assert_one_error(shown, "OptionError", "b differs", "bigint", "string")
 
 
@@ -142,13 +143,13 @@ def test_columns_that_one_sequencer_lacks_are_null(spark: SparkSession, tmp_path
     wider = pa.schema([("value", pa.int64()), ("more", pa.string())])
     with Appender(str(tmp_path), wider, producer_id="p", sequencer="b") as wal:
         wal.append([{"value": 2, "more": "x"}])
-    rows = read(spark, tmp_path, sequencer="*").orderBy("value").collect()
+    rows = read(spark, tmp_path, sequencers="*").orderBy("value").collect()
     assert [tuple(row) for row in rows] == [(1, None), (2, "x")]
 
 
 def test_positions_are_no_option_for_all(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, "a", 1)
-    shown = refused(lambda: read(spark, tmp_path, sequencer="*", startingPosition=1).collect())
+    shown = refused(lambda: read(spark, tmp_path, sequencers="*", startingPosition=1).collect())
     assert_one_error(shown, "OptionError", "startingTimestamp")
 
 
@@ -160,8 +161,8 @@ def test_an_idle_look_is_one_request_for_one_log_and_few_for_all(
     options = {**options, "endpoint": s3_proxy.url}
     for name in ("a", "b", "c"):
         fill(path, name, 1, **options)
-    for sequencer, idle in (("a", {"GET": 1}), ("*", {"LIST": 2, "GET": 3})):
-        reader = reader_of(path, **{**options, "sequencer": sequencer})
+    for which, idle in (({"sequencer": "a"}, {"GET": 1}), ({}, {"LIST": 2, "GET": 3})):
+        reader = reader_of(path, **options, **which)
         offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         s3_proxy.reset()
         assert reader.latestOffset(offset, ReadAllAvailable()) == offset

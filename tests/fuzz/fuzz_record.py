@@ -42,13 +42,13 @@ def decode(data: bytes) -> None:
         return
     store = MemoryStore()
     store.objects[numbering.key("", opened.header.number)] = data
-    found = SlotRecord(opened.header, opened.spark_schema, opened.body, data)
+    found = SlotRecord(opened.header, opened.spark_schema, opened.body)
     target = schema.to_arrow(opened.spark_schema)
     for piece in reading.pieces(found, ""):
         if piece.length > len(data):
             continue
         try:
-            for _ in reading.read_piece(store, piece, target):
+            for _ in reading.read_pieces(store, [piece], target):
                 pass
         except InvalidLogError:
             return

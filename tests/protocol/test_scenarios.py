@@ -513,7 +513,7 @@ def values_of(store: MemoryStore) -> list[int]:
     head = find_head(store, "wal")
     found: list[int] = []
     for record in live_records(store, "wal", head.window, 0, head.gap):
-        for piece in reading.pieces(record, "wal"):
-            for batch in reading.read_piece(store, piece, schema.to_arrow(record.spark_schema)):
-                found += batch.column("v").to_pylist()
+        target = schema.to_arrow(record.spark_schema)
+        for batch in reading.read_pieces(store, reading.pieces(record, "wal"), target):
+            found += batch.column("v").to_pylist()
     return found

@@ -48,7 +48,9 @@ def run(script: str, log: Path, pythonpath: list[Path]) -> str:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SPARK_", "PYSPARK_")) and name != "PYTHONPATH"
+        if name == "SPARK_SUBMIT_OPTS"
+        or not name.startswith(("SPARK_", "PYSPARK_"))
+        and name != "PYTHONPATH"
     }
     environment["PYTHONPATH"] = os.pathsep.join(map(str, pythonpath))
     environment["PYSPARK_PYTHON"] = sys.executable

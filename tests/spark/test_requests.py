@@ -78,7 +78,7 @@ def test_cold_start_warm_and_empty_microbatches(
     tmp_path: Path,
     feed: Callable[..., StreamingQuery],
 ) -> None:
-    query = feed(log)
+    query = feed(log, inlineThreshold="0")
     add(query, tmp_path, range(0, 30))
     # An empty log: no record to GET.
     assert counted(s3_proxy) == {"LIST": 1, "PUT": 1 + PARTITIONS + 1}
@@ -99,6 +99,7 @@ def test_a_restarted_application_starts_cold_with_one_list_one_get_one_put(
     tmp_path: Path,
 ) -> None:
     path, options = log
+    options["inlineThreshold"] = "0"
     for _ in range(3):
         append(numbers(spark, 30, PARTITIONS), path, tmp_path / "cp", **options)
     counted(s3_proxy)

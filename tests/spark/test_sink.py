@@ -36,8 +36,8 @@ def test_each_microbatch_and_each_batch_write_is_one_commit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, checkpoint = tmp_path / "log", tmp_path / "cp"
-    query = append(numbers(spark, 10, partitions=3), log, checkpoint)
-    append(numbers(spark, 10, partitions=3), log, checkpoint)
+    query = append(numbers(spark, 10, partitions=3), log, checkpoint, inlineThreshold=0)
+    append(numbers(spark, 10, partitions=3), log, checkpoint, inlineThreshold=0)
     write(spark.range(5).selectExpr("current_timestamp() as timestamp", "id + 20 as value"), log)
     assert [(c.batch_id, c.rows) for c in commits(log)] == [(0, 10), (1, 10), (0, 5)]
     assert [c.query_id == query.id for c in commits(log)] == [True, True, False]
@@ -195,7 +195,7 @@ def test_an_empty_microbatch_writes_nothing(spark: SparkSession, tmp_path: Path)
 
 def test_empty_partitions_write_nothing(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(0, 100, 1, 10).where("id >= 30 and id < 50").selectExpr("id as value")
-    write(rows, tmp_path)
+    write(rows, tmp_path, inlineThreshold=0)
     (commit,) = commits(tmp_path)
     assert [b.partition for b in commit.batches] == [3, 4]
     assert len([o for o in objects(tmp_path) if o.startswith("batches/")]) == 2 + 2
@@ -289,7 +289,7 @@ def test_small_partitions_travel_inside_the_commit_record(
 def test_objects_open_as_arrow_files_with_any_compression(
     spark: SparkSession, tmp_path: Path, codec: str
 ) -> None:
-    write(spark.range(100).coalesce(1), tmp_path, compression=codec)
+    write(spark.range(100).coalesce(1), tmp_path, compression=codec, inlineThreshold=0)
     (commit,) = commits(tmp_path)
     with pa.ipc.open_file(str(tmp_path / numbering.key("", commit.batches[0].number))) as file:
         assert file.read_all()["id"].to_pylist() == list(range(100))
