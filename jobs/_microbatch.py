@@ -40,8 +40,8 @@ class Length:
 
     warm: int = 5
     measured: int = 40
-    least: int = 10
-    seconds: float = 30.0
+    least: int = 8
+    seconds: float = 15.0
 
 
 @dataclass(frozen=True)
