@@ -46,7 +46,8 @@ def session(master: str, java: str, settings: dict[str, str]) -> SparkSession:
     # Executors of a cluster inherit nothing; a local master's workers take the environment.
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(":")])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    java += f" -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
+    java += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+    java += f" -Djava.io.tmpdir={temporary}"
     builder = SparkSession.builder.master(master).appName("sparkwal chaos")
     for name, value in {
         "spark.driver.extraJavaOptions": java,

@@ -138,11 +138,3 @@ def on_s3(s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
     """A log on ministack, written through a fault proxy."""
     path, options = s3_path
     return Scene(path, tmp_path, s3_proxy, options)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real Spark applications are killed here; these run when asked for: `-m chaos`."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.chaos)

@@ -57,7 +57,8 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     started: list[Application] = []
 
     def start(name: str, kind: str, *arguments: str) -> Application:
-        command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", str(home / "jars" / "*")]
+        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
+        command += ["-cp", str(home / "jars" / "*")]
         command += [f"org.apache.spark.deploy.{kind}", "--port", "0", "--webui-port", "0"]
         command += arguments
         started.append(Application(name, tmp_path, command, tmp_path / "tmp"))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 def test_drivers_killed_at_any_moment_lose_nothing(drivers, on_s3, rng: random.Random) -> None:
     drivers.start()
-    for life in range(3):
+    for life in range(2):
         driver = drivers.take()
         drivers.start()  # the next one, meanwhile
         inline = rng.choice(["0", "1mb"])

@@ -29,7 +29,9 @@ def run(
     stream = scene.stream()
     first = stream.noted + 1
     source = rows if rows is not None else numbers(spark, scene.rows, partitions=3)
-    writer = source.writeStream.format("weaselwal").options(**scene.writing, **options)
+    # Objects of their own, also for few rows: more requests that can fail.
+    given = {"inlineThreshold": "0", **scene.writing, **options}
+    writer = source.writeStream.format("weaselwal").options(**given)
     query = writer.option("checkpointLocation", str(stream.checkpoint)).start(scene.log)
 
     def noted(number: int) -> None:
