@@ -73,9 +73,13 @@ def run_query(spark: SparkSession, name: str, place: Place, length: Length) -> R
         .load()
     )
     reset(place.endpoint)
-    query = PEERS[name].write(rows.writeStream, place).option(
-        "checkpointLocation", checkpoint
-    ).start()  # fmt: skip
+    writer = PEERS[name].write(rows.writeStream, place)
+    # A query keeps the settings that it began with.
+    for key, value in PEERS[name].conf.items():
+        spark.conf.set(key, value)
+    query = writer.option("checkpointLocation", checkpoint).start()
+    for key in PEERS[name].conf:
+        spark.conf.unset(key)
     begun = time.monotonic()
     try:
         while True:

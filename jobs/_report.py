@@ -153,6 +153,7 @@ def show(results: Results, console: Console) -> None:
 _COLOURS = {
     "noop": "#b0b0b0", "weaselwal": "#1f77b4", "inlined": "#0b4f8a",
     "foreachbatch": "#9467bd", "parquet": "#ff9f40", "delta": "#d62728",
+    "delta-tuned": "#e88a8b",
 }  # fmt: skip
 
 

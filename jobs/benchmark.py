@@ -175,8 +175,8 @@ def _measure(
                     ("bulk-read", _bulk.measure_read),
                 ):
                     if part in parts:
-                        # Partitions of this size are never inlined.
-                        names = [name for name in peers if name != "inlined"]
+                        # These two differ from their brothers in microbatches only.
+                        names = [x for x in peers if x not in ("inlined", "delta-tuned")]
                         results[part] = measure(
                             spark, names, direct, source, repeats, console.print
                         )
