@@ -133,11 +133,12 @@ class Soak:
         if self._proxy is not None:
             self._proxy.faults = storm(self.rng)
 
-    def torture(self, seconds: float, *drivers: Driver, batches: int = 10**9) -> None:
-        """Kill Python workers and change the weather, for a while or so many microbatches."""
+    def torture(
+        self, seconds: float, *drivers: Driver, until: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Kill Python workers and change the weather, for a while or until it holds."""
         end = time.monotonic() + seconds
-        first = drivers[0].batch()
-        while (left := end - time.monotonic()) > 0 and drivers[0].batch() - first < batches:
+        while (left := end - time.monotonic()) > 0 and not until():
             time.sleep(min(left, self.rng.uniform(0.5, 2.5)))
             if self.rng.random() < 0.3:
                 self.weather()
@@ -154,22 +155,24 @@ class Soak:
             time.sleep(self.rng.uniform(0, 3))
         else:
             driver.wait_line("started")
-            self.torture(20, driver, batches=self.rng.randint(1, 12))
+            last = self.streams[0].noted + self.rng.randint(1, 12)
+            self.torture(20, driver, until=lambda: driver.batch() >= last)
         self.kill(driver)
 
     def same_checkpoint(self) -> None:
         """Two drivers that both believe to be the query."""
-        both = self.take(), self.take()
-        both[1].wait_line("started")
-        self.torture(self.rng.uniform(2, 9), *both)
-        self.kill(*both)
+        self._fight(self.take(), self.take())
 
     def rivals(self) -> None:
         """Two queries on one path, each of which goes on whenever it was fenced."""
-        both = self.take(0), self.take(self.rng.randint(1, 2))
-        both[1].wait_line("started")
-        self.torture(self.rng.uniform(2, 9), *both)
-        self.kill(*both)
+        self._fight(self.take(0), self.take(self.rng.randint(1, 2)))
+
+    def _fight(self, *drivers: Driver) -> None:
+        """Until so many queries were fenced, failed or killed with their workers."""
+        drivers[-1].wait_line("started")
+        rounds = self.rng.randint(1, 6)
+        self.torture(20, *drivers, until=lambda: sum(len(x.failures()) for x in drivers) >= rounds)
+        self.kill(*drivers)
 
     def sleeper(self) -> None:
         """A driver that sleeps while another takes over, and wakes up."""
@@ -182,7 +185,8 @@ class Soak:
         other.wait_line("started")
         self.torture(self.rng.uniform(2, 6), other)
         sleeper.signal(SIGCONT)
-        self.torture(self.rng.uniform(1, 4), other)
+        # It learns it when it next asks the store for something.
+        self.torture(20, other, until=lambda: bool(sleeper.failures()))
         self.kill(sleeper, other)
 
     def executors(self) -> None:
