@@ -138,7 +138,11 @@ def main(repeats: int, seed: int | None) -> None:
         for name, start in STARTS.items():
             # The first fills the caches of the disk and does not count.
             places = (Place(Path(folder) / f"{name}-{n}", endpoint) for n in range(repeats + 1))
-            pairs = [measure(start, place, rng) for place in places][1:]
+            pairs = []
+            for place in places:
+                pairs.append(measure(start, place, rng))
+                console.print(f"{place.folder.name}: {pairs[-1][0]:.2f} s, {pairs[-1][1]:.2f} s")
+            del pairs[0]
             plain, recovery = (statistics.median(column) for column in zip(*pairs, strict=True))
             taken[name] = [(round(a, 3), round(b, 3)) for a, b in pairs]
             results[name] = {
