@@ -17,6 +17,7 @@ from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP
 import click
 from _evidence import Stream, gather, keep, shown
 from _processes import Driver, Gone, send, wait_until
+from _service import Service
 from _storms import storm
 from rich.console import Console
 
@@ -57,6 +58,9 @@ class Soak:
         self.folder.mkdir()
         self.log = f"s3://{BUCKET}/{self.round}" if self._server else str(self.folder / "log")
         self.streams = [Stream(self.folder / "cp0", ROWS)]
+        endpoint = {"endpoint": self._proxy.url} if self._proxy else {}
+        writing = {**self.options, **endpoint}
+        self.service = Service(self.log, self.folder, writing, self.options)
 
     @property
     def options(self) -> dict[str, str]:
@@ -142,6 +146,9 @@ class Soak:
             time.sleep(min(left, self.rng.uniform(0.5, 2.5)))
             if self.rng.random() < 0.3:
                 self.weather()
+            if self.rng.random() < 0.2:
+                self.counted["appender_kills"] += self.service.kill()
+            self.service.revive()
             workers = [pid for driver in drivers for pid in driver.workers()]
             if workers:
                 self.counted["worker_kills"] += send(self.rng.choice(sorted(workers)), SIGKILL)
@@ -234,6 +241,9 @@ class Soak:
             if driver not in self._ready:
                 driver.end()
         self._mine = list(self._ready)
+        self.service.close()
+        appends, wrong = self.service.judge()
+        self.counted["appends"] += appends
         found = gather(self.log, self.options, self.streams)
         self.counted["rounds"] += 1
         for name in ("commits", "leaders", "rows", "orphans"):
@@ -244,8 +254,8 @@ class Soak:
                 self.counted["faults"] += times
             self._proxy.reset()
         console.print(f"{self.round}: {dict(self.counted)}")
-        if found.problems:
-            raise Lost("\n".join(found.problems[:20]))
+        if found.problems or wrong:
+            raise Lost("\n".join([*found.problems, *wrong][:20]))
         shutil.rmtree(self.folder)
 
     def evidence(self) -> Path:
@@ -256,6 +266,7 @@ class Soak:
 
     def close(self) -> None:
         """End every process that was started."""
+        self.service.close()
         for driver in self._mine:
             driver.end()
 
@@ -265,8 +276,9 @@ class Soak:
 @click.option("--seed", type=int, help="Of everything that is random here.  [default: a new one]")
 @click.option("--store", type=click.Choice(["s3", "file"]), default="s3", show_default=True)
 def main(minutes: float, seed: int | None, store: str) -> None:
-    """Kill drivers, executors and Python workers, stop them, let them fight over one log, and
-    break the store's requests; after each round prove that every row is there once, in order.
+    """Kill drivers, executors, Python workers and a service that appends to a log of its own,
+    stop them, let them fight over one log, and break the store's requests; after each round
+    prove that every row is there once, in order.
 
     Ctrl-C ends it early, with the same proof. Prints the figures as a table and as one line of
     JSON. Exit codes: 0 nothing was lost, 1 the log is wrong (it is kept, and the seed is told),

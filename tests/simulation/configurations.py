@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkwal.testing.simulation.explore import Budget
+from sparkwal.testing.simulation.explore import Budget, Report, died_in_flight, explore
 from sparkwal.testing.simulation.processes import (
     TTL_MS,
     Process,
@@ -14,34 +16,56 @@ from sparkwal.testing.simulation.processes import (
     reader,
     straggler,
 )
+from sparkwal.testing.simulation.world import State
 
 
-def exhaustive() -> dict[str, tuple[dict[str, Process], Budget]]:
+@dataclass(frozen=True)
+class Configuration:
+    """What is searched: processes, what may go wrong, and what makes the world they begin in."""
+
+    processes: dict[str, Process]
+    budget: Budget = Budget(0, 0)
+    begin: Callable[[], State] = State
+    deletes: bool = False
+
+    def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
+        """See `sparkwal.testing.simulation.explore.explore`."""
+        return explore(
+            self.processes,
+            self.budget,
+            begin=self.begin(),
+            deletes=self.deletes,
+            most_states=most_states,
+            rng=rng,
+        )
+
+
+def exhaustive() -> dict[str, Configuration]:
     """Name → what is searched to the end."""
     two = {"A": driver("A", "q", 1, 1), "B": driver("B", "q", 1, 1)}
     return {
-        "one life, two batches, two partitions, every fault twice": (
+        "one life, two batches, two partitions, every fault twice": Configuration(
             {"A": driver("A", "q", 2, 2)},
             Budget(1, 2),
         ),
-        "two lives of one query, every fault": (two, Budget(0, 1)),
-        "two lives of one query, rows inlined, every fault": (
+        "two lives of one query, every fault": Configuration(two, Budget(0, 1)),
+        "two lives of one query, rows inlined, every fault": Configuration(
             {name: driver(name, "q", 1, 1, inline=1000) for name in "AB"},
             Budget(0, 1),
         ),
-        "two lives in one application, a crash": (
+        "two lives in one application, a crash": Configuration(
             {name: driver(name, "q", 2, 1, leader_id="app") for name in "AB"},
             Budget(1, 0),
         ),
-        "two queries and a reader": (
+        "two queries and a reader": Configuration(
             {"A": driver("A", "q", 1, 1), "B": driver("B", "r", 1, 1), "R": reader()},
             Budget(1, 0),
         ),
-        "a straggling task behind two lives": (
+        "a straggling task behind two lives": Configuration(
             {**two, "T": straggler(0)},
             Budget(1, 0),
         ),
-        "two lives, two batches, an empty one, a reader": (
+        "two lives, two batches, an empty one, a reader": Configuration(
             {
                 "A": driver("A", "q", 2, 1, empty=frozenset({0})),
                 "B": driver("B", "q", 2, 1, empty=frozenset({0})),
@@ -49,11 +73,11 @@ def exhaustive() -> dict[str, tuple[dict[str, Process], Budget]]:
             },
             Budget(1, 0),
         ),
-        "a sleeper behind a collector": (
+        "a sleeper behind a collector": Configuration(
             {**two, "C": collector(GRACE_MS)},
-            Budget(0, 0),
+            deletes=True,
         ),
-        "two queries, a straggler, a reader, a crash": (
+        "two queries, a straggler, a reader, a crash": Configuration(
             {
                 "A": driver("A", "q", 1, 1),
                 "B": driver("B", "r", 1, 1),
@@ -62,45 +86,57 @@ def exhaustive() -> dict[str, tuple[dict[str, Process], Budget]]:
             },
             Budget(1, 0),
         ),
-        "two appenders and a reader in the middle": (
+        "two appenders and a reader in the middle": Configuration(
             {**{name: appender(name, "p", 2, 2) for name in "AB"}, "R": reader(1)},
-            Budget(0, 0),
         ),
-        "an appender and a sink": (
+        "an appender and a sink": Configuration(
             {"A": appender("A", "p", 3, 2), "B": driver("B", "q", 1, 1)},
             Budget(1, 0),
+        ),
+        "three in flight, takeovers with one and with two": Configuration(
+            {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 1, 2)},
+            begin=_three_in_flight,
+        ),
+        "three and one in flight, takeovers with two and with one": Configuration(
+            {"C": appender("C", "r", 0, 2), "D": appender("D", "s", 1, 1)},
+            begin=lambda: died_in_flight(appender("B", "q", 1, 1), _three_in_flight()),
+        ),
+        "two in flight, a sink, three in flight": Configuration(
+            {"B": driver("B", "q", 1, 1), "C": appender("C", "r", 1, 3)},
+            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
         ),
     }
 
 
-def large() -> dict[str, tuple[dict[str, Process], Budget]]:
+def _three_in_flight() -> State:
+    return died_in_flight(appender("A", "p", 3, 3))
+
+
+def large() -> dict[str, Configuration]:
     """Up to minutes each; `python -m tests.simulation.search` searches them too."""
     return {
-        "three in flight, a takeover with one, a reader behind them": (
+        "three in flight, a takeover with one, a reader behind them": Configuration(
             {"A": appender("A", "p", 3, 3), "B": appender("B", "q", 2, 1), "R": reader(3)},
-            Budget(0, 0),
         ),
-        "three in flight one after another, a reader behind them": (
+        "three in flight one after another, a reader behind them": Configuration(
             {"A": appender("A", "p", 3, 2), "B": appender("B", "q", 1, 1), "R": reader(3)},
-            Budget(0, 0),
         ),
-        "two appenders, two in flight, a fault": (
+        "two appenders, two in flight, a fault": Configuration(
             {name: appender(name, "p", 2, 2, leader_id="host:app") for name in "AB"},
             Budget(0, 1),
         ),
-        "three lives, a crash": (
+        "three lives, a crash": Configuration(
             {name: driver(name, "q", 1, 1) for name in "ABC"},
             Budget(1, 0),
         ),
-        "three appenders, the second only leads": (
+        "three appenders, the second only leads": Configuration(
             {
                 "A": appender("A", "p", 2, 2),
                 "B": appender("B", "q", 0, 1),
                 "C": appender("C", "q", 1, 1),
             },
-            Budget(0, 0),
         ),
-        "an appender that does not repeat, a fault": (
+        "an appender that does not repeat, a fault": Configuration(
             {"A": appender("A", "p", 3, 3, retries=0), "B": appender("B", "p", 3, 1, retries=0)},
             Budget(0, 1),
         ),
@@ -108,15 +144,14 @@ def large() -> dict[str, tuple[dict[str, Process], Budget]]:
     }
 
 
-def _three_appenders() -> dict[str, tuple[dict[str, Process], Budget]]:
+def _three_appenders() -> dict[str, Configuration]:
     return {
-        f"three appenders, {a} {b} {c} in flight": (
+        f"three appenders, {a} {b} {c} in flight": Configuration(
             {
                 "A": appender("A", "p", a, a),
                 "B": appender("B", "q", 1, b),
                 "C": appender("C", "q", 1, c),
             },
-            Budget(0, 0),
         )
         for a, b, c in ((2, 1, 2), (3, 1, 2), (2, 2, 1))
     }

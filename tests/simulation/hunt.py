@@ -5,19 +5,18 @@ from __future__ import annotations
 import random
 import sys
 
-from sparkwal.testing.simulation.explore import explore
 from sparkwal.testing.simulation.oracle import Violation
 
 from .configurations import exhaustive, large
 
 
 def main(where: str) -> int:
-    processes, budget = {**exhaustive(), **large()}[where]
+    configuration = {**exhaustive(), **large()}[where]
     # Several short searches from different ends, since one can get lost in a harmless
     # corner, and then long ones.
     for seed, states in ((1, 4_000), (2, 4_000), (3, 4_000), (0, 200_000), (4, 200_000)):
         try:
-            explore(processes, budget, rng=random.Random(seed), most_states=states)
+            configuration.explore(states, random.Random(seed))
         except RuntimeError:
             continue  # that many states without a flaw: try another corner
         except Violation as violation:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 
-from sparkwal.testing.simulation.explore import explore
-
 from .configurations import exhaustive, large
 
 
 def main() -> None:
     states = steps = 0
-    for name, (processes, budget) in {**exhaustive(), **large()}.items():
+    for name, configuration in {**exhaustive(), **large()}.items():
         started = time.monotonic()
-        report = explore(processes, budget, most_states=30_000_000)
-        states, steps = states + report.states, steps + report.transitions
+        report = configuration.explore(most_states=30_000_000)
+        states, steps = states + report.states, steps + report.steps
         seconds = time.monotonic() - started
-        print(f"{name}: {report.states:,} states, {report.transitions:,} steps, {seconds:.0f} s")
+        print(f"{name}: {report.states:,} states, {report.steps:,} steps, {seconds:.0f} s")
     print(f"all hold: {states:,} states, {steps:,} steps")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwal.testing.simulation.explore import explore
-
 from .configurations import exhaustive
 
 CONFIGURATIONS = exhaustive()
@@ -13,9 +11,8 @@ CONFIGURATIONS = exhaustive()
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_no_interleaving_breaks_a_promise(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    processes, budget = CONFIGURATIONS[name]
-    report = explore(processes, budget)
+    report = CONFIGURATIONS[name].explore()
     with capsys.disabled():
-        print(f"\n  {name}: {report.states:,} states, {report.transitions:,} steps")
+        print(f"\n  {name}: {report.states:,} states, {report.steps:,} steps")
     # Fewer would mean that the processes ended early, and the search proved nothing.
     assert report.states > 1_000

@@ -13,6 +13,8 @@ FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 SHAPES = {
     "two queries, objects": Shape(),
     "one query, rows inlined": Shape(queries=1, inline=1000),
+    "two producers": Shape(queries=0, producers=2, batches=10, lives=16, crash=0.04, fault=0.15),
+    "two producers and a query": Shape(queries=1, producers=2, lives=14, crash=0.03, fault=0.1),
     "a storm": Shape(lives=16, crash=0.05, fault=0.15, stall=0.05, clock=0.2),
 }
 

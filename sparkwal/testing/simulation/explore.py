@@ -48,10 +48,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Report:
-    """What a search covered."""
+    """What a search covered; a step is one call carried out, or one PUT that arrives."""
 
     states: int
-    transitions: int
+    steps: int
     histories: int
 
 
@@ -112,49 +112,79 @@ DEAD = -1  # in the place of a history
 _DIES = object()  # in the place of an answer
 Node = tuple[State, tuple[int, ...], Budget]
 Label = tuple[str, Call | str, str]  # who, what, how it went
-Step = tuple[Label, Node]
+Step = tuple[Label, Node, int]  # and how many calls were carried out
 
 
 def explore(
     processes: dict[str, Process],
     budget: Budget,
     *,
+    begin: State | None = None,
+    deletes: bool = False,
     most_states: int = 10_000_000,
     rng: random.Random | None = None,
 ) -> Report:
     """Search every interleaving, with every way to spend `budget`, to the end.
 
     Args:
+        begin: the world before the first step; empty if not given.
+        deletes: whether some process deletes objects. If none does, a request whose key
+            is taken has one answer whenever it is made, so it is made at once: fewer
+            interleavings to look at, none left out that anyone could tell apart.
         rng: depth first and in this order, which finds a flaw sooner; without it
             breadth first, which finds the shortest way to it.
 
     Raises oracle.Violation with the trace that leads there.
     """
     with memoized():
-        return _explore(processes, budget, most_states, rng)
+        return _explore(processes, budget, begin or State(), deletes, most_states, rng)
+
+
+def died_in_flight(process: Process, begin: State | None = None) -> State:
+    """The world after an appender that nothing disturbed died, none of its PUTs answered:
+    each may still arrive at any time, or never."""
+    state = begin or State()
+
+    def ask(call: Call) -> Any:
+        nonlocal state
+        if call.operation == "receive":
+            raise _Asked(call)
+        state, answer = apply(state, call)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    try:
+        process(ask)
+    except _Asked:
+        sent = frozenset((key, body) for _, _, key, body in state.flying)
+        return replace(state, flying=frozenset(), late=state.late | sent)
+    raise ValueError("it ended with nothing in flight")
 
 
 def _explore(
     processes: dict[str, Process],
     budget: Budget,
+    begin: State,
+    deletes: bool,
     most_states: int,
     rng: random.Random | None,
 ) -> Report:
     names = list(processes)
     histories = _Histories(list(processes.values()))
-    start: Node = (State(), tuple(0 for _ in names), budget)
+    start: Node = (begin, tuple(0 for _ in names), budget)
     verdicts: dict[Any, oracle.Verdict] = {_key(start): ()}
     parents: dict[Any, tuple[Any, Label]] = {}
     frontier = deque([start])
-    transitions = 0
+    taken = 0
     while frontier:
         node = frontier.popleft() if rng is None else frontier.pop()
         key = _key(node)
-        steps = _steps(names, histories, node)
+        steps = _steps(names, histories, node, deletes)
         if rng is not None:
             rng.shuffle(steps)
-        for label, child in steps:
-            transitions += 1
+        for label, child, calls in steps:
+            taken += calls
             child_key = _key(child)
             if child_key in verdicts:
                 continue
@@ -168,7 +198,7 @@ def _explore(
             frontier.append(child)
         if len(verdicts) > most_states:
             raise RuntimeError(f"more than {most_states} states")
-    return Report(len(verdicts), transitions, len(histories))
+    return Report(len(verdicts), taken, len(histories))
 
 
 def _key(node: Node) -> Any:
@@ -192,19 +222,21 @@ def _check_readers(histories: _Histories, node: Node, now: oracle.Verdict) -> No
                 oracle.check_reading((), outcome, now)
 
 
-def _steps(names: list[str], histories: _Histories, node: Node) -> list[Step]:
+def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -> list[Step]:
     state, actors, budget = node
     steps: list[Step] = []
     for late in sorted(state.late):
         after, created = put(replace(state, late=state.late - {late}), *late)
         told = "created" if created else "taken"
-        steps.append((("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget)))
+        steps.append(
+            (("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget), 1)
+        )
     for flight in sorted(state.flying):
         for fate in ("done", "lost", "refused", "late") if budget.faults else ("done",):
             left = budget if fate == "done" else Budget(budget.crashes, budget.faults - 1)
             steps.append(
                 (("network", f"PUT {flight[2]} of {flight[0]}", fate),
-                 (fly(state, flight, fate), actors, left))
+                 (fly(state, flight, fate), actors, left), 1)
             )  # fmt: skip
     for process, history in enumerate(actors):
         if history == DEAD:
@@ -214,17 +246,33 @@ def _steps(names: list[str], histories: _Histories, node: Node) -> list[Step]:
             continue
         for label, after, answer, left in _outcomes(state, call, budget):
             reached = DEAD if answer is _DIES else histories.after(history, answer)
-            world = after
+            world, calls = after, 1
             # What a process does on its own machine happens at once.
             while reached != DEAD:
                 following = histories.next(process, reached)
-                if isinstance(following, str) or following.operation not in LOCAL:
+                if isinstance(following, str):
                     break
-                world, local = apply(world, following)
-                reached = histories.after(reached, local)
+                here = following.operation in LOCAL
+                if not here and (deletes or left.faults or not _is_decided(world, following)):
+                    break
+                then, local = apply(world, following)
+                beyond = histories.after(reached, local)
+                if not here and _is_local(histories.next(process, beyond)):
+                    # What it does next here others may see: they may come before it.
+                    break
+                world, reached, calls = then, beyond, calls + 1
             others = (*actors[:process], reached, *actors[process + 1 :])
-            steps.append(((names[process], call, label), (world, others, left)))
+            steps.append(((names[process], call, label), (world, others, left), calls))
     return steps
+
+
+def _is_local(following: Call | str) -> bool:
+    return not isinstance(following, str) and following.operation in LOCAL
+
+
+def _is_decided(state: State, call: Call) -> bool:
+    """Whether a request reaches an object that nobody will ever change or remove."""
+    return call.operation in ("get_range", "put") and call.arguments[0] in state.objects
 
 
 def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State, Any, Budget]]:

@@ -1,4 +1,4 @@
-"""Seeded runs of larger configurations: many lives, many faults, clocks that jump."""
+"""Seeded runs of larger configurations: queries and appenders, many lives, many faults, clocks that jump."""
 
 from __future__ import annotations
 
@@ -10,15 +10,34 @@ from greenlet import greenlet
 
 from sparkwal.testing.simulation import oracle
 from sparkwal.testing.simulation.codec import memoized
-from sparkwal.testing.simulation.processes import Process, driver, reader, straggler
-from sparkwal.testing.simulation.world import LOCAL, Call, Lost, Refused, State, apply, put
+from sparkwal.testing.simulation.processes import Process, appender, driver, reader, straggler
+from sparkwal.testing.simulation.world import (
+    LOCAL,
+    Call,
+    Lost,
+    Refused,
+    State,
+    apply,
+    fly,
+    put,
+    receive,
+)
+
+# Slots in flight of an appender's life.
+_LIMITS = (1, 2, 3, 5)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run consists of, and how likely each fault is at each step."""
+    """What a run consists of, and how likely each fault is at each step.
+
+    Attributes:
+        producers: as many appenders' names; each life has another limit in flight.
+        batches: microbatches of each query, batches of each producer.
+    """
 
     queries: int = 2
+    producers: int = 0
     batches: int = 6
     partitions: int = 2
     lives: int = 10
@@ -72,13 +91,13 @@ class Run:
 
     def _finish(self) -> None:
         """When the storm is over, one more life of each query gets everything done."""
-        for number in range(self.shape.queries):
-            self._bear(f"q{number}", f"last-{number}")
+        names = [f"q{n}" for n in range(self.shape.queries)]
+        names += [f"p{n}" for n in range(self.shape.producers)]
+        for name in names:
+            self._bear(name, f"last-{name}")
             while self._alive:
                 self._step(calm=True)
-        wanted = {
-            (f"q{n}", b) for n in range(self.shape.queries) for b in range(self.shape.batches)
-        }
+        wanted = {(name, b) for name in names for b in range(self.shape.batches)}
         have = {(query, batch) for _, query, batch in self._verdict}
         if have != wanted:
             raise oracle.Violation(f"missing in the end: {sorted(wanted - have)}")
@@ -101,7 +120,9 @@ class Run:
             self._state, created = put(replace(self._state, late=self._state.late - {late}), *late)
             self._note("network", f"late PUT {late[0]}", "created" if created else "taken")
             self._check()
-        awake = [life for life in self._alive if life.asleep_until <= self.steps]
+        if self._state.flying and rng.random() < 0.5:
+            self._fly(calm)
+        awake = [life for life in self._alive if self._can_go_on(life)]
         if not awake:
             return
         life = rng.choice(awake)
@@ -114,8 +135,30 @@ class Run:
             return
         self._answer(life, calm)
 
+    def _fly(self, calm: bool) -> None:
+        """Some PUT that nobody waits for meets its fate, its sender dead or alive."""
+        flight = self._rng.choice(sorted(self._state.flying))
+        fate = "done"
+        if not calm and self._rng.random() < self.shape.fault:
+            fate = self._rng.choice(["lost", "refused", "late"])
+        self._state = fly(self._state, flight, fate)
+        self._note("network", f"PUT {flight[2]} of {flight[0]}", fate)
+        self._check()
+
+    def _can_go_on(self, life: _Life) -> bool:
+        waits = life.call.operation == "receive" and not self._replies(life)
+        return not waits and life.asleep_until <= self.steps
+
+    def _replies(self, life: _Life) -> list[tuple[str, int, str]]:
+        return sorted(reply for reply in self._state.replies if reply[0] == life.name)
+
     def _answer(self, life: _Life, calm: bool) -> None:
         call = life.call
+        if call.operation == "receive":
+            self._state, answer = receive(self._state, self._rng.choice(self._replies(life)))
+            self._note(life.name, call, str(answer))
+            self._resume(life, answer)
+            return
         after, answer = apply(self._state, call)
         how = ""
         remote = call.operation in ("put", "get_range", "list")
@@ -165,22 +208,32 @@ class Run:
             partition = self._rng.randrange(self.shape.partitions)
             self._start(f"straggler-{number}", None, straggler(partition, self.shape.inline))
         else:
-            query = f"q{self._rng.randrange(self.shape.queries)}"
+            writers = self.shape.queries + self.shape.producers
+            which = self._rng.randrange(writers)
+            if which >= self.shape.queries:
+                name = f"p{which - self.shape.queries}"
+                self._bear(name, f"{name}-{number}")
+                return
+            query = f"q{which}"
             # Restarted inside its application it finds its own hint.
             leader = self._rng.choice([None, f"app-{query}"])
             self._bear(query, f"{query}-{number}", leader)
 
     def _bear(self, query: str, name: str, leader_id: str | None = None) -> None:
-        process = driver(
-            name,
-            query,
-            self.shape.batches,
-            self.shape.partitions,
-            leader_id=leader_id,
-            retries=2,
-            inline=self.shape.inline,
-            empty=frozenset(),
-        )
+        if query.startswith("p"):
+            limit = self._rng.choice(_LIMITS)
+            process = appender(name, query, self.shape.batches, limit, retries=2)
+        else:
+            process = driver(
+                name,
+                query,
+                self.shape.batches,
+                self.shape.partitions,
+                leader_id=leader_id,
+                retries=2,
+                inline=self.shape.inline,
+                empty=frozenset(),
+            )
         self._start(name, query, process)
 
     def _start(self, name: str, query: str | None, process: Process) -> None:

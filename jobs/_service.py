@@ -1,0 +1,89 @@
+"""A service that appends to a sequencer of a log, killed and started again for a while."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from _processes import Application
+
+import sparkwal
+from sparkwal import Log
+from sparkwal.errors import SparkWalError
+
+SEQUENCER = "service"
+
+# Appends sequence i as the value i, one record each, and tells what is durable.
+_SOURCE = """
+import sys, time
+import pyarrow as pa
+import sparkwal
+
+path, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
+def told(event):
+    if event.name == "durable":
+        print(event.fields["batch_id"], flush=True)
+schema = pa.schema([("value", pa.int64())])
+with sparkwal.Appender(path, schema, producer_id="service", on_event=told, **options) as wal:
+    sequence = wal.last_sequence + 1
+    while True:
+        ticket = wal.append([{"value": sequence}])
+        assert ticket.sequence == sequence
+        sequence += 1
+        time.sleep(0.03)
+"""
+
+
+class Service:
+    """One appender at a time, over any number of lives.
+
+    Args:
+        writing: the store's options for the appender.
+        reading: those to judge with.
+    """
+
+    def __init__(
+        self, log: str, folder: Path, writing: Mapping[str, str], reading: Mapping[str, str]
+    ) -> None:
+        self._log, self._folder, self._reading = log, folder, {**reading, "sequencer": SEQUENCER}
+        given = {**writing, "sequencer": SEQUENCER, "batchSizeThreshold": "1"}
+        given |= {"maxInFlightRequests": "8", "maxRetryAttempts": "8", "retryBaseDelayMs": "2"}
+        self._options = [f"{name}={value}" for name, value in given.items()]
+        self._lives: list[Application] = []
+
+    def revive(self) -> None:
+        """Start it unless it runs."""
+        if self._lives and self._lives[-1].alive:
+            return
+        command = [sys.executable, "-c", _SOURCE, self._log, *self._options]
+        name = f"service-{len(self._lives)}"
+        self._lives.append(Application(name, self._folder, command, self._folder))
+
+    def kill(self) -> bool:
+        """SIGKILL, in the middle of whatever it is doing; False where it was dead already."""
+        alive = bool(self._lives) and self._lives[-1].alive
+        if alive:
+            self._lives[-1].kill()
+        return alive
+
+    def judge(self) -> tuple[int, list[str]]:
+        """(appends that are durable, what is wrong with them)."""
+        told = [int(line) for life in self._lives for line in life.lines()]
+        try:
+            if Log(self._log, **self._reading).head() is None:
+                return 0, []
+            problems = list(sparkwal.verify(self._log, **self._reading).problems)
+            values = Log(self._log, **self._reading).to_pandas()["value"].tolist()
+        except SparkWalError as error:
+            return 0, [f"the log of the service cannot be read: {error}"]
+        if values != list(range(len(values))):
+            problems.append("the service's appends are not there once and in order")
+        if max(told, default=-1) >= len(values):
+            problems.append(f"append {max(told)} was durable, the log ends at {len(values) - 1}")
+        return len(values), problems
+
+    def close(self) -> None:
+        """End what is left of it."""
+        for life in self._lives[-1:]:
+            life.end()
