@@ -1,4 +1,5 @@
-"""Seeded runs of larger configurations: queries and appenders, many lives, many faults, clocks that jump."""
+"""Seeded runs of larger configurations: many lives of queries and appenders, many faults,
+clocks that jump."""
 
 from __future__ import annotations
 
