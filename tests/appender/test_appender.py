@@ -429,6 +429,16 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert given.s3.max_pool_connections == 100
 
 
+def test_small_inlined_rows_are_read_with_their_record(plot: Plot) -> None:
+    with plot.appender(maxInFlightRequests=1) as wal:
+        for i in range(20):
+            wal.append(rows(i)).result()
+    plot.inner.counts.clear()
+    assert stored(plot.inner) == list(range(20))
+    # The head's record, then each record once: its rows come along.
+    assert plot.inner.counts["GET"] == 1 + 21
+
+
 def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plot) -> None:
     from ..protocol.query import StoppedClock
 

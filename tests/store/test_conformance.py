@@ -207,3 +207,22 @@ def test_open_store_on_s3(ministack_url: str) -> None:
     assert store.url == f"{ministack_url.rstrip('/')}/{bucket}"
     assert store.put_if_absent("a/b/x", b"1")
     assert bare.get("a/b/x") == b"1"
+
+
+def test_what_is_fetched_ahead_is_bounded_by_its_weight() -> None:
+    class Wide:
+        concurrency = 8
+
+    begun: list[int] = []
+    work = run_parallel(
+        Wide(),  # type: ignore[arg-type]
+        lambda item: begun.append(item) or item,
+        range(10),
+        weigh=lambda _: 4,
+        capacity=10,
+    )
+    for item in work:
+        # Two weigh 8; a third would be too much until one is consumed.
+        assert max(begun) <= item + 2
+        assert item in begun
+    assert sorted(begun) == list(range(10))
