@@ -13,7 +13,7 @@ from signal import SIGKILL
 import pytest
 from _processes import Application, Driver, send, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3]
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 
 def attempts(scene) -> set[tuple[str, ...]]:

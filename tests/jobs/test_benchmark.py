@@ -19,6 +19,7 @@ def run(job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_peers_side_by_side(tmp_path: Path) -> None:
     done = run(
         "benchmark", "--quick", "--repeats", 1, "--latency", 0, "--output", tmp_path,
