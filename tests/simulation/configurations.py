@@ -140,6 +140,14 @@ def large() -> dict[str, Configuration]:
             {"A": appender("A", "p", 3, 3, retries=0), "B": appender("B", "p", 3, 1, retries=0)},
             Budget(0, 1),
         ),
+        "four appenders, 2 1 1 1 in flight, the last three only lead": Configuration(
+            {
+                "A": appender("A", "p", 1, 2),
+                "B": appender("B", "q", 0, 1),
+                "C": appender("C", "r", 0, 1),
+                "D": appender("D", "s", 0, 1),
+            },
+        ),
         **_three_appenders(),
     }
 
