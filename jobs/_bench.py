@@ -18,14 +18,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal import Appender
-from sparkwal.testing.servers import (
-    ACCESS_KEY,
-    REGION,
-    SECRET_KEY,
-    make_bucket,
-    s3_client,
-    start_ministack,
-)
+from sparkwal.testing.servers import log_options, make_bucket, s3_client, start_ministack
 
 BUCKET = "benchmark"
 SCHEMA = pa.schema([("id", pa.int64()), ("payload", pa.string())])
@@ -63,11 +56,8 @@ def rows_of(size: int) -> pa.RecordBatch:
 
 def open_appender(url: str, in_flight: int, **options: Any) -> Appender:
     """An appender to a new log."""
-    return Appender(
-        f"s3://{BUCKET}/{uuid.uuid4().hex}", SCHEMA, producer_id="benchmark", endpoint=url,
-        region=REGION, accessKeyId=ACCESS_KEY, secretAccessKey=SECRET_KEY,
-        maxInFlightRequests=in_flight, **options,
-    )  # fmt: skip
+    given = {**log_options(url), "maxInFlightRequests": in_flight, **options}
+    return Appender(f"s3://{BUCKET}/{uuid.uuid4().hex}", SCHEMA, producer_id="benchmark", **given)
 
 
 class Bare:
@@ -87,10 +77,7 @@ class Bare:
 def record_bytes(url: str, rows: pa.RecordBatch) -> bytes:
     """One record's object as the appender stores it: what the bare PUTs put too."""
     path = uuid.uuid4().hex
-    options: dict[str, Any] = {
-        "endpoint": url, "region": REGION, "accessKeyId": ACCESS_KEY,
-        "secretAccessKey": SECRET_KEY,
-    }  # fmt: skip
+    options: dict[str, Any] = dict(log_options(url))
     with Appender(
         f"s3://{BUCKET}/{path}", SCHEMA, producer_id="benchmark", maxInFlightRequests=1, **options
     ) as wal:

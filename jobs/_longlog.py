@@ -23,7 +23,7 @@ from sparkwal.options import SinkOptions, parse
 from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.commit import encode_record
 from sparkwal.protocol.leadership import Claim, lead
-from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
+from sparkwal.testing.servers import log_options
 from sparkwal.testing.sorted_s3 import serve
 
 WINDOW = 1000
@@ -118,11 +118,7 @@ def long_logs(sizes: Sequence[int]) -> Iterator[tuple[str, int, int]]:
 
 def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:
     """Take over the log of this length; milliseconds and requests."""
-    options = parse(
-        SinkOptions,
-        {"path": f"s3://{BUCKET}/{commits}", "endpoint": proxy, "region": REGION,
-         "accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY},
-    )  # fmt: skip
+    options = parse(SinkOptions, {"path": f"s3://{BUCKET}/{commits}", **log_options(proxy)})
     store, prefix = options.open()
     claim = Claim(
         leader_id=uuid.uuid4().hex, host="host", plan_id=uuid.uuid4().hex,

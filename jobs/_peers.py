@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from _session import ROOT
 
 import sparkwal
-from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, s3_client
+from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, log_options, s3_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,10 +62,7 @@ class Place:
     @property
     def options(self) -> dict[str, str]:
         """sparkwal's options to get there."""
-        return {
-            "endpoint": self.endpoint, "region": REGION,
-            "accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY,
-        }  # fmt: skip
+        return log_options(self.endpoint)
 
 
 Writer = Callable[["DataStreamWriter", Place], "DataStreamWriter"]

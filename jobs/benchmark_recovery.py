@@ -22,7 +22,7 @@ from rich.table import Table
 
 import sparkwal
 from sparkwal.record import CommitHeader
-from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
+from sparkwal.testing.servers import log_options
 
 ROWS = 1000
 
@@ -42,8 +42,7 @@ class Place:
 
     @property
     def options(self) -> dict[str, str]:
-        keys = {"accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY}
-        return {"endpoint": self.endpoint, "region": REGION, **keys}
+        return log_options(self.endpoint)
 
     @property
     def stream(self) -> Stream:

@@ -22,7 +22,7 @@ from _storms import storm
 from rich.console import Console
 
 from sparkwal.testing.proxy import S3Proxy
-from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, make_bucket, start_ministack
+from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
 ROWS = 96
 BUCKET = "chaos"
@@ -65,10 +65,7 @@ class Soak:
     @property
     def options(self) -> dict[str, str]:
         """To read the log with, past the proxy."""
-        if self._server is None:
-            return {}
-        keys = {"accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY}
-        return {"endpoint": self._server, "region": REGION, **keys}
+        return log_options(self._server) if self._server is not None else {}
 
     # Drivers
 

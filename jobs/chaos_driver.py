@@ -22,7 +22,7 @@ import click
 from _session import EXIT_CODES, key_values, readable
 
 import sparkwal
-from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
+from sparkwal.testing.servers import log_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,8 +153,7 @@ class Work:
         """A query that goes on where the checkpoint says."""
         given = {"inlineThreshold": self.inline, **key_values(self.options, "--option")}
         if self.endpoint is not None:
-            given |= {"endpoint": self.endpoint, "region": REGION}
-            given |= {"accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY}
+            given |= log_options(self.endpoint)
         writer = self.source(spark).writeStream.format("weaselwal").options(**given)
         return writer.option("checkpointLocation", self.checkpoint).start(self.log)
 

@@ -13,14 +13,7 @@ import pytest
 from hypothesis import settings
 
 from sparkwal.testing.proxy import S3Proxy
-from sparkwal.testing.servers import (
-    ACCESS_KEY,
-    REGION,
-    SECRET_KEY,
-    make_bucket,
-    start_ministack,
-    start_moto,
-)
+from sparkwal.testing.servers import log_options, make_bucket, start_ministack, start_moto
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,13 +50,7 @@ def s3_bucket(ministack_url: str) -> str:
 @pytest.fixture
 def s3_path(ministack_url: str, s3_bucket: str) -> tuple[str, dict[str, str]]:
     """A path for a new log and the options to reach it."""
-    options = {
-        "endpoint": ministack_url,
-        "region": REGION,
-        "accessKeyId": ACCESS_KEY,
-        "secretAccessKey": SECRET_KEY,
-    }
-    return f"s3://{s3_bucket}/log", options
+    return f"s3://{s3_bucket}/log", log_options(ministack_url)
 
 
 @pytest.fixture

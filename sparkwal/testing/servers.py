@@ -121,6 +121,16 @@ def s3_client(url: str, **config: Any) -> Any:
     )
 
 
+def log_options(url: str) -> dict[str, str]:
+    """The options of a log, its path aside, to reach it on a local server or through a proxy."""
+    return {
+        "endpoint": url,
+        "region": REGION,
+        "accessKeyId": ACCESS_KEY,
+        "secretAccessKey": SECRET_KEY,
+    }
+
+
 def make_bucket(url: str, name: str) -> None:
     """Create a bucket on a local server."""
     client = s3_client(url)

@@ -23,11 +23,11 @@ CHILD = """
 import signal, sys
 import pyarrow as pa
 import sparkwal
+from sparkwal.testing.servers import log_options
 
 path, endpoint, total, hold = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-options = dict(endpoint=endpoint, region="us-east-1", accessKeyId="test", secretAccessKey="test",
-               maxInFlightRequests=8, batchSizeThreshold=100, retryBaseDelayMs=5,
-               maxRetryAttempts=8)
+options = dict(maxInFlightRequests=8, batchSizeThreshold=100, retryBaseDelayMs=5,
+               maxRetryAttempts=8, **log_options(endpoint))
 schema = pa.schema([("v", pa.int64())])
 with sparkwal.Appender(path, schema, producer_id="child", **options) as wal:
     def told(event):
