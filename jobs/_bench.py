@@ -1,4 +1,4 @@
-"""What the benchmark of the appender measures with: a store, a delay, bare PUTs."""
+"""What benchmarks share: options that are lists, a store, a delay, bare PUTs, appends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import click
 import pyarrow as pa
 
 import sparkwal
@@ -22,6 +23,14 @@ from sparkwal.testing.servers import log_options, make_bucket, s3_client, start_
 
 BUCKET = "benchmark"
 SCHEMA = pa.schema([("id", pa.int64()), ("payload", pa.string())])
+
+
+def numbers(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
+    """The callback of an option such as 0,20,100."""
+    try:
+        return [int(part) for part in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no list of numbers such as 0,20,100") from None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import _bulk
 import _longlog
 import _microbatch
 import click
-from _bench import BUCKET, delayed, store
+from _bench import BUCKET, delayed, numbers, store
 from _peers import PEERS, Place, start_session
 from _report import draw, show
 from rich.console import Console
@@ -39,13 +39,6 @@ def _one_of(known: Sequence[str]) -> Callable[..., list[str]]:
     return parse
 
 
-def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
-    try:
-        return [int(part) for part in value.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no list of numbers such as 0,20,100") from None
-
-
 def machine() -> dict[str, object]:
     """What this was measured on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -65,14 +58,14 @@ def machine() -> dict[str, object]:
               callback=_one_of(PARTS), help="Parts to measure.")  # fmt: skip
 @click.option("--peers", default=",".join(PEERS), show_default=True,
               callback=_one_of(list(PEERS)))  # fmt: skip
-@click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=_numbers,
+@click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=numbers,
               help="Milliseconds added to every request of microbatches.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--microbatches", type=click.IntRange(1), default=40, show_default=True,
               help="Measured in one query, of slow sinks fewer.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1000), default=8_000_000, show_default=True,
               help="Of a bulk write.")  # fmt: skip
-@click.option("--commits", default="10,10000,1000000", show_default=True, callback=_numbers,
+@click.option("--commits", default="10,10000,1000000", show_default=True, callback=numbers,
               help="Lengths of the logs that are recovered.")  # fmt: skip
 @click.option("--memory-bytes", type=click.IntRange(10**6), default=2 * 10**9, show_default=True,
               help="Of Arrow in one partition.")  # fmt: skip

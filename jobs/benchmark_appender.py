@@ -17,6 +17,7 @@ from _bench import (
     appended,
     delayed,
     latency,
+    numbers,
     open_appender,
     put,
     put_all,
@@ -170,16 +171,10 @@ def _show(results: dict[str, Any]) -> None:
     )
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no list of numbers such as 1,10,50") from None
-
-
 @click.command()
-@click.option("--in-flight", default="1,10,50,200", show_default=True, help="Limits to measure.")
-@click.option("--latency", "latencies", default="0,20,100", show_default=True,
+@click.option("--in-flight", "limits", default="1,10,50,200", show_default=True, callback=numbers,
+              help="Limits to measure.")  # fmt: skip
+@click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=numbers,
               help="Milliseconds that the proxy adds to every request.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(1), default=60.0, show_default=True,
               help="Records a second while latencies are measured: below saturation.")  # fmt: skip
@@ -194,8 +189,8 @@ def _numbers(text: str) -> list[int]:
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
               default=Path("benchmark_appender.json"), show_default=True)  # fmt: skip
 def main(
-    in_flight: str,
-    latencies: str,
+    limits: list[int],
+    latencies: list[int],
     rate: float,
     samples: int,
     size: int,
@@ -208,7 +203,6 @@ def main(
     Starts a store in memory and a proxy that adds latency, each a process of its own,
     on this machine; nothing else is reached.
     """
-    limits, delays = _numbers(in_flight), _numbers(latencies)
     results: dict[str, Any] = {
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
         "latency": [],
@@ -222,7 +216,7 @@ def main(
             results["throughput"].append(
                 measure_throughput(upstream, number, min(records, number * 100), size)
             )
-            for delay in delays:
+            for delay in latencies:
                 results["latency"].append(
                     measure_latency(upstream, number, delay, rate, samples, size)
                 )

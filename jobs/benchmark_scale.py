@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pyarrow as pa
+from _bench import numbers
 from _prices import dollars
 from rich.console import Console
 from rich.table import Table
@@ -210,7 +211,7 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
 @click.command()
 @click.option("--partitions", type=click.IntRange(1), default=10_000, show_default=True,
               help="Of all sequencers together.")  # fmt: skip
-@click.option("--sequencers", default="1,10,100", show_default=True,
+@click.option("--sequencers", default="1,10,100", show_default=True, callback=numbers,
               help="How many share them, one simulation each.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1), default=20, show_default=True,
               help="Of one partition in one microbatch.")  # fmt: skip
@@ -218,20 +219,16 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
               help="Simulated, and with them counted.")  # fmt: skip
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
               default=Path("benchmark_scale.json"), show_default=True)  # fmt: skip
-def main(partitions: int, sequencers: str, rows: int, seconds: int, output: Path) -> None:
+def main(partitions: int, sequencers: list[int], rows: int, seconds: int, output: Path) -> None:
     """Count the requests of a large deployment, and what they cost at S3's list prices.
 
     Plans, tasks and commits are the code that Spark runs, against a store in memory that
     counts; time is simulated. Every second is like the one before, so a day is 86,400
     times one; restarts are counted apart.
     """
-    try:
-        numbers = [int(part) for part in sequencers.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{sequencers!r} is no list of numbers such as 1,10") from None
     found = []
     for inlined in (False, True):
-        for number in numbers:
+        for number in sequencers:
             deployment = Deployment(number, partitions // number, rows, inlined)
             found.append(simulate(deployment, seconds, min(number, 5)))
             console.print(f"{deployment}: {found[-1]['requests_per_second']}")
