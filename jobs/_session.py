@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -77,6 +78,35 @@ def read_options_file(path: Path | None) -> dict[str, str]:
             raise Refused(f"line {number} of {path} is not `name = value`")
         found[name.strip()] = value.strip()
     return found
+
+
+def takes_log_options(
+    of: str = "log", example: str = "endpoint=http://127.0.0.1:9000", like: str = ""
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """--log-option and --options-file for a command, which gets the options as `given`.
+
+    Args:
+        of: what they are options of, for people.
+        like: ", as in" and a file that shows them.
+    """
+    pairs = click.option(
+        "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
+        help=f"An option of the {of}, for example {example}; repeatable.",
+    )  # fmt: skip
+    file = click.option(
+        "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def read(log_options: Iterable[str], options_file: Path | None, **others: Any) -> None:
+            given = {**read_options_file(options_file), **key_values(log_options, "--log-option")}
+            command(given=given, **others)
+
+        return pairs(file(read))
+
+    return decorate
 
 
 def log_head(path: str, options: Mapping[str, str]) -> HeadInfo | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pyarrow as pa
 from _json_rows import JsonRows, parse_schema
-from _session import Failed, Refused, as_exit, key_values, log_head, read_options_file
+from _session import Failed, Refused, as_exit, log_head, takes_log_options
 from rich.console import Console
 
 from sparkwal import Appender
@@ -237,14 +237,7 @@ Exit codes:
     "--producer-id", default=socket.gethostname, show_default="the host's name",
     help="Names this writer over restarts.",
 )  # fmt: skip
-@click.option(
-    "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-    help="An option of the appender, for example batchTimeoutMs=5; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Options of the appender, `name = value` a line; --log-option wins over it.",
-)  # fmt: skip
+@takes_log_options("appender", "batchTimeoutMs=5")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
               help="0 picks a free one and prints it.")  # fmt: skip
@@ -258,8 +251,7 @@ def main(
     log: str,
     schema_text: str | None,
     producer_id: str,
-    log_options: tuple[str, ...],
-    options_file: Path | None,
+    given: dict[str, Any],
     host: str,
     port: int,
     max_body: int,
@@ -274,10 +266,6 @@ def main(
     \b
     python jobs/http_ingest.py --log s3://bucket/wal --schema 'id long, name string'
     """
-    given: dict[str, Any] = {
-        **read_options_file(options_file),
-        **key_values(log_options, "--log-option"),
-    }
     try:
         arrow_schema = _schema(log, schema_text, given)
         wal = Appender(log, arrow_schema, producer_id=producer_id, **given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,8 +14,8 @@ from _session import (
     as_exit,
     key_values,
     log_head,
-    read_options_file,
     start_session,
+    takes_log_options,
 )
 from rich.console import Console
 
@@ -72,15 +71,7 @@ def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     help="An option of the source; repeatable. Kafka: subscribe=topic.",
 )  # fmt: skip
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
-@click.option(
-    "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-    help="An option of the log, for example endpoint=http://127.0.0.1:9000; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Options of the log, `name = value` a line; see conf/options.example.conf. "
-    "--log-option wins over it.",
-)  # fmt: skip
+@takes_log_options(like=", as in conf/options.example.conf")
 @click.option(
     "--checkpoint",
     required=True,
@@ -104,8 +95,7 @@ def main(
     source: str | None,
     source_options: tuple[str, ...],
     log: str,
-    log_options: tuple[str, ...],
-    options_file: Path | None,
+    given: dict[str, str],
     checkpoint: str,
     schema: str | None,
     infer_schema: bool,
@@ -127,7 +117,6 @@ def main(
     python jobs/ingest.py --format json --source in/ --schema "id BIGINT, name STRING" \\
         --log s3://bucket/wal --checkpoint s3a://bucket/checkpoints/wal
     """
-    given = {**read_options_file(options_file), **key_values(log_options, "--log-option")}
     options = key_values(source_options, "--option")
     if schema is not None and infer_schema:
         raise Refused("--schema and --infer-schema: give one of them")

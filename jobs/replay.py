@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,11 +11,10 @@ from _session import (
     Refused,
     Stopped,
     as_exit,
-    key_values,
     log_head,
     need_delta,
-    read_options_file,
     start_session,
+    takes_log_options,
 )
 from rich.console import Console
 
@@ -91,14 +89,7 @@ def _check_stream(
 
 @click.command(epilog=EXIT_CODES)
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
-@click.option(
-    "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-    help="An option of the log, for example endpoint=http://127.0.0.1:9000; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Options of the log, `name = value` a line; --log-option wins over it.",
-)  # fmt: skip
+@takes_log_options()
 @click.option(
     "--from", "start", type=click.IntRange(0), help="First position.  [default: earliest]"
 )
@@ -132,8 +123,7 @@ def _check_stream(
 )  # fmt: skip
 def main(
     log: str,
-    log_options: tuple[str, ...],
-    options_file: Path | None,
+    given: dict[str, str],
     start: int | None,
     end: int | None,
     from_time: str | None,
@@ -165,7 +155,6 @@ def main(
         raise Refused("--checkpoint is for --stream")
     if fmt == "delta":
         need_delta()
-    given = {**read_options_file(options_file), **key_values(log_options, "--log-option")}
     asked = {
         "startingPosition": start,
         "endingPosition": end,
