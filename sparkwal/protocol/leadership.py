@@ -77,7 +77,7 @@ def lead(store: Store, prefix: str, claim: Claim, clock: Clock) -> Leadership:
             "while this one tried to lead; stop all writers of this log but one"
         )
     # As many as the former leader could have in flight, not as many as this one will.
-    reach = head.live.header.in_flight_limit if head.live else 1
+    reach = head.in_flight_limit
     _seal(store, prefix, header, spark_schema, reach)
     events.emit(
         "leader_claimed",
@@ -122,12 +122,12 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
         # A takeover of a takeover must be as careful as the first.
-        in_flight_limit=max(claim.in_flight_limit, live.in_flight_limit if live else 1),
+        in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),
         timestamp_ms=max(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
         txns=live.txns if live else {},
-        floor=live.floor if live else 0,
+        floor=head.floor,
         reason=claim.reason,
         host=claim.host,
     )

@@ -43,6 +43,11 @@ class Head:
         """Positions below are no longer needed and may be gone."""
         return self.live.header.floor if self.live else 0
 
+    @property
+    def in_flight_limit(self) -> int:
+        """Slots from the gap on that writers so far could have in flight; 1 in an empty log."""
+        return self.live.header.in_flight_limit if self.live else 1
+
 
 def find_head(
     store: Store, prefix: str, window_guess: int = DEFAULT_WINDOW, *, tolerant: bool = False
@@ -91,17 +96,21 @@ def _find_head(store: Store, prefix: str, window: int, tolerant: bool) -> Head:
         window = wrong.window
         last, record = _last_record(store, prefix, numbers, window, truncated)
     newest_position = numbering.position(numbers[0], window)
-    live = last_live(store, prefix, record) if record is not None else None
+    head = _head(store, prefix, last, record, window)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
     # further on was written when the gap was still filled: a record was lost.
-    reach = last + (live.header.in_flight_limit if live else 0)
-    if newest_position > reach or record is None:
+    if record is None or newest_position > last + head.in_flight_limit:
         if not tolerant:
             raise _Missing(_lost(store, prefix, last + 1, numbers, window))
         slots = [n for n in numbers if numbering.is_slot(n, window)]
         last = numbering.position(slots[0], window) if slots else -1
         record = read_slot(store, prefix, last, window) if slots else None
-        live = last_live(store, prefix, record) if record is not None else None
+        head = _head(store, prefix, last, record, window)
+    return head
+
+
+def _head(store: Store, prefix: str, last: int, record: SlotRecord | None, window: int) -> Head:
+    live = last_live(store, prefix, record) if record is not None else None
     return Head(last, live, window)
 
 

@@ -299,7 +299,7 @@ MUTATIONS = [
         "a takeover forgets how far the former leader reached",
         "three in flight, a takeover with one, a reader behind them",
         "protocol/leadership.py",
-        "in_flight_limit=max(claim.in_flight_limit, live.in_flight_limit if live else 1),",
+        "in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),",
         "in_flight_limit=claim.in_flight_limit,",
     ),
     Mutation(
