@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _peers import PEERS, Place
-from _processes import processes
+from _processes import processes, python_workers
 
 from sparkwal.testing.servers import s3_client
 
@@ -197,13 +197,12 @@ def measure_memory(spark: SparkSession, place: Place, size: int) -> dict[str, An
 
 
 def _workers() -> list[int]:
-    """Python's workers of this process: forked by daemons, so with the same command line."""
+    """Python's workers of this process."""
     found = {p.pid: p for p in processes()}
     ours = {os.getpid()}
     while more := {p.pid for p in found.values() if p.parent in ours} - ours:
         ours |= more
-    python = {pid for pid in ours if "pyspark" in found[pid].command} if ours else set()
-    return [pid for pid in python if found[pid].parent in python]
+    return python_workers(found[pid] for pid in ours)
 
 
 def _peak_rss(pid: int) -> int:

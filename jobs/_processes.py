@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,12 @@ def processes() -> Iterator[Process]:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if fields[0] not in "ZX":
                 yield Process(int(entry.name), int(fields[1]), int(fields[3]), command)
+
+
+def python_workers(among: Iterable[Process]) -> list[int]:
+    """Spark's Python workers: forked by its daemons, so with the same command line."""
+    forked = {x.pid: x for x in among if "pyspark.daemon" in x.command}
+    return [x.pid for x in forked.values() if x.parent in forked]
 
 
 def send(pid: int, number: int) -> bool:
@@ -144,9 +150,8 @@ class Application:
         return [x for x in processes() if x.session == self._process.pid]
 
     def workers(self) -> list[int]:
-        """Spark's Python workers: forked by its daemons, so with the same command line."""
-        forked = {x.pid: x for x in self.members() if "pyspark.daemon" in x.command}
-        return [x.pid for x in forked.values() if x.parent in forked]
+        """Spark's Python workers."""
+        return python_workers(self.members())
 
     def executors(self) -> list[int]:
         """Executors that are processes of their own."""
