@@ -28,14 +28,8 @@ from sparkwal.testing.sorted_s3 import serve
 
 WINDOW = 1000
 QUERY = "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"
-SPARK_SCHEMA = schema.normalize(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "timestamp", "type": "timestamp", "nullable": True, "metadata": {}},
-            {"name": "value", "type": "long", "nullable": True, "metadata": {}},
-        ],
-    }
+SPARK_SCHEMA = schema.from_arrow(
+    pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("value", pa.int64())])
 )
 
 

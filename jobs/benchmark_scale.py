@@ -31,15 +31,7 @@ from sparkwal.testing.memory import MemoryStore
 # What S3 promises for each prefix of a bucket, requests a second.
 PUTS_PER_PREFIX = 3500
 ROOT = "wal"
-SPARK_SCHEMA = schema.normalize(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
-            {"name": "body", "type": "string", "nullable": True, "metadata": {}},
-        ],
-    }
-)
+SPARK_SCHEMA = schema.from_arrow(pa.schema([("id", pa.int64()), ("body", pa.string())]))
 PLAN_TTL_MS = 600_000
 
 console = Console(stderr=True, highlight=False)

@@ -16,9 +16,7 @@ from sparkwal.protocol.plan import Plan, make_plan
 from sparkwal.protocol.task import TaskLimits, TaskResult, write_partition
 from sparkwal.store.base import Store
 
-SCHEMA = schema.normalize(
-    {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
-)
+SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
 TTL_MS = 600_000
 LIMITS = TaskLimits(2**20, 1, 0, 16 * 2**20, "zstd")
 _ids = itertools.count()

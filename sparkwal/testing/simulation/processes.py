@@ -25,9 +25,7 @@ from sparkwal.store.retry import RetryingStore, RetryPolicy
 from sparkwal.testing.simulation.world import Call
 
 PREFIX = "wal"
-SCHEMA = schema.normalize(
-    {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
-)
+SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
 _ARROW = schema.to_arrow(SCHEMA)
 TTL_MS = 600_000
 
