@@ -97,11 +97,11 @@ class SourceLog:
         """Of the head that was seen, if there was a log."""
         return self.head.live.spark_schema if self.head and self.head.live else None
 
-    def records(self, window: int, start: int, end: int) -> Iterator[SlotRecord]:
+    def records(self, start: int, end: int) -> Iterator[SlotRecord]:
         return live_records(
             self._store,
             self.prefix,
-            window,
+            self.window,
             start,
             end,
             skip_missing=not self.options.fail_on_data_loss,
@@ -116,14 +116,14 @@ class SourceLog:
             self.head = find_head(self._store, self.prefix, tolerant=tolerant)
             self.gap = self.head.gap
         else:
-            for record in self._newer(self.window):
+            for record in self._newer():
                 self._known[record.header.position] = record
                 self.gap = record.header.position + 1
         return self.gap
 
-    def _newer(self, window: int) -> list[SlotRecord]:
+    def _newer(self) -> list[SlotRecord]:
         try:
-            return newer(self._store, self.prefix, window, self.gap)
+            return newer(self._store, self.prefix, self.window, self.gap)
         except InvalidLogError:
             if self.options.on_corruption != "stop":
                 raise
@@ -202,7 +202,7 @@ class SourceLog:
     def _limited(self, begin: int, end: int, budget: Budget) -> int:
         reached = begin
         try:
-            for record in self.records(self.window, begin, end):
+            for record in self.records(begin, end):
                 self._known[record.header.position] = record
                 if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
                     return reached
@@ -220,7 +220,7 @@ class SourceLog:
         `end`. Reads everything: a replay may only pass what is known to be good."""
         position = start
         try:
-            for record in self.records(self.window, start, end):
+            for record in self.records(start, end):
                 position = record.header.position
                 target = schema.to_arrow(record.spark_schema)
                 for _ in reading.read_pieces(
@@ -244,7 +244,7 @@ class SourceLog:
             ]
         found = [
             piece
-            for record in self.records(self.window, start, end)
+            for record in self.records(start, end)
             for piece in reading.pieces(record, self.prefix)
         ]
         if len(found) < least:
