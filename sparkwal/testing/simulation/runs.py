@@ -52,7 +52,6 @@ class Shape:
 @dataclass
 class _Life:
     name: str
-    query: str | None  # whose driver it is
     thread: Any
     call: Call
     asleep_until: int = 0
@@ -92,13 +91,14 @@ class Run:
 
     def _finish(self) -> None:
         """When the storm is over, one more life of each query gets everything done."""
-        names = [f"q{n}" for n in range(self.shape.queries)]
-        names += [f"p{n}" for n in range(self.shape.producers)]
-        for name in names:
-            self._bear(name, f"last-{name}")
+        queries = [f"q{n}" for n in range(self.shape.queries)]
+        producers = [f"p{n}" for n in range(self.shape.producers)]
+        for name in queries + producers:
+            start = self._start_driver if name in queries else self._start_appender
+            start(f"last-{name}", name)
             while self._alive:
                 self._step(calm=True)
-        wanted = {(name, b) for name in names for b in range(self.shape.batches)}
+        wanted = {(name, b) for name in queries + producers for b in range(self.shape.batches)}
         have = {(query, batch) for _, query, batch in self._verdict}
         if have != wanted:
             raise oracle.Violation(f"missing in the end: {sorted(wanted - have)}")
@@ -204,40 +204,39 @@ class Run:
         kind = self._rng.random()
         number = self._births
         if kind < 0.15:
-            self._start(f"reader-{number}", None, reader())
+            self._start(f"reader-{number}", reader())
         elif kind < 0.3:
             partition = self._rng.randrange(self.shape.partitions)
-            self._start(f"straggler-{number}", None, straggler(partition, self.shape.inline))
+            self._start(f"straggler-{number}", straggler(partition, self.shape.inline))
         else:
             writers = self.shape.queries + self.shape.producers
             which = self._rng.randrange(writers)
             if which >= self.shape.queries:
-                name = f"p{which - self.shape.queries}"
-                self._bear(name, f"{name}-{number}")
+                producer = f"p{which - self.shape.queries}"
+                self._start_appender(f"{producer}-{number}", producer)
                 return
             query = f"q{which}"
             # Restarted inside its application it finds its own hint.
             leader = self._rng.choice([None, f"app-{query}"])
-            self._bear(query, f"{query}-{number}", leader)
+            self._start_driver(f"{query}-{number}", query, leader)
 
-    def _bear(self, query: str, name: str, leader_id: str | None = None) -> None:
-        if query.startswith("p"):
-            limit = self._rng.choice(_LIMITS)
-            process = appender(name, query, self.shape.batches, limit, retries=2)
-        else:
-            process = driver(
-                name,
-                query,
-                self.shape.batches,
-                self.shape.partitions,
-                leader_id=leader_id,
-                retries=2,
-                inline=self.shape.inline,
-                empty=frozenset(),
-            )
-        self._start(name, query, process)
+    def _start_driver(self, name: str, query: str, leader_id: str | None = None) -> None:
+        process = driver(
+            name,
+            query,
+            self.shape.batches,
+            self.shape.partitions,
+            leader_id=leader_id,
+            retries=2,
+            inline=self.shape.inline,
+        )
+        self._start(name, process)
 
-    def _start(self, name: str, query: str | None, process: Process) -> None:
+    def _start_appender(self, name: str, producer: str) -> None:
+        limit = self._rng.choice(_LIMITS)
+        self._start(name, appender(name, producer, self.shape.batches, limit, retries=2))
+
+    def _start(self, name: str, process: Process) -> None:
         self._births += 1
         here = greenlet.getcurrent()
 
@@ -248,7 +247,7 @@ class Run:
             return answer
 
         thread = greenlet(lambda: process(ask))
-        life = _Life(name, query, thread, Call("now"))
+        life = _Life(name, thread, Call("now"))
         self._alive.append(life)
         self._readings[name] = self._verdict
         self._note(name, "begins", "")
