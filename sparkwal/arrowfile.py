@@ -210,7 +210,8 @@ def read_frames(
         columns: indices of the columns to decode; None for all.
     """
     source = schema.to_arrow(spark_schema).serialize().to_pybytes() + data + _END_OF_STREAM
-    options = pa.ipc.IpcReadOptions(included_fields=columns)
+    # As in writing: threads for the columns of a small frame cost more than they save.
+    options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     try:
         yield from pa.ipc.open_stream(source, options=options)
     except (pa.ArrowException, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +33,12 @@ class SystemClock:
         return time.clock_gettime_ns(which) // 1_000_000
 
     def boot_id(self) -> str:
-        try:
-            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            return "unknown"
+        return _boot_id()
+
+
+@functools.cache  # No process outlives its boot, and every microbatch asks several times.
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"

@@ -13,7 +13,7 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +74,22 @@ class Hints:
     def save(self, hint: Hint) -> bool:
         """Replace this leader's hint atomically. False when the disk did not take it."""
         file = self._file(hint.leadership.leader_id)
-        document = json.dumps({"version": _VERSION, **asdict(hint)})
+        document = json.dumps({"version": _VERSION, **vars(hint)}, default=vars)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
-            handle, name = tempfile.mkstemp(dir=self.folder)
+            # Another process's draft has another name; within one there is one at a time.
+            draft = file.with_suffix(f".{os.getpid()}")
             try:
-                with os.fdopen(handle, "w") as temporary:
-                    temporary.write(document)
-                os.replace(name, file)
+                draft.write_text(document)
+                # ext4 writes a file's data to the disk before it may replace another, and a
+                # microbatch waits milliseconds for it. Between the two: no hint, a cold start.
+                file.unlink(missing_ok=True)
+                os.replace(draft, file)
             except BaseException:
                 with suppress(OSError):
-                    os.unlink(name)
+                    os.unlink(draft)
                 raise
         except OSError as error:
             events.emit("hint_not_saved", folder=str(self.folder), reason=str(error))

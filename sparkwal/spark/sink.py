@@ -57,7 +57,8 @@ class _Writer:
         if self.plan is None:
             with readable_errors(pickling=True):
                 self.plan = self._make_plan()
-        return self.__dict__.copy()
+        # Tasks and commits ask for no more, and every task waits until this is unpickled.
+        return {"options": self.options, "plan": self.plan}
 
     def _make_plan(self) -> Plan:
         leader_id, host = _leader(self.options.log_path, self.checkpoint)
