@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import os
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from xml.etree import ElementTree
 
 from sparkwal.errors import OptionError
 
@@ -131,7 +131,8 @@ def _new_client(config: S3Config, endpoint: str | None) -> S3Client:
         ),
     )
     client.meta.events.register_last("before-call.s3", _one_plain_request)
-    client.meta.events.register_first("before-parse.s3.ListObjectsV2", _keys_and_sizes)
+    # This pattern comes before the library's own check of every body.
+    client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
     return client
 
 
@@ -144,18 +145,33 @@ def _one_plain_request(params: Any, context: Any, **_: object) -> None:
 
 
 def _keys_and_sizes(
-    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
+    operation_model: Any,
+    response_dict: dict[str, Any],
+    customized_response_dict: dict[str, Any],
+    **_: object,
 ) -> None:
-    # Decoded by the library a LIST of 1000 keys costs more than all else in a recovery:
-    # it parses every time, tag and owner. What does not look right is left to it.
-    try:
-        root = ElementTree.fromstring(response_dict["body"])
-        space = root.tag[: root.tag.index("ListBucketResult")]
-        listed = root.findall(f"{space}Contents")
-        found = [(each.find(f"{space}Key"), each.find(f"{space}Size")) for each in listed]
-        contents = [{"Key": key.text or "", "Size": int(size.text or "")} for key, size in found]  # type: ignore[union-attr]
-    except (ElementTree.ParseError, AttributeError, ValueError):
+    # Decoded by the library a LIST of 1000 keys costs more than all else in a recovery: it
+    # parses the whole twice, and every time, tag and owner. What is left after the entries
+    # still goes through it, so a reply that breaks off is found as ever.
+    if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
-    root[:] = [each for each in root if each.tag != f"{space}Contents"]
-    response_dict["body"] = ElementTree.tostring(root)
+    before, *entries = response_dict["body"].split(b"<Contents>")
+    contents, rest = [], [before]
+    try:
+        for entry in entries:
+            inside, behind = _cut(entry, b"</Contents>")
+            key, _ = _cut(_cut(inside, b"<Key>")[1], b"</Key>")
+            size, _ = _cut(_cut(inside, b"<Size>")[1], b"</Size>")
+            contents.append({"Key": html.unescape(key.decode()), "Size": int(size)})
+            rest.append(behind)
+    except ValueError:
+        return
+    response_dict["body"] = b"".join(rest)
     customized_response_dict["Contents"] = contents
+
+
+def _cut(text: bytes, at: bytes) -> tuple[bytes, bytes]:
+    before, found, behind = text.partition(at)
+    if not found:
+        raise ValueError(f"no {at!r}")
+    return before, behind
