@@ -25,6 +25,7 @@ def live_records(
     skip_missing: bool = False,
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
+    at_once: int = 1,
 ) -> Iterator[SlotRecord]:
     """The live records, commits and leaders, of the positions start … end−1, in order.
 
@@ -33,6 +34,7 @@ def live_records(
         skip_missing: go on behind a position that holds none, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for who will not read their rows.
+        at_once: records to fetch at once in the beginning; WIDEST_PROBE for who wants all.
 
     Raises InvalidLogError for a missing or damaged record.
     """
@@ -41,7 +43,7 @@ def live_records(
     def fetch(position: int) -> SlotRecord | None:
         return known.get(position) or read_slot(store, prefix, position, window, size)
 
-    for chunk in _chunks(start, end):
+    for chunk in _chunks(start, end, at_once):
         for position, record in zip(chunk, run_parallel(store, fetch, chunk), strict=True):
             if record is None:
                 if skip_missing:
@@ -70,8 +72,7 @@ def _missing(store: Store, prefix: str, window: int, position: int) -> InvalidLo
     )
 
 
-def _chunks(start: int, end: int) -> Iterator[range]:
-    width = 1
+def _chunks(start: int, end: int, width: int = 1) -> Iterator[range]:
     while start < end:
         chunk = range(start, min(start + width, end))
         yield chunk

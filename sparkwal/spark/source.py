@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from sparkwal import reading, schema
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.options import SourceOptions
-from sparkwal.protocol.replay import live_records
+from sparkwal.protocol.replay import WIDEST_PROBE, live_records
 from sparkwal.reading import Piece
 from sparkwal.sequencers import all_logs
 from sparkwal.spark.readable import readable_errors
@@ -120,6 +120,7 @@ class _Reader:
                 partition.start,
                 partition.end,
                 skip_missing=not self.options.fail_on_data_loss,
+                at_once=WIDEST_PROBE,
             )
             for record in found:
                 yield from reading.pieces(record, partition.prefix)

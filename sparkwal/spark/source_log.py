@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
@@ -14,7 +14,7 @@ from sparkwal import reading, schema
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.options import SourceOptions, sequencer_prefix
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.protocol.replay import first_at_or_after, live_records, newer
+from sparkwal.protocol.replay import WIDEST_PROBE, first_at_or_after, live_records, newer
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading import Piece
 from sparkwal.record import CommitHeader
@@ -97,7 +97,7 @@ class SourceLog:
         """Of the head that was seen, if there was a log."""
         return self.head.live.spark_schema if self.head and self.head.live else None
 
-    def records(self, start: int, end: int) -> Iterator[SlotRecord]:
+    def records(self, start: int, end: int, at_once: int = WIDEST_PROBE) -> Iterator[SlotRecord]:
         return live_records(
             self._store,
             self.prefix,
@@ -107,6 +107,7 @@ class SourceLog:
             skip_missing=not self.options.fail_on_data_loss,
             known=self._known,
             size=GLANCE,
+            at_once=at_once,
         )
 
     def look(self) -> int:
@@ -115,11 +116,19 @@ class SourceLog:
             tolerant = not self.options.fail_on_data_loss
             self.head = find_head(self._store, self.prefix, tolerant=tolerant)
             self.gap = self.head.gap
+            if self.head.live is not None:
+                self._know(self.head.live)
         else:
             for record in self._newer():
-                self._known[record.header.position] = record
+                self._know(record)
                 self.gap = record.header.position + 1
         return self.gap
+
+    def _know(self, record: SlotRecord) -> None:
+        # Rows that came along travel in the task, where many are better fetched.
+        if record.inlined is not None and len(record.inlined) > GLANCE:
+            record = replace(record, inlined=None)
+        self._known[record.header.position] = record
 
     def _newer(self) -> list[SlotRecord]:
         try:
@@ -202,8 +211,9 @@ class SourceLog:
     def _limited(self, begin: int, end: int, budget: Budget) -> int:
         reached = begin
         try:
-            for record in self.records(begin, end):
-                self._known[record.header.position] = record
+            # A limit may end this soon: every record is paid for.
+            for record in self.records(begin, end, at_once=1):
+                self._know(record)
                 if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
                     return reached
                 reached = record.header.position + 1

@@ -156,12 +156,13 @@ def _keys_and_sizes(
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
     before, *entries = response_dict["body"].split(b"<Contents>")
-    contents, rest = [], [before]
+    contents: list[dict[str, Any]] = []
+    rest: list[bytes] = [before]
     try:
         for entry in entries:
             inside, behind = _cut(entry, b"</Contents>")
-            key, _ = _cut(_cut(inside, b"<Key>")[1], b"</Key>")
-            size, _ = _cut(_cut(inside, b"<Size>")[1], b"</Size>")
+            key = _cut(_cut(inside, b"<Key>")[1], b"</Key>")[0]
+            size = _cut(_cut(inside, b"<Size>")[1], b"</Size>")[0]
             contents.append({"Key": html.unescape(key.decode()), "Size": int(size)})
             rest.append(behind)
     except ValueError:
