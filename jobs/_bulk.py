@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import statistics
@@ -9,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,12 +76,10 @@ def write(spark: SparkSession, name: str, source: str, place: Place) -> float:
     return float(done[0].durationMs["addBatch"]) / 1000
 
 
-def read(spark: SparkSession, name: str, place: Place) -> float:
+def read(rows: DataFrame) -> float:
     """All rows into Spark's own no-op sink; seconds."""
-    reader = PEERS[name].read
-    assert reader is not None
     begin = time.perf_counter()
-    reader(spark, place).write.format("noop").mode("overwrite").save()
+    rows.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - begin
 
 
@@ -110,18 +109,18 @@ def measure_write(
     repeats: int,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """All peers in turns; the first turn warms up and does not count."""
-    taken: dict[str, list[float]] = defaultdict(list)
+    """All peers in turns."""
     sizes: dict[str, int] = {}
-    for turn in range(repeats + 1):
-        for name in names:
-            place = new_place()
-            seconds = write(spark, name, source, place)
-            sizes[name] = stored(place)
-            remove(place)
-            tell(f"bulk write, {turn}/{repeats}, {PEERS[name].title}: {seconds:.2f} s")
-            if turn:
-                taken[name].append(seconds)
+
+    def run(name: str) -> float:
+        place = new_place()
+        seconds = write(spark, name, source, place)
+        sizes[name] = stored(place)
+        remove(place)
+        return seconds
+
+    runs = {name: functools.partial(run, name) for name in names}
+    taken = _in_turns("bulk write", runs, repeats, tell)
     return {name: _summary(x) | {"stored_bytes": sizes[name]} for name, x in taken.items()}
 
 
@@ -133,20 +132,40 @@ def measure_read(
     repeats: int,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What each peer wrote is read by the same, in turns; the first turn does not count."""
-    places = {name: new_place() for name in names if PEERS[name].read}
-    taken: dict[str, list[float]] = defaultdict(list)
-    for name, place in places.items():
-        write(spark, name, source, place)
-    for turn in range(repeats + 1):
-        for name, place in places.items():
-            seconds = read(spark, name, place)
-            tell(f"bulk read, {turn}/{repeats}, {PEERS[name].title}: {seconds:.2f} s")
-            if turn:
-                taken[name].append(seconds)
-    for place in places.values():
+    """What each peer wrote is read by the same, in turns, and a source with nothing to do."""
+    places: list[Place] = []
+    runs: dict[str, Callable[[], float]] = {}
+    rows = spark.read.parquet(source)
+    for name in names:
+        reader = PEERS[name].read
+        if name == "noop":
+            idle = spark.read.format("python-noop").schema(rows.schema).option("rows", rows.count())
+            runs[name] = lambda idle=idle: read(idle.load())  # type: ignore[misc]
+        elif reader is not None:
+            places.append(place := new_place())
+            write(spark, name, source, place)
+            runs[name] = lambda reader=reader, place=place: read(reader(spark, place))  # type: ignore[misc]
+    taken = _in_turns("bulk read", runs, repeats, tell)
+    for place in places:
         remove(place)
     return {name: _summary(x) for name, x in taken.items()}
+
+
+def _in_turns(
+    what: str,
+    runs: Mapping[str, Callable[[], float]],
+    repeats: int,
+    tell: Callable[[str], None],
+) -> dict[str, list[float]]:
+    """Seconds of each run; the first turn warms up and does not count."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    for turn in range(repeats + 1):
+        for name, run in runs.items():
+            seconds = run()
+            tell(f"{what}, {turn}/{repeats}, {PEERS[name].title}: {seconds:.2f} s")
+            if turn:
+                taken[name].append(seconds)
+    return taken
 
 
 def _summary(seconds: Sequence[float]) -> dict[str, Any]:

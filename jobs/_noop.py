@@ -1,20 +1,26 @@
-"""A Python sink that does nothing with its rows: what no sink in Python can be faster than."""
+"""A Python sink and a Python source that do nothing: what none in Python can be faster than."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
+    InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# Rows in what Spark hands to a Python sink at once.
+BATCH = 10_000
 
 
 class _Stream(DataSourceStreamArrowWriter):
@@ -39,12 +45,44 @@ class _Batch(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None: ...
 
 
+class _Reader(DataSourceReader):
+    """So many rows of the schema in two tasks: one batch again and again."""
+
+    def __init__(self, schema: StructType, rows: int) -> None:
+        self._schema, self._rows = schema, rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(task) for task in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        text = "user-1234567890-some text that is the same in all rows-1234567890123456789"
+        columns = [
+            pa.array([text] * BATCH) if field.type == pa.string()
+            else pa.array(range(BATCH), pa.int64()).cast(field.type)
+            for field in schema
+        ]  # fmt: skip
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        rows = self._rows // 2 + (self._rows % 2 if partition.value else 0)
+        for first in range(0, rows, BATCH):
+            yield batch.slice(0, rows - first)
+
+
 class NoopDataSource(DataSource):
-    """`format("python-noop")`; Spark's own "noop" never starts a Python worker."""
+    """`format("python-noop")`; Spark's own "noop" never starts a Python worker.
+
+    Reading takes the option `rows`.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "python-noop"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(schema, int(self.options["rows"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return _Stream()

@@ -151,11 +151,14 @@ PEERS: Mapping[str, Peer] = {
 }  # fmt: skip
 
 
-def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> SparkSession:
+def start_session(
+    peers: Collection[str], endpoints: Mapping[str, str], unix_sockets: bool
+) -> SparkSession:
     """Spark on two cores with what these peers need.
 
     Args:
         endpoints: bucket → the URL by which S3A reaches it.
+        unix_sockets: between Spark and its Python workers, instead of TCP.
     """
     from pyspark.sql import SparkSession
 
@@ -165,6 +168,7 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
     places = [str(Path(__file__).parent), str(Path(sparkwal.__file__).parents[1])]
     os.environ["PYTHONPATH"] = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
     builder = SparkSession.builder.appName("sparkwal-benchmark").master("local[2]")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", unix_sockets)
     builder = builder.config("spark.driver.memory", "4g").config("spark.driver.maxResultSize", "4g")
     if any(PEERS[name].jvm for name in peers):
         for key, value in S3A.items():

@@ -166,7 +166,7 @@ class WriterOptions(StoreOptions):
 class SinkOptions(WriterOptions):
     """Options of Spark's sink."""
 
-    inline_threshold: int = option("inlineThreshold", size, 0, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "0")  # fmt: skip  # noqa: E501
+    inline_threshold: int | None = option("inlineThreshold", size, None, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb; with a windowSize above 1000 less, 64mb / windowSize")  # fmt: skip  # noqa: E501
     multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
     txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
     txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId")  # fmt: skip  # noqa: E501
@@ -175,7 +175,7 @@ class SinkOptions(WriterOptions):
         super().check()
         if self.multipart_threshold < 5 * 2**20:
             raise OptionError("multipartThreshold must be at least 5mb: S3 takes no smaller parts")
-        if self.inline_threshold > self.multipart_threshold:
+        if (self.inline_threshold or 0) > self.multipart_threshold:
             raise OptionError("inlineThreshold is above multipartThreshold: lower it")
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError("txnAppId and txnVersion go together: give both or neither")

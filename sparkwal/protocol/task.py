@@ -22,16 +22,24 @@ PART_SIZE = 8 * 2**20
 _MANY = 2**63 - 1  # the widest row count, until the count is known
 
 
+# Measured: rows save a PUT's time on their way through the driver up to 250 KiB a partition.
+# 64 KiB keeps 200 partitions at 13 MB there.
+_INLINE_THRESHOLD = 64 * 2**10
+# Of a log with room for 999 partitions; more room must not make larger records.
+_MOST_INLINED = 64 * 2**20
+
+
 @dataclass(frozen=True)
 class TaskLimits:
     """When a frame closes, when rows stay in the message, when an upload begins.
 
-    Sizes in bytes, `batch_timeout_ms` in milliseconds.
+    Sizes in bytes, `batch_timeout_ms` in milliseconds; `inline_threshold` None for a
+    default that keeps the record of as many partitions as the window holds below 64 MiB.
     """
 
     batch_size: int
     batch_timeout_ms: int
-    inline_threshold: int
+    inline_threshold: int | None
     multipart_threshold: int
     codec: str | None
 
@@ -88,12 +96,15 @@ def write_partition(
         return replace(result, skipped=True)
     target = schema.to_arrow(plan.leadership.spark_schema)
     rows = (schema.conform(batch, target) for batch in batches if batch.num_rows)
+    threshold = limits.inline_threshold
+    if threshold is None:
+        threshold = min(_INLINE_THRESHOLD, _MOST_INLINED // most)
     first: list[pa.RecordBatch] = []
     held = 0
     for batch in rows:
         first.append(batch)
         held += batch.nbytes
-        if held > limits.inline_threshold:
+        if held > threshold:
             break
     else:
         if not first:

@@ -23,7 +23,7 @@ def run(job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_peers_side_by_side(tmp_path: Path) -> None:
     done = run(
         "benchmark", "--quick", "--repeats", 1, "--latency", 0, "--output", tmp_path,
-        "--only", "microbatch,recovery", "--peers", "noop,weaselwal,inlined",
+        "--only", "microbatch,recovery,bulk-write,bulk-read", "--peers", "noop,weaselwal,inlined",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "benchmark.json").read_text())
@@ -37,6 +37,10 @@ def test_peers_side_by_side(tmp_path: Path) -> None:
     assert all(0 < x["add_batch_p50_ms"] <= x["add_batch_p99_ms"] for x in peers.values())
     # $0.005 for 1,000 PUTs.
     assert [peers[x]["dollars_per_million"] for x in peers] == [0, 15.0, 5.0]
+    for part in ("bulk-write", "bulk-read"):
+        [found] = results[part]
+        assert list(found["peers"]) == ["noop", "weaselwal"]
+        assert all(len(peer["runs"]) == 1 for peer in found["peers"].values())
     logs = results["recovery"]["logs"]
     assert [log["commits"] for log in logs] == [10, 2000]
     assert all(log["requests"] == ["1 GET, 1 LIST, 1 PUT"] for log in logs)

@@ -50,18 +50,21 @@ def json_files(folder: Path, files: int, rows: int) -> list[tuple[int, str | Non
 def test_files_to_log_to_parquet(tmp_path: Path) -> None:
     """json → ingest → log → replay → parquet is the identity, order included."""
     expected = json_files(tmp_path / "in", files=3, rows=100)
+    options = tmp_path / "options.conf"
+    example = (ROOT / "conf" / "options.example.conf").read_text()
+    options.write_text(f"{example}\ninlineThreshold = 0\n")
     ingested = run(
         tmp_path, "ingest", "--format", "json", "--source", "in", "--log", "wal",
         "--schema", "id BIGINT, name STRING", "--checkpoint", "checkpoint",
-        "--max-files-per-trigger", 1, "--options-file", ROOT / "conf" / "options.example.conf",
+        "--max-files-per-trigger", 1, "--options-file", options,
     )  # fmt: skip
     assert ingested.returncode == 0, ingested.stderr
     assert "300 rows in 3 microbatches" in ingested.stderr
     records = list(sparkwal.Log(str(tmp_path / "wal")).records())
     commits = [record for record in records if isinstance(record, CommitHeader)]
     assert [record.rows for record in commits] == [100, 100, 100]
-    # The options file's inlineThreshold was obeyed.
-    assert all(record.inline and not record.batches for record in commits)
+    # The options file was obeyed.
+    assert all(record.batches and not record.inline for record in commits)
 
     replayed = run(
         tmp_path, "replay", "--log", "wal", "--from", commits[1].position, "--files", 1,

@@ -431,6 +431,21 @@ def test_31_inlined_rows_are_one_put_and_come_back_in_order(
     assert values_of(store) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("window", "inlined"), [(1000, True), (10_000, True), (100_000, False)])
+def test_31b_more_room_for_partitions_does_not_make_larger_records(
+    query: Query, store: MemoryStore, window: int, inlined: bool
+) -> None:
+    query.limits = replace(LIMITS, inline_threshold=None)
+    query.window = window
+    query.microbatch(0, tuple(range(200)))
+    (record,) = [
+        r.header
+        for r in live_records(store, "wal", window, 1, 2)
+        if isinstance(r.header, CommitHeader)
+    ]
+    assert bool(record.inline) == inlined == (not record.batches)
+
+
 def test_32_large_and_inlined_partitions_mix(query: Query, store: MemoryStore) -> None:
     query.limits = replace(LIMITS, inline_threshold=100)
     query.microbatch(0, (1,), tuple(range(2, 500)), (500,))

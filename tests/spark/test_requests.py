@@ -108,13 +108,13 @@ def test_a_restarted_application_starts_cold_with_one_list_one_get_one_put(
     assert counted(s3_proxy) == {"LIST": 1, "GET": 1, "PUT": 1 + PARTITIONS + 1}
 
 
-def test_inlined_microbatches_are_one_put(
+def test_small_microbatches_are_one_put(
     log: tuple[str, dict[str, str]],
     s3_proxy: S3Proxy,
     tmp_path: Path,
     feed: Callable[..., StreamingQuery],
 ) -> None:
-    query = feed(log, inlineThreshold="1mb")
+    query = feed(log)
     add(query, tmp_path, range(0, 30))
     counted(s3_proxy)
     for first in (30, 60):
