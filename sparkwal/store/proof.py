@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.base import NotFound, Store, Transient, run_parallel
 from sparkwal.store.open import join_key
 
 _RACERS = 8
@@ -107,9 +107,12 @@ def _refused(store: Store, failed: str) -> OptionError:
 
 
 def _remove(store: Store, keys: list[str]) -> None:
-    for key in keys:
+    def remove(key: str) -> None:
         try:
             store.delete(key)
         except (SparkWalError, Transient) as error:
             # A writer may well be allowed to put but not to delete.
             events.emit("proof_left_behind", key=key, url=store.url, reason=str(error))
+
+    for _ in run_parallel(store, remove, keys):
+        pass
