@@ -27,6 +27,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.plan import Plan, make_plan
 from sparkwal.protocol.task import TaskLimits, TaskResult, write_partition
+from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
 from sparkwal.store.base import Store
 from sparkwal.store.proof import prove_put_if_absent
@@ -59,6 +60,10 @@ class _Writer:
                 self.plan = self._make_plan()
         # Tasks and commits ask for no more, and every task waits until this is unpickled.
         return {"options": self.options, "plan": self.plan}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        acknowledge_at_once()
 
     def _make_plan(self) -> Plan:
         leader_id, host = _leader(self.options.log_path, self.checkpoint)

@@ -23,6 +23,7 @@ from sparkwal.options import SourceOptions
 from sparkwal.protocol.replay import WIDEST_PROBE, live_records
 from sparkwal.reading import Piece
 from sparkwal.sequencers import all_logs
+from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.source_log import Budget, PieceTask, SourceLog, StretchTask
 from sparkwal.store.base import Store, run_parallel
@@ -92,6 +93,7 @@ class _Reader:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
+        acknowledge_at_once()
         self._store, self._root = self.options.open()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
