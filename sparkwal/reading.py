@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -132,8 +134,12 @@ def read_pieces(
     def weigh(piece: Piece) -> int:
         return piece.length
 
-    for piece, data in run_parallel(store, fetch, found, weigh=weigh, capacity=AHEAD):
-        yield from _decode(store, piece, data, target, verify)
+    ahead = partial(run_parallel, store, weigh=weigh, capacity=AHEAD)
+    for came_along, group in groupby(found, key=lambda piece: piece.data is not None):
+        # Handing what is there to other threads takes longer than decoding it.
+        each = map if came_along else ahead
+        for piece, data in each(fetch, group):
+            yield from _decode(store, piece, data, target, verify)
 
 
 def _decode(
