@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _microbatch import reset, seen
 from _peers import PEERS, Place
 from _processes import processes, python_workers
 
@@ -175,15 +176,21 @@ def _summary(seconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def measure_memory(spark: SparkSession, place: Place, size: int) -> dict[str, Any]:
-    """Peak resident memory of Python's workers while `size` bytes of Arrow go through
-    one partition, over that of a worker that wrote a few rows into the no-op sink.
+def measure_memory(
+    spark: SparkSession, place: Place, slow: Place | None, size: int
+) -> dict[str, Any]:
+    """`size` bytes of Arrow through one partition: peak resident memory of Python's workers over
+    that of one that wrote a few rows into the no-op sink, and whether parts are uploaded while
+    the next is encoded.
 
     To be called before anything else made workers grow.
+
+    Args:
+        slow: behind a proxy that adds latency; the same rows again, counted part by part.
     """
     rows_of(spark, 1000, 1).write.format("python-noop").mode("append").save()
     idle = max(_peak_rss(pid) for pid in _workers())
-    count = size // ROW_BYTES
+    rows = rows_of(spark, size // ROW_BYTES, 1)
     highest: dict[str, int] = {}
     stop = threading.Event()
 
@@ -192,27 +199,41 @@ def measure_memory(spark: SparkSession, place: Place, size: int) -> dict[str, An
             for pid in _workers():
                 highest["peak"] = max(highest.get("peak", 0), _peak_rss(pid))
 
+    def write_to(place: Place) -> tuple[float, int]:
+        begin = time.perf_counter()
+        rows.write.format("weaselwal").mode("append").options(**place.options).save(place.s3)
+        seconds = time.perf_counter() - begin
+        bytes_stored = stored(place)
+        remove(place)
+        return seconds, bytes_stored
+
     watcher = threading.Thread(target=watch)
     watcher.start()
-    begin = time.perf_counter()
     try:
-        writer = rows_of(spark, count, 1).write.format("weaselwal").mode("append")
-        writer.options(**place.options).save(place.s3)
+        write_to(place)
+        seconds, bytes_stored = write_to(place)
+        uploads: dict[str, Any] = {}
+        if slow is not None:
+            reset(slow.endpoint)
+            slowly, _ = write_to(slow)
+            parts = [x["seconds"] for x in seen(slow.endpoint) if x["kind"] == "UPLOAD_PART"]
+            uploads = {
+                "parts": len(parts),
+                "parts_seconds": round(sum(parts), 2),
+                "slow_seconds": round(slowly, 2),
+            }
     finally:
         stop.set()
         watcher.join()
-    seconds = time.perf_counter() - begin
-    result = {
-        "rows": count,
-        "arrow_bytes": count * ROW_BYTES,
-        "stored_bytes": stored(place),
+    return {
+        "arrow_bytes": size // ROW_BYTES * ROW_BYTES,
+        "stored_bytes": bytes_stored,
         "idle_rss_mb": round(idle / 1e6, 1),
         "peak_rss_mb": round(highest["peak"] / 1e6, 1),
         "above_idle_mb": round((highest["peak"] - idle) / 1e6, 1),
         "seconds": round(seconds, 2),
+        **uploads,
     }
-    remove(place)
-    return result
 
 
 def _workers() -> list[int]:

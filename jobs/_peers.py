@@ -71,13 +71,21 @@ Reader = Callable[["SparkSession", Place], "DataFrame"]
 
 @dataclass(frozen=True)
 class Peer:
-    """One way to write a stream to S3, and where it has one, to read it back."""
+    """One way to write a stream to S3, and where it has one, to read it back.
+
+    Attributes:
+        jvm: writes by S3A and needs its jars.
+        conf: of Spark, while its query starts.
+        microbatches, bulk: whether there it differs from its brothers.
+    """
 
     title: str
     write: Writer
     read: Reader | None = None
-    jvm: bool = False  # writes by S3A and needs its jars
-    conf: Mapping[str, str] = field(default_factory=dict)  # of Spark, while its query starts
+    jvm: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+    microbatches: bool = True
+    bulk: bool = True
 
 
 def _weaselwal(writer: DataStreamWriter, place: Place, **more: str) -> DataStreamWriter:
@@ -128,8 +136,20 @@ PEERS: Mapping[str, Peer] = {
     ),
     "inlined": Peer(
         "weaselwal, inlined",
-        functools.partial(_weaselwal, inlineThreshold="1mb"),
+        _weaselwal,
+        bulk=False,
+    ),
+    "lz4": Peer(
+        "weaselwal, lz4",
+        functools.partial(_weaselwal, compression="lz4"),
         _read_weaselwal,
+        microbatches=False,
+    ),
+    "uncompressed": Peer(
+        "weaselwal, uncompressed",
+        functools.partial(_weaselwal, compression="none"),
+        _read_weaselwal,
+        microbatches=False,
     ),
     "foreachbatch": Peer("foreachBatch + boto3", _foreach_batch),
     "parquet": Peer(
@@ -147,18 +167,16 @@ PEERS: Mapping[str, Peer] = {
         _delta,
         jvm=True,
         conf={"spark.databricks.delta.snapshotPartitions": "2"},
+        bulk=False,
     ),
 }  # fmt: skip
 
 
-def start_session(
-    peers: Collection[str], endpoints: Mapping[str, str], unix_sockets: bool
-) -> SparkSession:
+def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> SparkSession:
     """Spark on two cores with what these peers need.
 
     Args:
         endpoints: bucket → the URL by which S3A reaches it.
-        unix_sockets: between Spark and its Python workers, instead of TCP.
     """
     from pyspark.sql import SparkSession
 
@@ -168,7 +186,6 @@ def start_session(
     places = [str(Path(__file__).parent), str(Path(sparkwal.__file__).parents[1])]
     os.environ["PYTHONPATH"] = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
     builder = SparkSession.builder.appName("sparkwal-benchmark").master("local[2]")
-    builder = builder.config("spark.python.unix.domain.socket.enabled", unix_sockets)
     builder = builder.config("spark.driver.memory", "4g").config("spark.driver.maxResultSize", "4g")
     if any(PEERS[name].jvm for name in peers):
         for key, value in S3A.items():

@@ -142,20 +142,21 @@ def show(results: Results, console: Console) -> None:
             size = results["source"]["arrow_bytes"]
             bulk = [
                 (PEERS[name].title, f"{x['seconds']:.2f}", f"{size / x['seconds'] / 1e6:.0f}",
-                 f"{min(x['runs']):.2f} … {max(x['runs']):.2f}")
+                 f"{min(x['runs']):.2f} … {max(x['runs']):.2f}",
+                 f"{x['stored_bytes'] / 1e6:.0f}" if "stored_bytes" in x else "")
                 for name, x in one["peers"].items()
             ]  # fmt: skip
             title = f"{part.replace('-', ' ').capitalize()}, {size / 1e6:.0f} MB of Arrow"
             title += f", +{one['latency_ms']} ms"
-            console.print(_table(title, ["", "s", "MB/s", "from … to"], bulk))
+            console.print(_table(title, ["", "s", "MB/s", "from … to", "MB stored"], bulk))
     lines = [(g.what, g.goal, g.measured, "yes" if g.met else "NO") for g in goals(results)]
     console.print(_table("Goals", ["", "goal", "measured", "met"], lines))
 
 
 _COLOURS = {
     "noop": "#b0b0b0", "weaselwal": "#1f77b4", "inlined": "#0b4f8a",
-    "foreachbatch": "#9467bd", "parquet": "#ff9f40", "delta": "#d62728",
-    "delta-tuned": "#e88a8b",
+    "lz4": "#6baed6", "uncompressed": "#9ecae1", "foreachbatch": "#9467bd",
+    "parquet": "#ff9f40", "delta": "#d62728", "delta-tuned": "#e88a8b",
 }  # fmt: skip
 
 

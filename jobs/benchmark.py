@@ -69,8 +69,6 @@ def machine() -> dict[str, object]:
               help="Lengths of the logs that are recovered.")  # fmt: skip
 @click.option("--memory-bytes", type=click.IntRange(10**6), default=2 * 10**9, show_default=True,
               help="Of Arrow in one partition.")  # fmt: skip
-@click.option("--unix-sockets/--tcp", "unix_sockets", default=True, show_default=True,
-              help="Between Spark and its Python workers; untold Spark uses TCP.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Little of everything: does it work at all?")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path),
               default=Path("benchmark"), show_default=True,
@@ -85,7 +83,6 @@ def main(
     rows: int,
     commits: list[int],
     memory_bytes: int,
-    unix_sockets: bool,
     quick: bool,
     output: Path,
 ) -> None:
@@ -102,10 +99,8 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     file = output / "benchmark.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    results["machine"] = machine() | {"unix_sockets": unix_sockets}
-    _measure(
-        results, parts, peers, latencies, repeats, length, rows, commits, memory_bytes, unix_sockets
-    )
+    results["machine"] = machine()
+    _measure(results, parts, peers, latencies, repeats, length, rows, commits, memory_bytes)
     file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     show(results, Console(width=None if console.is_terminal else 120))
     draw(results, output / "benchmark.svg")
@@ -122,7 +117,6 @@ def _measure(
     rows: int,
     commits: Sequence[int],
     memory_bytes: int,
-    unix_sockets: bool,
 ) -> None:
     if "recovery" in parts:
         # With more it waits for its three requests and nothing else.
@@ -138,7 +132,7 @@ def _measure(
         endpoints = {buckets[ms]: proxies[ms] for ms in latencies} | {BUCKET: server}
         for bucket in buckets.values():
             make_bucket(server, bucket)
-        spark = start_session(peers, endpoints, unix_sockets)
+        spark = start_session(peers, endpoints)
         stack.callback(spark.stop)
         jvm: Any = spark.sparkContext._jvm
         java = jvm.java.lang.System.getProperty("java.version")
@@ -154,14 +148,16 @@ def _measure(
 
         # First: workers grow by all that they do, and stay so.
         if "memory" in parts:
-            results["memory"] = _bulk.measure_memory(spark, bulk_place(0), memory_bytes)
+            slow = behind_proxy(max(latencies)) if any(latencies) else None
+            results["memory"] = _bulk.measure_memory(spark, bulk_place(0), slow, memory_bytes)
             console.print(f"memory: {results['memory']}")
         if "microbatch" in parts:
-            _microbatch.warm_up(spark, peers, functools.partial(behind_proxy, min(latencies)))
+            names = [name for name in peers if PEERS[name].microbatches]
+            _microbatch.warm_up(spark, names, functools.partial(behind_proxy, min(latencies)))
             others = [x for x in results.get("microbatch", []) if x["latency_ms"] not in latencies]
             now = [
                 _microbatch.measure(
-                    spark, peers, functools.partial(behind_proxy, ms), ms, repeats, length,
+                    spark, names, functools.partial(behind_proxy, ms), ms, repeats, length,
                     console.print,
                 )
                 for ms in latencies
@@ -175,8 +171,7 @@ def _measure(
                     ("bulk-read", _bulk.measure_read),
                 ):
                     if part in parts:
-                        # These two differ from their brothers in microbatches only.
-                        names = [x for x in peers if x not in ("inlined", "delta-tuned")]
+                        names = [name for name in peers if PEERS[name].bulk]
                         found = []
                         for ms in latencies:
                             place = functools.partial(bulk_place, ms)
