@@ -244,14 +244,14 @@ def split(found: Sequence[Piece]) -> list[Piece]:
     return single
 
 
-def pack(found: Sequence[Piece], size: int) -> list[list[Piece]]:
-    """Pieces in order, joined into groups of about `size` bytes: one group, one read task."""
-    groups: list[list[Piece]] = []
-    filled = 0
+def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
+    """Pieces in order, joined into at most `count` groups of about equal size: one group, one
+    read task."""
+    groups: list[list[Piece]] = [[] for _ in range(count)]
+    total = sum(piece.length for piece in found)
+    passed = 0
     for piece in found:
-        if not groups or filled + piece.length > size:
-            groups.append([])
-            filled = 0
-        groups[-1].append(piece)
-        filled += piece.length
-    return groups
+        # By its middle: no last group gets only what the others had no room for.
+        groups[(2 * passed + piece.length) * count // (2 * total)].append(piece)
+        passed += piece.length
+    return [group for group in groups if group]

@@ -261,10 +261,11 @@ class SourceLog:
             found = reading.split(found)
         total = sum(piece.length for piece in found)
         if self.options.min_partitions:
-            size = max(total // least, 1)
+            count = least
         else:
-            size = min(max(total // (os.cpu_count() or 1), _SMALLEST_TASK), _LARGEST_TASK)
-        return [PieceTask(group) for group in reading.pack(found, size)]
+            size = min(max(-(-total // (os.cpu_count() or 1)), _SMALLEST_TASK), _LARGEST_TASK)
+            count = -(-total // size)
+        return [PieceTask(group) for group in reading.pack(found, count)]
 
     def forget(self, below: int) -> None:
         """Records of planned microbatches are not needed again."""
