@@ -151,7 +151,8 @@ PEERS: Mapping[str, Peer] = {
         _read_weaselwal,
         microbatches=False,
     ),
-    "foreachbatch": Peer("foreachBatch + boto3", _foreach_batch),
+    # In bulk all rows at once do not fit the driver.
+    "foreachbatch": Peer("foreachBatch + boto3", _foreach_batch, bulk=False),
     "parquet": Peer(
         "parquet sink", _parquet, lambda spark, place: spark.read.parquet(place.s3a), jvm=True
     ),

@@ -100,8 +100,13 @@ def main(
     file = output / "benchmark.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     results["machine"] = machine()
-    _measure(results, parts, peers, latencies, repeats, length, rows, commits, memory_bytes)
-    file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+
+    def keep(part: str, found: Any) -> None:
+        # At once: the hours before are not lost with what comes after.
+        results[part] = found
+        file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+
+    _measure(results, keep, parts, peers, latencies, repeats, length, rows, commits, memory_bytes)
     show(results, Console(width=None if console.is_terminal else 120))
     draw(results, output / "benchmark.svg")
     console.print(f"written to {output}")
@@ -109,6 +114,7 @@ def main(
 
 def _measure(
     results: dict[str, Any],
+    keep: Callable[[str, Any], None],
     parts: Sequence[str],
     peers: Sequence[str],
     latencies: Sequence[int],
@@ -121,7 +127,7 @@ def _measure(
     if "recovery" in parts:
         # With more it waits for its three requests and nothing else.
         near = [ms for ms in latencies if ms <= 20] or latencies
-        results["recovery"] = _longlog.measure(commits, near, 7 * repeats, console.print)
+        keep("recovery", _longlog.measure(commits, near, 7 * repeats, console.print))
     if set(parts) <= {"recovery"}:
         return
     with ExitStack() as stack:
@@ -136,7 +142,7 @@ def _measure(
         stack.callback(spark.stop)
         jvm: Any = spark.sparkContext._jvm
         java = jvm.java.lang.System.getProperty("java.version")
-        results["machine"] |= {"spark": spark.version, "java": java}
+        keep("machine", results["machine"] | {"spark": spark.version, "java": java})
         keys: Iterator[int] = itertools.count()
 
         def behind_proxy(ms: int) -> Place:
@@ -149,22 +155,19 @@ def _measure(
         # First: workers grow by all that they do, and stay so.
         if "memory" in parts:
             slow = behind_proxy(max(latencies)) if any(latencies) else None
-            results["memory"] = _bulk.measure_memory(spark, bulk_place(0), slow, memory_bytes)
+            keep("memory", _bulk.measure_memory(spark, bulk_place(0), slow, memory_bytes))
             console.print(f"memory: {results['memory']}")
         if "microbatch" in parts:
             names = [name for name in peers if PEERS[name].microbatches]
             _microbatch.warm_up(spark, names, functools.partial(behind_proxy, min(latencies)))
-            others = [x for x in results.get("microbatch", []) if x["latency_ms"] not in latencies]
-            now = [
-                _microbatch.measure(
+            for ms in latencies:
+                one = _microbatch.measure(
                     spark, names, functools.partial(behind_proxy, ms), ms, repeats, length,
                     console.print,
-                )
-                for ms in latencies
-            ]  # fmt: skip
-            results["microbatch"] = sorted([*others, *now], key=lambda x: int(x["latency_ms"]))
+                )  # fmt: skip
+                keep("microbatch", _with(results.get("microbatch", []), one))
         if {"bulk-write", "bulk-read"} & set(parts):
-            results["source"] = {"rows": rows, "arrow_bytes": rows * _bulk.ROW_BYTES}
+            keep("source", {"rows": rows, "arrow_bytes": rows * _bulk.ROW_BYTES})
             with _bulk.local_source(spark, rows) as source:
                 for part, measure in (
                     ("bulk-write", _bulk.measure_write),
@@ -172,13 +175,18 @@ def _measure(
                 ):
                     if part in parts:
                         names = [name for name in peers if PEERS[name].bulk]
-                        found = []
                         for ms in latencies:
                             place = functools.partial(bulk_place, ms)
                             console.print(f"{part}, +{ms} ms")
-                            one = measure(spark, names, place, source, repeats, console.print)
-                            found.append({"latency_ms": ms, "peers": one})
-                        results[part] = found
+                            seconds = measure(spark, names, place, source, repeats, console.print)
+                            one = {"latency_ms": ms, "peers": seconds}
+                            keep(part, _with(results.get(part, []), one))
+
+
+def _with(found: Sequence[dict[str, Any]], one: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was found before, with this latency's new figures."""
+    others = [x for x in found if x["latency_ms"] != one["latency_ms"]]
+    return sorted([*others, one], key=lambda x: int(x["latency_ms"]))
 
 
 if __name__ == "__main__":
