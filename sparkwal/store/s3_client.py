@@ -151,8 +151,8 @@ def _keys_and_sizes(
     **_: object,
 ) -> None:
     # Decoded by the library a LIST of 1000 keys costs more than all else in a recovery: it
-    # parses the whole twice, and every time, tag and owner. What is left after the entries
-    # still goes through it, so a reply that breaks off is found as ever.
+    # parses the whole twice, and every time, tag and owner. What does not look right is left
+    # to it, and what is left after the entries, so a reply that breaks off is found as ever.
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
     before, *entries = response_dict["body"].split(b"<Contents>")
@@ -163,11 +163,17 @@ def _keys_and_sizes(
             inside, behind = _cut(entry, b"</Contents>")
             key = _cut(_cut(inside, b"<Key>")[1], b"</Key>")[0]
             size = _cut(_cut(inside, b"<Size>")[1], b"</Size>")[0]
+            if b"<" in key:
+                return
             contents.append({"Key": html.unescape(key.decode()), "Size": int(size)})
             rest.append(behind)
     except ValueError:
         return
-    response_dict["body"] = b"".join(rest)
+    left = b"".join(rest)
+    # Entries written in other words, with a prefix for example, are no empty log.
+    if b"Contents" in left:
+        return
+    response_dict["body"] = left
     customized_response_dict["Contents"] = contents
 
 

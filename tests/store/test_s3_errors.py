@@ -239,6 +239,21 @@ def test_list_keeps_its_keys_whatever_else_is_there(stub: Stub, store: S3Store) 
     assert store.list("a") == []
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<s:ListBucketResult xmlns:s="x"><s:Contents><s:Key>a/1</s:Key><s:Size>3</s:Size>'
+        "</s:Contents></s:ListBucketResult>",
+        "<ListBucketResult><Contents ><Key>a/1</Key><Size>3</Size></Contents></ListBucketResult>",
+        "<ListBucketResult><Contents><Key><![CDATA[a/1]]></Key><Size>3</Size></Contents>"
+        "</ListBucketResult>",
+    ],
+)
+def test_list_in_other_words_is_no_empty_log(stub: Stub, store: S3Store, body: str) -> None:
+    stub.replies = [(200, {}, body.encode())]
+    assert store.list("a") == [Entry("a/1", 3)]
+
+
 def test_list_that_began_as_200_and_failed(stub: Stub, store: S3Store) -> None:
     """That is no empty log."""
     stub.replies = [(200, {}, b"<Error><Code>SlowDown</Code></Error>")]
