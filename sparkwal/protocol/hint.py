@@ -72,7 +72,8 @@ class Hints:
         return hint if leadership.leader_id == leader_id else None
 
     def save(self, hint: Hint) -> bool:
-        """Replace this leader's hint atomically. False when the disk did not take it."""
+        """Replace this leader's hint; whoever looks finds the old one, none or the new one,
+        never a part. False when the disk did not take it."""
         file = self._file(hint.leadership.leader_id)
         document = json.dumps({"version": _VERSION, **vars(hint)}, default=vars)
         try:

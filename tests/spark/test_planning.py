@@ -64,7 +64,8 @@ def test_two_objects_of_nearly_one_size_are_two_tasks() -> None:
 
 
 def test_the_planner_imports_no_client() -> None:
-    """A warm plan makes no request; the S3 library takes a third of a second to load."""
-    program = "import sys, sparkwal.spark.datasource; print({'boto3', 'pandas'} & set(sys.modules))"
+    """A warm plan makes no request; the S3 library takes a fifth of a second to load."""
+    unwanted = {"boto3", "botocore", "pandas"}
+    program = f"import sys, sparkwal.spark.datasource; print({unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stdout + done.stderr
