@@ -12,9 +12,11 @@ from rich.table import Table
 
 import sparkwal
 from sparkwal.errors import SparkWalError
-from sparkwal.numbering import batches_prefix
-from sparkwal.options import SourceOptions, parse
-from sparkwal.record import CommitHeader
+from sparkwal.format.header import CommitHeader
+from sparkwal.format.keys import batches_prefix
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,13 @@ def _compare(
 
 def keep(path: str, options: Mapping[str, str], folder: Path) -> None:
     """Copy a log's objects to a folder, where `sparkwal.verify` can look at them later."""
-    store, prefix = parse(SourceOptions, {**options, "path": path}).open()
+    log = open_log(parse(SourceOptions, {**options, "path": path}))
     after = ""
-    while entries := store.list(batches_prefix(prefix), after=after):
+    while entries := log.store.list(batches_prefix(log.prefix), after=after):
         for entry in entries:
-            file = folder / entry.key.removeprefix(f"{prefix}/" if prefix else "")
+            file = folder / entry.key.removeprefix(f"{log.prefix}/" if log.prefix else "")
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(store.get(entry.key))
+            file.write_bytes(log.store.get(entry.key))
         after = entries[-1].key
 
 

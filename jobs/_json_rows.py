@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from sparkwal import schema
 from sparkwal.errors import OptionError
+from sparkwal.format import schema
 
 
 def parse_schema(text: str) -> pa.Schema:

@@ -18,10 +18,13 @@ import pyarrow as pa
 from _bench import BUCKET, delayed
 from _microbatch import reset, seen
 
-from sparkwal import arrowfile, numbering, record, schema
-from sparkwal.options import SinkOptions, parse
+from sparkwal.format import arrowfile, keys, schema
+from sparkwal.format.header import HEADER_KEY, CommitHeader, LeaderHeader, crc_hex, to_json
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import SystemClock
-from sparkwal.protocol.commit import encode_record
+from sparkwal.protocol.commit_record import encode_record
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.testing.servers import log_options
 from sparkwal.testing.sorted_s3 import serve
@@ -47,19 +50,19 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
         "schema_crc32": arrowfile.schema_crc(SPARK_SCHEMA),
         "floor": 0,
     }
-    leader = record.LeaderHeader(
-        number=numbering.slot(0, WINDOW), position=0, plan_id=uuid.uuid4().hex,
+    leader = LeaderHeader(
+        number=keys.slot(0, WINDOW), position=0, plan_id=uuid.uuid4().hex,
         timestamp_ms=1_700_000_000_000, prev_position=-1, txns={}, reason="cold start",
         host="host", **common,
     )  # fmt: skip
-    yield numbering.key(prefix, leader.number), arrowfile.encode(leader, SPARK_SCHEMA)
+    yield keys.key(prefix, leader.number), arrowfile.encode(leader, SPARK_SCHEMA)
     arrow = schema.to_arrow(SPARK_SCHEMA)
     rows = pa.RecordBatch.from_pydict(
         {"timestamp": [1_700_000_000_000_000] * 10, "value": list(range(10))}, schema=arrow
     )
     widest, template = encode_record(
-        record.CommitHeader(
-            number=numbering.slot(commits, WINDOW), position=commits, plan_id=uuid.uuid4().hex,
+        CommitHeader(
+            number=keys.slot(commits, WINDOW), position=commits, plan_id=uuid.uuid4().hex,
             timestamp_ms=2**63 - 1, query_id=QUERY, batch_id=commits, rows=10, bytes=0,
             batches=(), inline=(), txns={QUERY: (commits, 2**63 - 1)},
             metrics={"put_ms": 0.0, "tasks": 2}, **common,
@@ -68,18 +71,18 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
     )  # fmt: skip
     front = arrowfile.open_front(template, "the template")
     assert front.header == widest
-    draft = pa.ipc.open_file(template).schema.metadata[record.HEADER_KEY]
+    draft = pa.ipc.open_file(template).schema.metadata[HEADER_KEY]
     for position in range(1, commits + 1):
         now = 1_700_000_000_000 + position
         header = replace(
-            widest, number=numbering.slot(position, WINDOW), position=position,
+            widest, number=keys.slot(position, WINDOW), position=position,
             plan_id=f"{position:032x}", batch_id=position - 1, timestamp_ms=now,
             txns={QUERY: (position - 1, now)},
         )  # fmt: skip
-        text = record.to_json(header)
+        text = to_json(header)
         final = text[:-1] + b" " * (len(draft) - len(text)) + b"}"
-        body = template.replace(draft, final).replace(record.crc_hex(draft), record.crc_hex(final))
-        yield numbering.key(prefix, header.number), body
+        body = template.replace(draft, final).replace(crc_hex(draft), crc_hex(final))
+        yield keys.key(prefix, header.number), body
 
 
 def _serve(sizes: Sequence[int], pipe: Connection) -> None:
@@ -113,7 +116,7 @@ def long_logs(sizes: Sequence[int]) -> Iterator[tuple[str, int, int]]:
 def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:
     """Take over the log of this length; milliseconds and requests."""
     options = parse(SinkOptions, {"path": f"s3://{BUCKET}/{commits}", **log_options(proxy)})
-    store, prefix = options.open()
+    log = open_log(options)
     claim = Claim(
         leader_id=uuid.uuid4().hex, host="host", plan_id=uuid.uuid4().hex,
         spark_schema=SPARK_SCHEMA, merge_schema=False, window=None, in_flight_limit=1,
@@ -121,7 +124,7 @@ def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:
     )  # fmt: skip
     reset(proxy)
     begin = time.perf_counter()
-    found = lead(store, prefix, claim, SystemClock())
+    found = lead(log, claim, SystemClock())
     taken = (time.perf_counter() - begin) * 1000
     if found.next_position < commits + 2 or found.txns[QUERY][0] != commits - 1:
         raise RuntimeError(f"the log of {commits} commits was not recovered whole")

@@ -12,9 +12,12 @@ from rich import box
 from rich.table import Table
 
 import sparkwal
-from sparkwal.options import SinkOptions, parse
+from sparkwal.format.header import CommitHeader, SlotHeader
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.writing import SinkOptions
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
-from sparkwal.record import CommitHeader, SlotHeader
 from sparkwal.store.base import Store
 
 if TYPE_CHECKING:
@@ -125,7 +128,7 @@ class _Counting:
 
 def requests_to_find_the_head(path: str, options: Mapping[str, str]) -> str:
     """What recovery's search costs on this log, counted while doing it now."""
-    store, prefix = parse(SinkOptions, {**options, "path": path}).open()
-    counting = _Counting(store)
-    find_head(cast(Store, counting), prefix)
+    log = open_log(parse(SinkOptions, {**options, "path": path}))
+    counting = _Counting(log.store)
+    find_head(LogStore(cast(Store, counting), log.prefix))
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counting.counts.items()))

@@ -18,7 +18,7 @@ import click
 import sparkwal
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.log import HeadInfo
-from sparkwal.options import StoreOptions
+from sparkwal.options.store import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

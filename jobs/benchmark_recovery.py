@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import sparkwal
-from sparkwal.record import CommitHeader
+from sparkwal.format.header import CommitHeader
 from sparkwal.testing.servers import log_options
 
 ROWS = 1000

@@ -19,13 +19,15 @@ from _prices import dollars
 from rich.console import Console
 from rich.table import Table
 
-from sparkwal import numbering, schema
-from sparkwal.options import sequencer_prefix
+from sparkwal.format import keys, schema
+from sparkwal.format.keys import sequencer_prefix
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
-from sparkwal.protocol.task import TaskLimits, write_partition
+from sparkwal.protocol.task import write_partition
 from sparkwal.testing.memory import MemoryStore
 
 # What S3 promises for each prefix of a bucket, requests a second.
@@ -65,7 +67,7 @@ class Deployment:
     @property
     def window(self) -> int:
         """The smallest with room for the partitions."""
-        return next(w for w in numbering.WINDOWS if numbering.max_partitions(w) >= self.partitions)
+        return next(w for w in keys.WINDOWS if keys.max_partitions(w) >= self.partitions)
 
 
 class Sequencer:
@@ -74,6 +76,7 @@ class Sequencer:
     def __init__(self, name: str, store: MemoryStore, folder: Path, deployment: Deployment) -> None:
         self._store, self._deployment = store, deployment
         self._prefix = sequencer_prefix(ROOT, name)
+        self._log = LogStore(store, self._prefix)
         self._hints = Hints(self._prefix, folder)
         self._name, self._restarts, self._batch = name, 0, 0
         target = schema.to_arrow(SPARK_SCHEMA)
@@ -94,7 +97,7 @@ class Sequencer:
             spark_schema=SPARK_SCHEMA, merge_schema=False, window=self._deployment.window,
             in_flight_limit=1, reason="simulated",
         )  # fmt: skip
-        plan = make_plan(lambda: self._store, self._prefix, claim, self._hints, clock, PLAN_TTL_MS)
+        plan = make_plan(lambda: self._log, claim, self._hints, clock, PLAN_TTL_MS)
         driver = time.perf_counter() - begin
         limits = TaskLimits(
             batch_size=2**20, batch_timeout_ms=60_000, multipart_threshold=16 * 2**20,
@@ -102,12 +105,12 @@ class Sequencer:
         )  # fmt: skip
         results = [
             write_partition(
-                lambda: self._store, plan, self._name, self._batch, p, iter([self._rows]), limits
+                lambda: self._log, plan, self._name, self._batch, p, iter([self._rows]), limits
             )
             for p in range(self._deployment.partitions)
         ]
         begin = time.perf_counter()
-        commit(lambda: self._store, results, self._hints, clock, PLAN_TTL_MS, "zstd")
+        commit(lambda: self._log, results, self._hints, clock, PLAN_TTL_MS, "zstd")
         self._batch += 1
         return driver + time.perf_counter() - begin
 
@@ -115,9 +118,9 @@ class Sequencer:
         """The size of the newest commit record."""
         window = self._deployment.window
         first = self._store.list(f"{self._prefix}/batches/", 1)[0].key
-        newest = numbering.decode(first.rpartition("/")[2]) or 0
-        slot = numbering.slot(numbering.position(newest, window), window)
-        return len(self._store.objects[numbering.key(self._prefix, slot)])
+        newest = keys.decode(first.rpartition("/")[2]) or 0
+        slot = keys.slot(keys.position(newest, window), window)
+        return len(self._store.objects[keys.key(self._prefix, slot)])
 
 
 def simulate(deployment: Deployment, seconds: int, restarts: int) -> dict[str, Any]:
@@ -165,9 +168,7 @@ def simulate(deployment: Deployment, seconds: int, restarts: int) -> dict[str, A
         "record_bytes": record,
         "driver_ms_p50": round(statistics.median(driver) * 1000, 2),
         "dollars_per_day": round(dollars(each) * 86_400, 2),
-        "years_until_numbers_end": round(
-            numbering.last_position(deployment.window) / (86_400 * 365.25)
-        ),
+        "years_until_numbers_end": round(keys.last_position(deployment.window) / (86_400 * 365.25)),
     }
 
 

@@ -16,7 +16,7 @@ from _session import Failed, Refused, as_exit, log_head, takes_log_options
 from rich.console import Console
 
 from sparkwal import Appender
-from sparkwal.aio import durable
+from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
 from sparkwal.events import Event
 

@@ -20,7 +20,8 @@ from _session import (
 from rich.console import Console
 
 from sparkwal.errors import SparkWalError
-from sparkwal.options import SinkOptions, parse
+from sparkwal.options.parsing import parse
+from sparkwal.options.writing import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

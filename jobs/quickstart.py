@@ -25,10 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 import sparkwal
-from sparkwal import numbering
 from sparkwal.errors import SparkWalError
-from sparkwal.options import SinkOptions, parse
-from sparkwal.record import CommitHeader, LeaderHeader, SlotHeader
+from sparkwal.format import keys
+from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
+from sparkwal.options.parsing import parse
+from sparkwal.options.writing import SinkOptions
 from sparkwal.testing.proxy import Request, S3Proxy
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def tell_of_restart(run: Run, records: list[SlotHeader], requests: list[Request]
         console.print(f"Finding the end of this log, counted just now: {cost}.")
         return
     ours = [r for r in requests if "/proof/" not in f"/{r.key}"]
-    key = f"batches/{numbering.encode(leaders[-1].number)}"
+    key = f"batches/{keys.encode(leaders[-1].number)}"
     took = next(
         (n for n, r in enumerate(ours, 1) if r.kind == "PUT" and r.key.endswith(key)), len(ours)
     )

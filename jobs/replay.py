@@ -19,7 +19,8 @@ from _session import (
 from rich.console import Console
 
 from sparkwal.errors import SparkWalError
-from sparkwal.options import SourceOptions, parse
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,11 +23,11 @@ from sparkwal.errors import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sparkwal.aio import AsyncAppender
-    from sparkwal.appender import Appender, Ticket
+    from sparkwal.appender.aio import AsyncAppender
+    from sparkwal.appender.appender import Appender, Ticket
     from sparkwal.log import Log
+    from sparkwal.reading.verification import verify
     from sparkwal.sequencers import partition_by, sequencer_for
-    from sparkwal.verification import verify
 
 __all__ = [
     "Appender",
@@ -57,13 +57,13 @@ def register(spark: SparkSession) -> None:
 
 # Spark's Python workers import this package for every sink; these wait until they are used.
 _LAZY = {
-    "Appender": "sparkwal.appender",
-    "AsyncAppender": "sparkwal.aio",
+    "Appender": "sparkwal.appender.appender",
+    "AsyncAppender": "sparkwal.appender.aio",
     "Log": "sparkwal.log",
-    "Ticket": "sparkwal.appender",
+    "Ticket": "sparkwal.appender.appender",
     "partition_by": "sparkwal.sequencers",
     "sequencer_for": "sparkwal.sequencers",
-    "verify": "sparkwal.verification",
+    "verify": "sparkwal.reading.verification",
 }
 
 

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal import reading, schema
 from sparkwal.errors import OptionError
-from sparkwal.options import SourceOptions, from_keywords, one_log
+from sparkwal.format import schema
+from sparkwal.format.header import SlotHeader
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions, one_log
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.record import SlotHeader
+from sparkwal.reading.metadata import with_metadata_columns
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,10 +59,10 @@ class Log:
 
     def __init__(self, path: str, **options: object) -> None:
         self._options = one_log(from_keywords(SourceOptions, path, options))
-        self._store, self._prefix = self._options.open(fail_fast=True)
+        self._log = open_log(self._options, fail_fast=True)
 
     def _head(self) -> Head:
-        return find_head(self._store, self._prefix, tolerant=not self._options.fail_on_data_loss)
+        return find_head(self._log, tolerant=not self._options.fail_on_data_loss)
 
     def head(self) -> HeadInfo | None:
         """The end of the log (1 LIST + 1 GET), or None when there is none yet.
@@ -82,8 +87,7 @@ class Log:
         first = head.floor if start is None else max(start, 0)
         last = head.position if end is None else min(end, head.position)
         return live_records(
-            self._store,
-            self._prefix,
+            self._log,
             head.window,
             first,
             last + 1,
@@ -123,10 +127,10 @@ class Log:
             found = (
                 piece
                 for record in self._live(head, start, end)
-                for piece in reading.pieces(record, self._prefix)
+                for piece in pieces_of(self._log, record)
             )
-            yield from reading.read_pieces(
-                self._store, found, target, verify=self._options.verify_checksums
+            yield from read_pieces(
+                self._log.store, found, target, verify=self._options.verify_checksums
             )
 
         return pa.RecordBatchReader.from_batches(target, batches())
@@ -134,7 +138,7 @@ class Log:
     def _target(
         self, spark_schema: str, columns: Sequence[str] | None, include_metadata: bool
     ) -> pa.Schema:
-        everything = schema.to_arrow(reading.with_metadata_columns(spark_schema))
+        everything = schema.to_arrow(with_metadata_columns(spark_schema))
         if columns is not None:
             unknown = [name for name in columns if name not in everything.names]
             if unknown:

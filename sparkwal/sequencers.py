@@ -17,9 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
-from sparkwal.options import ROOT
-from sparkwal.store.base import Store
-from sparkwal.store.open import join_key
+from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
+from sparkwal.protocol.log_store import LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:
@@ -112,16 +111,16 @@ def _keys(rows: Any, names: list[str]) -> list[tuple[Any, ...]]:
         raise OptionError(f"the rows have no column {error.args[0]!r}") from None
 
 
-def list_sequencers(store: Store, root: str) -> list[str]:
+def list_sequencers(root: LogStore) -> list[str]:
     """The names of the sequencers under a path, sorted; ROOT among them if it is a log too.
 
     Hops from name to name: one LIST for each sequencer of a thousand objects or more,
     fewer where they are smaller.
     """
     names: list[str] = []
-    folder = join_key(root, "sequencers") + "/"
+    folder = sequencers_prefix(root.prefix)
     after = ""
-    while entries := store.list(folder, 1000, after):
+    while entries := root.store.list(folder, 1000, after):
         for entry in entries:
             name, _, rest = entry.key.removeprefix(folder).partition("/")
             # A writer that was refused may have left its proof there, and no log.
@@ -135,11 +134,11 @@ def list_sequencers(store: Store, root: str) -> list[str]:
     return sorted(names)
 
 
-def has_log(store: Store, prefix: str) -> bool:
+def has_log(log: LogStore) -> bool:
     """Whether there is any object of a log: 1 LIST."""
-    return bool(store.list(join_key(prefix, "batches") + "/", 1))
+    return bool(log.store.list(batches_prefix(log.prefix), 1))
 
 
-def all_logs(store: Store, root: str) -> list[str]:
+def all_logs(root: LogStore) -> list[str]:
     """`list_sequencers`, and ROOT first if there is a log at the path itself."""
-    return ([ROOT] if has_log(store, root) else []) + list_sequencers(store, root)
+    return ([ROOT] if has_log(root) else []) + list_sequencers(root)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from sparkwal import arrowfile, numbering, schema
-from sparkwal.record import Batch, CommitHeader, DataHeader, Header, Inline, LeaderHeader
+from sparkwal.format import arrowfile, keys, schema
+from sparkwal.format.header import Batch, CommitHeader, DataHeader, Header, Inline, LeaderHeader
 
 SPARK_SCHEMA = schema.normalize(
     json.dumps(
@@ -36,21 +36,21 @@ COMMON = {
 TXNS = {"q-1": (41, 1_760_000_000_000), "nächtlich": (20260131, 1_750_000_000_000)}
 
 LEADER = LeaderHeader(
-    number=numbering.slot(POSITION, WINDOW), **COMMON, prev_position=6, txns=TXNS, floor=2,
+    number=keys.slot(POSITION, WINDOW), **COMMON, prev_position=6, txns=TXNS, floor=2,
     reason="cold start", host="host",
 )  # fmt: skip
 COMMIT = CommitHeader(
-    number=numbering.slot(POSITION, WINDOW), **COMMON, query_id="q-1", batch_id=42, rows=6,
+    number=keys.slot(POSITION, WINDOW), **COMMON, query_id="q-1", batch_id=42, rows=6,
     bytes=900,
     batches=(
-        Batch(numbering.data(POSITION, WINDOW, 0), 0, 4, 600, 2**32 - 1,
+        Batch(keys.data(POSITION, WINDOW, 0), 0, 4, 600, 2**32 - 1,
               ((432, 80, 3, 17), (512, 72, 1, 18))),
-        Batch(numbering.data(POSITION, WINDOW, 5), 5, 2, 300, 0, ((432, 64, 2, 19),)),
+        Batch(keys.data(POSITION, WINDOW, 5), 5, 2, 300, 0, ((432, 64, 2, 19),)),
     ),
     inline=(), txns=TXNS, floor=2, metrics={"put_ms": 12.5, "tasks": 2},
 )  # fmt: skip
 DATA = DataHeader(
-    number=numbering.data(POSITION, WINDOW, 5), **COMMON, query_id="q-1", batch_id=42, partition=5,
+    number=keys.data(POSITION, WINDOW, 5), **COMMON, query_id="q-1", batch_id=42, partition=5,
     rows=3,
 )  # fmt: skip
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sparkwal import arrowfile, events, numbering, schema
+from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
+from sparkwal.format import arrowfile, keys, schema
+from sparkwal.format.header import LeaderHeader, Txns
 from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
-from sparkwal.record import LeaderHeader, Txns
-from sparkwal.store.base import Store, run_parallel
+from sparkwal.store.base import run_parallel
 
 # How often another writer may take the gap first before we give way to it.
 ATTEMPTS = 8
@@ -56,32 +58,32 @@ class Leadership:
     spark_schema: str
 
 
-def lead(store: Store, prefix: str, claim: Claim, clock: Clock) -> Leadership:
+def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
     Raises OptionError when the schema or window contradicts the log's,
     FencedError when other writers keep getting there first, InvalidLogError.
     """
     for _ in range(ATTEMPTS):
-        head = find_head(store, prefix, claim.window or DEFAULT_WINDOW)
-        events.emit("recovered", path=_path(store, prefix), position=head.position)
+        head = find_head(log, claim.window or DEFAULT_WINDOW)
+        events.emit("recovered", path=log.url, position=head.position)
         header, spark_schema = _leader_header(head, claim, clock)
         # Into the FIRST gap: a late PUT of the former leader can then never fill it,
         # and whatever data it left in that window is abandoned.
-        if _put_leader(store, prefix, header, spark_schema):
+        if _put_leader(log, header, spark_schema):
             break
         # Someone moved: look again, never overwrite.
     else:
         raise FencedError(
-            f"other writers took the next position of {_path(store, prefix)} {ATTEMPTS} times "
+            f"other writers took the next position of {log.url} {ATTEMPTS} times "
             "while this one tried to lead; stop all writers of this log but one"
         )
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
-    _seal(store, prefix, header, spark_schema, reach)
+    _seal(log, header, spark_schema, reach)
     events.emit(
         "leader_claimed",
-        path=_path(store, prefix),
+        path=log.url,
         position=header.position,
         term=header.term,
         leader_id=claim.leader_id,
@@ -114,7 +116,7 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
             head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         )
     header = LeaderHeader(
-        number=numbering.slot(head.gap, window),
+        number=keys.slot(head.gap, window),
         position=head.gap,
         window=window,
         leader_id=claim.leader_id,
@@ -134,16 +136,16 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
     return header, spark_schema
 
 
-def _put_leader(store: Store, prefix: str, header: LeaderHeader, spark_schema: str) -> bool:
-    key = numbering.key(prefix, header.number)
-    if store.put_if_absent(key, arrowfile.encode(header, spark_schema)):
+def _put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
+    key = log.key(header.number)
+    if log.store.put_if_absent(key, arrowfile.encode(header, spark_schema)):
         return True
     # Taken, perhaps by our own PUT whose reply was lost.
-    found = read_slot(store, prefix, header.position, header.window)
+    found = read_slot(log, header.position, header.window)
     return found is not None and found.header.plan_id == header.plan_id
 
 
-def _seal(store: Store, prefix: str, leader: LeaderHeader, spark_schema: str, reach: int) -> None:
+def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) -> None:
     """Decide every slot that the former leader could still reach: `reach` from the gap on.
 
     Until all are decided nothing may be written behind them: a late PUT of the
@@ -151,45 +153,41 @@ def _seal(store: Store, prefix: str, leader: LeaderHeader, spark_schema: str, re
     """
 
     def seal(position: int) -> None:
-        number = numbering.slot(position, leader.window)
+        number = keys.slot(position, leader.window)
         header = replace(leader, number=number, position=position, reason="seal")
-        if _put_leader(store, prefix, header, spark_schema):
+        if _put_leader(log, header, spark_schema):
             return
-        found = read_slot(store, prefix, position, leader.window)
+        found = read_slot(log, position, leader.window)
         if found is None:
             raise InvalidLogError(
-                f"the record of position {position} of {_path(store, prefix)} was there and is "
+                f"the record of position {position} of {log.url} was there and is "
                 "gone; nothing may delete records of a live log"
             )
         # A lower term is dead by rule; an equal or higher one has overtaken us.
         if found.header.term >= leader.term:
-            raise fenced(store, prefix, found)
+            raise fenced(log, found)
 
     behind = range(leader.position + 1, leader.position + reach)
-    for _ in run_parallel(store, seal, behind):
+    for _ in run_parallel(log.store, seal, behind):
         pass
 
 
-def fenced(store: Store, prefix: str, other: SlotRecord) -> FencedError:
+def fenced(log: LogStore, other: SlotRecord) -> FencedError:
     """The error that tells who leads now."""
     header = other.header
     since = datetime.fromtimestamp(header.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     host = header.host if isinstance(header, LeaderHeader) else header.leader_id.split(":")[0]
     error = FencedError(
-        f"another writer leads {_path(store, prefix)}: leader {header.leader_id} on host {host} "
+        f"another writer leads {log.url}: leader {header.leader_id} on host {host} "
         f"holds position {header.position} (term {header.term}) since {since}. Nothing of this "
         "microbatch was committed. Stop one of the two; a restart with the same checkpoint "
         "takes the log over again"
     )
     events.emit(
         "fenced",
-        path=_path(store, prefix),
+        path=log.url,
         position=header.position,
         by=header.leader_id,
         term=header.term,
     )
     return error
-
-
-def _path(store: Store, prefix: str) -> str:
-    return f"{store.url}/{prefix}" if prefix else store.url

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkwal import arrowfile, numbering
-from sparkwal.protocol.commit import encode_record, with_txn
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.commit_record import encode_record, with_txn
 from sparkwal.protocol.leadership import Leadership
-from sparkwal.record import CommitHeader
+from sparkwal.protocol.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Pipeline:
 
     def __init__(
         self,
-        prefix: str,
+        log: LogStore,
         leadership: Leadership,
         plan_id: str,
         producer_id: str,
@@ -46,7 +47,7 @@ class Pipeline:
         codec: str | None,
     ) -> None:
         assert 1 <= limit <= leadership.in_flight_limit
-        self._prefix, self._lead, self._plan_id = prefix, leadership, plan_id
+        self._log, self._lead, self._plan_id = log, leadership, plan_id
         self._producer_id, self._limit, self._codec = producer_id, limit, codec
         self._txns = leadership.txns
         self._timestamp_ms = leadership.timestamp_ms
@@ -82,7 +83,7 @@ class Pipeline:
         # this one is live they are too.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
-            number=numbering.slot(self._next, lead.window),
+            number=keys.slot(self._next, lead.window),
             position=self._next,
             window=lead.window,
             leader_id=lead.leader_id,
@@ -105,7 +106,7 @@ class Pipeline:
             header, [(0, rows, batches)] if rows else [], lead.spark_schema, self._codec
         )
         self._next += 1
-        key = numbering.key(self._prefix, header.number)
+        key = self._log.key(header.number)
         return Sent(header.position, key, header, data)
 
     def durable(self, position: int) -> range:

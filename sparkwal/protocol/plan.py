@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sparkwal import events, schema
+from sparkwal import events
 from sparkwal.errors import OptionError
+from sparkwal.format import schema
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.hint import Hint, Hints, fresh
 from sparkwal.protocol.leadership import Claim, Leadership, lead
-from sparkwal.store.base import Store
+from sparkwal.protocol.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,9 @@ class Plan:
     to the commit. Two plans never have the same `plan_id`.
 
     Attributes:
-        prefix: of the log's keys in its store.
         planned_ms, boot_id: when it was made, on the driver's boot-time clock.
     """
 
-    prefix: str
     plan_id: str
     leadership: Leadership
     planned_ms: int
@@ -37,8 +36,7 @@ class Plan:
 
 
 def make_plan(
-    open_store: Callable[[], Store],
-    prefix: str,
+    open_log: Callable[[], LogStore],
     claim: Claim,
     hints: Hints,
     clock: Clock,
@@ -47,14 +45,14 @@ def make_plan(
     """Plan one microbatch. Warm: no request. Cold: see `leadership.lead`.
 
     Args:
-        open_store: called on a cold start only; a client costs tens of milliseconds.
+        open_log: called on a cold start only; a client costs tens of milliseconds.
         claim: its plan_id becomes the plan's.
 
     Raises what `leadership.lead` raises.
     """
     leadership = _warm(claim, hints, clock, ttl_ms)
     if leadership is None:
-        leadership = lead(open_store(), prefix, claim, clock)
+        leadership = lead(open_log(), claim, clock)
         hints.forget_others(claim.leader_id)
         _save(hints, leadership, claim.plan_id, clock)
         kind = "cold"
@@ -67,7 +65,7 @@ def make_plan(
         term=leadership.term,
         start=kind,
     )
-    return Plan(prefix, claim.plan_id, leadership, clock.boot_ms(), clock.boot_id())
+    return Plan(claim.plan_id, leadership, clock.boot_ms(), clock.boot_id())
 
 
 def _warm(claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Leadership | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwal import numbering
 from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import SlotRecord, WrongWindow, read_header, read_slot
-from sparkwal.store.base import Store, run_parallel
+from sparkwal.store.base import run_parallel
 
 LIST_LIMIT = 1000
 DEFAULT_WINDOW = 1000
@@ -49,9 +50,7 @@ class Head:
         return self.live.header.in_flight_limit if self.live else 1
 
 
-def find_head(
-    store: Store, prefix: str, window_guess: int = DEFAULT_WINDOW, *, tolerant: bool = False
-) -> Head:
+def find_head(log: LogStore, window_guess: int = DEFAULT_WINDOW, *, tolerant: bool = False) -> Head:
     """The head by one LIST and, in a log that only the sink wrote, one GET.
 
     Args:
@@ -63,12 +62,12 @@ def find_head(
     Raises InvalidLogError where a record is missing that the protocol wrote.
     """
     try:
-        return _find_head(store, prefix, window_guess, tolerant)
+        return _find_head(log, window_guess, tolerant)
     except _Missing:
         # A LIST is not a snapshot: what looks like a hole may have been filled
         # while it ran. Only a hole that is there twice is one.
         try:
-            return _find_head(store, prefix, window_guess, tolerant)
+            return _find_head(log, window_guess, tolerant)
         except _Missing as missing:
             raise InvalidLogError(str(missing)) from None
 
@@ -77,59 +76,58 @@ class _Missing(Exception):
     """A record is absent though later objects prove that it was written."""
 
 
-def _find_head(store: Store, prefix: str, window: int, tolerant: bool) -> Head:
-    start = numbering.batches_prefix(prefix)
-    entries = store.list(start, LIST_LIMIT)
-    named = (numbering.decode(entry.key.removeprefix(start)) for entry in entries)
+def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
+    start = keys.batches_prefix(log.prefix)
+    entries = log.store.list(start, LIST_LIMIT)
+    named = (keys.decode(entry.key.removeprefix(start)) for entry in entries)
     numbers = [number for number in named if number is not None]
     if not numbers:
         return Head(-1, None, window)
     truncated = len(entries) == LIST_LIMIT
     try:
-        last, record = _last_record(store, prefix, numbers, window, truncated)
+        last, record = _last_record(log, numbers, window, truncated)
         if record is None:
             # Perhaps the assumed window is wrong; any object tells the true one.
-            newest = read_header(store, prefix, numbers[0])
+            newest = read_header(log, numbers[0])
             if newest is not None and newest.window != window:
                 raise WrongWindow("", newest.window)
     except WrongWindow as wrong:
         window = wrong.window
-        last, record = _last_record(store, prefix, numbers, window, truncated)
-    newest_position = numbering.position(numbers[0], window)
-    head = _head(store, prefix, last, record, window)
+        last, record = _last_record(log, numbers, window, truncated)
+    newest_position = keys.position(numbers[0], window)
+    head = _head(log, last, record, window)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
     # further on was written when the gap was still filled: a record was lost.
     if record is None or newest_position > last + head.in_flight_limit:
         if not tolerant:
-            raise _Missing(_lost(store, prefix, last + 1, numbers, window))
-        slots = [n for n in numbers if numbering.is_slot(n, window)]
-        last = numbering.position(slots[0], window) if slots else -1
-        record = read_slot(store, prefix, last, window) if slots else None
-        head = _head(store, prefix, last, record, window)
+            raise _Missing(_lost(log, last + 1, numbers, window))
+        slots = [n for n in numbers if keys.is_slot(n, window)]
+        last = keys.position(slots[0], window) if slots else -1
+        record = read_slot(log, last, window) if slots else None
+        head = _head(log, last, record, window)
     return head
 
 
-def _head(store: Store, prefix: str, last: int, record: SlotRecord | None, window: int) -> Head:
-    live = last_live(store, prefix, record) if record is not None else None
+def _head(log: LogStore, last: int, record: SlotRecord | None, window: int) -> Head:
+    live = last_live(log, record) if record is not None else None
     return Head(last, live, window)
 
 
 def _last_record(
-    store: Store,
-    prefix: str,
+    log: LogStore,
     numbers: list[int],
     window: int,
     truncated: bool,
 ) -> tuple[int, SlotRecord | None]:
     """The last position before the first gap, and its record."""
-    newest = numbering.position(numbers[0], window)
-    listed = {numbering.position(n, window) for n in numbers if numbering.is_slot(n, window)}
+    newest = keys.position(numbers[0], window)
+    listed = {keys.position(n, window) for n in numbers if keys.is_slot(n, window)}
     # From here on every slot that exists is in the LIST.
-    oldest = -((numbers[-1] - numbering.MAX) // window)
+    oldest = -((numbers[-1] - keys.MAX) // window)
     low = oldest if truncated else min(listed, default=0)
     if low > newest:
         # Only with windows above 1000: the LIST shows nothing but data of one window.
-        record = read_slot(store, prefix, newest, window)
+        record = read_slot(log, newest, window)
         if record is not None:
             return newest, record
         low = newest
@@ -138,20 +136,20 @@ def _last_record(
         gap += 1
     if gap == 0:
         return -1, None
-    return gap - 1, read_slot(store, prefix, gap - 1, window)
+    return gap - 1, read_slot(log, gap - 1, window)
 
 
-def _lost(store: Store, prefix: str, position: int, numbers: list[int], window: int) -> str:
-    key = numbering.key(prefix, numbering.slot(position, window))
+def _lost(log: LogStore, position: int, numbers: list[int], window: int) -> str:
+    number = keys.slot(position, window)
     return (
-        f"the record of position {position} is missing ({store.url}/{key}), yet later objects "
+        f"the record of position {position} is missing ({log.where(number)}), yet later objects "
         f"exist (newest number {numbers[0]}). It was deleted from outside: restore it (for "
         "example from a bucket version), or read what is there with failOnDataLoss=false. "
         "Nothing was written"
     )
 
 
-def last_live(store: Store, prefix: str, record: SlotRecord) -> SlotRecord:
+def last_live(log: LogStore, record: SlotRecord) -> SlotRecord:
     """The last live record at or before `record`.
 
     A record whose term is lower than one before it is dead: its writer had been
@@ -166,13 +164,13 @@ def last_live(store: Store, prefix: str, record: SlotRecord) -> SlotRecord:
     behind = range(first, record.header.position)
     window = record.header.window
     run = [
-        *run_parallel(store, lambda p: read_slot(store, prefix, p, window), behind),
+        *run_parallel(log.store, lambda p: read_slot(log, p, window), behind),
         record,
     ]
     live: SlotRecord | None = None
     for position, found in zip([*behind, record.header.position], run, strict=True):
         if found is None:
-            raise _Missing(_lost(store, prefix, position, [record.header.number], window))
+            raise _Missing(_lost(log, position, [record.header.number], window))
         if live is None or found.header.term >= live.header.term:
             live = found
     assert live is not None

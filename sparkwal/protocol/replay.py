@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from sparkwal import numbering
 from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.store.base import Store, run_parallel
+from sparkwal.store.base import run_parallel
 
 # Records fetched at once while reading on; grows as long as there is more.
 WIDEST_PROBE = 32
 
 
 def live_records(
-    store: Store,
-    prefix: str,
+    log: LogStore,
     window: int,
     start: int,
     end: int,
@@ -41,32 +41,32 @@ def live_records(
     term: int | None = None
 
     def fetch(position: int) -> SlotRecord | None:
-        return known.get(position) or read_slot(store, prefix, position, window, size)
+        return known.get(position) or read_slot(log, position, window, size)
 
     for chunk in _chunks(start, end, at_once):
-        for position, record in zip(chunk, run_parallel(store, fetch, chunk), strict=True):
+        for position, record in zip(chunk, run_parallel(log.store, fetch, chunk), strict=True):
             if record is None:
                 if skip_missing:
                     continue
-                raise _missing(store, prefix, window, position)
+                raise _missing(log, window, position)
             if term is None:
                 # Whoever starts in the middle cannot know yet whether this record is dead.
-                term = last_live(store, prefix, record).header.term
+                term = last_live(log, record).header.term
             if record.header.term < term:
                 continue
             term = record.header.term
             yield record
 
 
-def _missing(store: Store, prefix: str, window: int, position: int) -> InvalidLogError:
-    floor = find_head(store, prefix, window, tolerant=True).floor
+def _missing(log: LogStore, window: int, position: int) -> InvalidLogError:
+    floor = find_head(log, window, tolerant=True).floor
     if position < floor:
         return InvalidLogError(
-            f"position {position} of {store.url}/{prefix} was collected: the log begins at "
+            f"position {position} of {log.url} was collected: the log begins at "
             f"{floor} now. Start there, or set failOnDataLoss=false to go on without the rest"
         )
     return InvalidLogError(
-        f"the record of position {position} of {store.url}/{prefix} is missing, yet the log goes "
+        f"the record of position {position} of {log.url} is missing, yet the log goes "
         "on behind it. It was deleted from outside: restore it, or set failOnDataLoss=false to "
         "go on without it"
     )
@@ -79,7 +79,7 @@ def _chunks(start: int, end: int, width: int = 1) -> Iterator[range]:
         start, width = chunk.stop, min(width * 2, WIDEST_PROBE)
 
 
-def newer(store: Store, prefix: str, window: int, gap: int) -> list[SlotRecord]:
+def newer(log: LogStore, window: int, gap: int) -> list[SlotRecord]:
     """The records from `gap` on, up to the first gap: one GET when nothing came.
 
     A busy log is probed wider and wider.
@@ -87,10 +87,10 @@ def newer(store: Store, prefix: str, window: int, gap: int) -> list[SlotRecord]:
     found: list[SlotRecord] = []
 
     def fetch(position: int) -> SlotRecord | None:
-        return read_slot(store, prefix, position, window, GLANCE)
+        return read_slot(log, position, window, GLANCE)
 
-    for chunk in _chunks(gap, numbering.last_position(window)):
-        for record in run_parallel(store, fetch, chunk):
+    for chunk in _chunks(gap, keys.last_position(window)):
+        for record in run_parallel(log.store, fetch, chunk):
             # What may stand behind a gap is not committed; it does not count.
             if record is None:
                 return found
@@ -98,18 +98,18 @@ def newer(store: Store, prefix: str, window: int, gap: int) -> list[SlotRecord]:
     return found
 
 
-def first_at_or_after(store: Store, prefix: str, head: Head, timestamp_ms: int) -> int:
+def first_at_or_after(log: LogStore, head: Head, timestamp_ms: int) -> int:
     """The first position whose record is not older than `timestamp_ms`, by binary search.
 
     The head's gap when all are older. Timestamps never go back along live records.
     """
 
     def timestamp(position: int) -> int:
-        record = read_slot(store, prefix, position, head.window, GLANCE)
+        record = read_slot(log, position, head.window, GLANCE)
         if record is None:
-            raise _missing(store, prefix, head.window, position)
+            raise _missing(log, head.window, position)
         # A dead record's clock was another's; the live one before it counts.
-        return last_live(store, prefix, record).header.timestamp_ms
+        return last_live(log, record).header.timestamp_ms
 
     return _bisect(head.floor, head.gap, lambda position: timestamp(position) >= timestamp_ms)
 

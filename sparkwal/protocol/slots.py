@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwal import arrowfile, numbering
 from sparkwal.errors import InvalidLogError
-from sparkwal.record import CommitHeader, Header, LeaderHeader, SlotHeader
-from sparkwal.store.base import NotFound, Store
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import CommitHeader, Header, LeaderHeader, SlotHeader
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.base import NotFound
 
 # One request reads any record but one of some ten thousand frames; a longer header costs
 # a second. What an object does not hold is not transferred.
@@ -40,34 +41,32 @@ class SlotRecord:
     inlined: bytes | None = None
 
 
-def read_front(store: Store, key: str, size: int = WHOLE) -> tuple[bytes, arrowfile.Opened]:
+def read_front(log: LogStore, number: int, size: int = WHOLE) -> tuple[bytes, arrowfile.Opened]:
     """The first `size` bytes of an object, more if its header is longer, and the header.
 
     Raises NotFound, InvalidLogError.
     """
-    where = f"{store.url}/{key}"
-    front = store.get_range(key, 0, size)
+    key, where = log.key(number), log.where(number)
+    front = log.store.get_range(key, 0, size)
     needed = arrowfile.needed(front)
     if len(front) == size < needed:
         # No header of this format is longer; a lying length must not be allocated.
         if needed > 256 * 2**20:
             raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
-        front = store.get_range(key, 0, needed)
+        front = log.store.get_range(key, 0, needed)
     return front, arrowfile.open_front(front, where)
 
 
-def read_header(store: Store, prefix: str, number: int) -> Header | None:
+def read_header(log: LogStore, number: int) -> Header | None:
     """The header of any numbered object, or None if there is none."""
     try:
-        _, opened = read_front(store, numbering.key(prefix, number))
+        _, opened = read_front(log, number)
     except NotFound:
         return None
     return opened.header
 
 
-def read_slot(
-    store: Store, prefix: str, position: int, window: int, size: int = WHOLE
-) -> SlotRecord | None:
+def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> SlotRecord | None:
     """The record at `position`, or None where no record is.
 
     Args:
@@ -76,14 +75,13 @@ def read_slot(
     Raises InvalidLogError for anything else than an intact record of this slot,
     WrongWindow (one of them) for a record of a log with another window.
     """
-    number = numbering.slot(position, window)
-    key = numbering.key(prefix, number)
+    number = keys.slot(position, window)
     try:
-        front, opened = read_front(store, key, size)
+        front, opened = read_front(log, number, size)
     except NotFound:
         return None
     header = opened.header
-    where = f"{store.url}/{key}"
+    where = log.where(number)
     if header.window != window:
         raise WrongWindow(
             f"{where}: the log's window is {header.window}, not {window}", header.window

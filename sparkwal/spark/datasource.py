@@ -6,7 +6,9 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from sparkwal.errors import OptionError
-from sparkwal.options import SinkOptions, SourceOptions, parse
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader, log_schema

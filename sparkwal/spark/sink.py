@@ -18,19 +18,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparkwal import events, reading, schema
+from sparkwal import events
 from sparkwal.errors import OutcomeUnknownError
-from sparkwal.options import SinkOptions
+from sparkwal.format import schema
+from sparkwal.open import open_log
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import SystemClock
-from sparkwal.protocol.commit import ANONYMOUS, commit
+from sparkwal.protocol.commit import commit
+from sparkwal.protocol.commit_record import ANONYMOUS
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, make_plan
-from sparkwal.protocol.task import TaskLimits, TaskResult, write_partition
+from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.reading.metadata import check_names
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
-from sparkwal.store.base import Store
-from sparkwal.store.proof import prove_put_if_absent
+from sparkwal.store.conditional_put import prove_put_if_absent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +73,7 @@ class _Writer:
     def _make_plan(self) -> Plan:
         leader_id, host = _leader(self.options.log_path, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
-        reading.check_names(spark_schema)
+        check_names(spark_schema)
         claim = Claim(
             leader_id=leader_id,
             host=host,
@@ -79,24 +84,22 @@ class _Writer:
             in_flight_limit=1,
             reason="cold start",
         )
-        _, prefix = self.options.open()
         clock = SystemClock()
         return make_plan(
-            self._proven_store,
-            prefix,
+            self._proven_log,
             claim,
             Hints(self.options.log_path),
             clock,
             self.options.plan_ttl_ms,
         )
 
-    def _proven_store(self) -> Store:
-        store, prefix = self.options.open(fail_fast=True)
-        prove_put_if_absent(store, prefix)
-        return store
+    def _proven_log(self) -> LogStore:
+        log = open_log(self.options, fail_fast=True)
+        prove_put_if_absent(log.store, log.prefix)
+        return log
 
-    def _store(self) -> Store:
-        return self.options.open()[0]
+    def _log(self) -> LogStore:
+        return open_log(self.options)
 
     def _write(
         self, query_id: str, batch_id: int, partition: int, rows: Iterator[pa.RecordBatch]
@@ -111,7 +114,7 @@ class _Writer:
         )
         with readable_errors():
             return Message(
-                write_partition(self._store, self.plan, query_id, batch_id, partition, rows, limits)
+                write_partition(self._log, self.plan, query_id, batch_id, partition, rows, limits)
             )
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -123,7 +126,7 @@ class _Writer:
                     "committed. Restart with the same checkpoint"
                 )
             commit(
-                self._store,
+                self._log,
                 results,
                 Hints(self.options.log_path),
                 SystemClock(),

@@ -17,15 +17,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparkwal import reading, schema
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.options import SourceOptions
-from sparkwal.protocol.replay import WIDEST_PROBE, live_records
-from sparkwal.reading import Piece
+from sparkwal.format import schema
+from sparkwal.open import open_log
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.reading.log_range import Budget, LogRange, ReadTask, task_pieces
+from sparkwal.reading.metadata import check_projection, with_metadata_columns
+from sparkwal.reading.pieces import Piece
+from sparkwal.reading.rows import read_pieces
 from sparkwal.sequencers import all_logs
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
-from sparkwal.spark.source_log import Budget, PieceTask, SourceLog, StretchTask
 from sparkwal.store.base import Store, run_parallel
 
 if TYPE_CHECKING:
@@ -37,9 +40,9 @@ def log_schema(options: SourceOptions) -> StructType:
 
     Of several logs: all their columns. Raises OptionError when there is no log.
     """
-    store, root = options.open(fail_fast=True)
-    logs = [SourceLog(options, name, store, root) for name in _names(options, store, root)]
-    _look(store, logs)
+    root = open_log(options, fail_fast=True)
+    logs = [LogRange(options, name, root) for name in _names(options, root)]
+    _look(root.store, logs)
     spark_schema = _union(logs)
     if spark_schema is None:
         raise OptionError(
@@ -47,20 +50,20 @@ def log_schema(options: SourceOptions) -> StructType:
             ".schema(…) to wait for one"
         )
     if options.include_metadata:
-        spark_schema = reading.with_metadata_columns(spark_schema)
+        spark_schema = with_metadata_columns(spark_schema)
     return StructType.fromJson(json.loads(spark_schema))
 
 
-def _names(options: SourceOptions, store: Store, root: str) -> list[str]:
-    return all_logs(store, root) if options.sequencers is not None else [options.sequencer]
+def _names(options: SourceOptions, root: LogStore) -> list[str]:
+    return all_logs(root) if options.sequencers is not None else [options.sequencer]
 
 
-def _look(store: Store, logs: Iterable[SourceLog]) -> None:
-    for _ in run_parallel(store, SourceLog.look, logs):
+def _look(store: Store, logs: Iterable[LogRange]) -> None:
+    for _ in run_parallel(store, LogRange.look, logs):
         pass
 
 
-def _union(logs: Iterable[SourceLog]) -> str | None:
+def _union(logs: Iterable[LogRange]) -> str | None:
     """All columns of the logs that exist. Raises OptionError where two do not agree."""
     union: str | None = None
     for log in logs:
@@ -85,8 +88,8 @@ class _Reader:
     def __init__(self, options: SourceOptions, spark_schema: StructType) -> None:
         self.options = options
         self.spark_schema = spark_schema
-        self._store, self._root = options.open()
-        self._logs: dict[str, SourceLog] = {}
+        self._root = open_log(options)
+        self._logs: dict[str, LogRange] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {"options": self.options, "spark_schema": self.spark_schema}
@@ -94,7 +97,7 @@ class _Reader:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         acknowledge_at_once()
-        self._store, self._root = self.options.open()
+        self._root = open_log(self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows(partition)
@@ -104,47 +107,36 @@ class _Reader:
 
         target = to_arrow_schema(self.spark_schema, timezone="UTC")
         with readable_errors():
-            yield from reading.read_pieces(
-                self._store,
+            yield from read_pieces(
+                self._root.store,
                 self._pieces(partition),
                 target,
                 verify=self.options.verify_checksums,
             )
 
     def _pieces(self, partition: InputPartition) -> Iterator[Piece]:
-        if isinstance(partition, PieceTask):
-            yield from partition.pieces
-        elif isinstance(partition, StretchTask):
-            found = live_records(
-                self._store,
-                partition.prefix,
-                partition.window,
-                partition.start,
-                partition.end,
-                skip_missing=not self.options.fail_on_data_loss,
-                at_once=WIDEST_PROBE,
-            )
-            for record in found:
-                yield from reading.pieces(record, partition.prefix)
+        # Where `partitions` told of none Spark asks for one that holds None.
+        if partition.value is not None:
+            yield from task_pieces(self._root, partition.value, self.options)
 
-    def _look(self) -> list[SourceLog]:
+    def _look(self) -> list[LogRange]:
         """Every log there is now, looked at; by name."""
         waited = any(log.spark_schema is None for log in self._logs.values())
         known = len(self._logs)
         if self.options.sequencers or not self._logs:
-            for name in _names(self.options, self._store, self._root):
+            for name in _names(self.options, self._root):
                 self._log(name)
-        _look(self._store, self._logs.values())
+        _look(self._root.store, self._logs.values())
         if waited or len(self._logs) > known:
             union = _union(self._logs.values())
             if union is not None:
                 wanted = schema.normalize(self.spark_schema.jsonValue())
-                reading.check_projection(wanted, union)
+                check_projection(wanted, union)
         return [log for _, log in sorted(self._logs.items())]
 
-    def _log(self, name: str) -> SourceLog:
+    def _log(self, name: str) -> LogRange:
         if name not in self._logs:
-            self._logs[name] = SourceLog(self.options, name, self._store, self._root)
+            self._logs[name] = LogRange(self.options, name, self._root)
         return self._logs[name]
 
     def _least_tasks(self, logs: int) -> int:
@@ -157,14 +149,14 @@ class BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         with readable_errors():
             logs = [log for log in self._look() if log.spark_schema is not None]
-            tasks: list[InputPartition] = []
+            tasks: list[ReadTask] = []
             for log in logs:
                 start, end = log.start(), log.end()
                 if self.options.on_corruption == "stop":
                     end = log.intact_end(start, end)
                 if end > start:
                     tasks += log.tasks(start, end, self._least_tasks(len(logs)))
-            return tasks
+            return [InputPartition(task) for task in tasks]
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -189,7 +181,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         with readable_errors():
             return {log.name: log.start() for log in self._look() if self._counts(log)}
 
-    def _counts(self, log: SourceLog) -> bool:
+    def _counts(self, log: LogRange) -> bool:
         # A single log is waited for; of several, one that has no record yet is not there.
         return not self.options.sequencers or log.spark_schema is not None
 
@@ -227,7 +219,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             # Spark compares offsets as texts.
             return dict(sorted(ends.items()))
 
-    def _floor(self, log: SourceLog) -> int:
+    def _floor(self, log: LogRange) -> int:
         return log.head.floor if log.head is not None else 0
 
     def reportLatestOffset(self) -> dict[str, int] | None:
@@ -237,7 +229,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         with readable_errors():
             firsts, lasts = self._positions(start), self._positions(end)
-            tasks: list[InputPartition] = []
+            tasks: list[ReadTask] = []
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}
             if any(self._log(name).spark_schema is None for name in moved):
                 # After a restart Spark plans the last microbatch again before it looks on.
@@ -247,7 +239,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 first = log.above_floor(firsts[name]) if name in firsts else self._floor(log)
                 tasks += log.tasks(first, last, self._least_tasks(len(moved)))
                 log.forget(last)
-            return tasks
+            return [InputPartition(task) for task in tasks]
 
     def _positions(self, offset: Mapping[str, int]) -> dict[str, int]:
         """An offset as Spark kept it, checked: it comes from the checkpoint's files."""

@@ -14,6 +14,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 _END = object()
 
+# Of every part of a large object but the last; S3 takes none below 5 MiB.
+PART_SIZE = 8 * 2**20
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from sparkwal.errors import OptionError
+from sparkwal.format.keys import join_key
 from sparkwal.store.base import Store
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 from sparkwal.store.s3 import S3Config, S3Store
@@ -43,20 +44,6 @@ def open_store(
     from sparkwal.store.local import LocalStore
 
     return RetryingStore(LocalStore(_folder(path, bool(match))), policy), ""
-
-
-def join_key(prefix: str, *parts: str) -> str:
-    """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing.
-
-    Raises OptionError for segments that stores or people read in different ways.
-    """
-    key = "/".join([prefix, *parts] if prefix else parts)
-    for segment in key.split("/"):
-        if segment in ("", ".", ".."):
-            raise OptionError(f"{key!r} has an empty segment, '.' or '..' in it; correct the path")
-        if not segment.isprintable():
-            raise OptionError(f"{key!r} has unprintable characters in it; correct the path")
-    return key
 
 
 def _split_s3(path: str) -> tuple[str, str]:

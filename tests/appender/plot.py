@@ -9,10 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkwal import Appender, numbering
+from sparkwal import Appender
+from sparkwal.appender.appender import appender_over
+from sparkwal.format import keys
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-from sparkwal.record import CommitHeader
 from sparkwal.store.base import Transient
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 from sparkwal.testing.memory import MemoryStore
@@ -50,8 +53,8 @@ class Plot:
             self._changed.notify_all()
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        number = numbering.decode(key.rpartition("/")[2])
-        position = -1 if number is None else numbering.position(number, WINDOW)
+        number = keys.decode(key.rpartition("/")[2])
+        position = -1 if number is None else keys.position(number, WINDOW)
         with self._changed:
             self.arrived.append(position)
             self._changed.notify_all()
@@ -81,11 +84,11 @@ class Plot:
         """An appender over this store, four records in flight, one append a batch."""
         given = {"maxInFlightRequests": 4, "batchSizeThreshold": 1, **options}
         store = self.retrying(retries)
-        return Appender.over(store, PREFIX, SCHEMA, producer_id=producer, **given)
+        return appender_over(LogStore(store, PREFIX), SCHEMA, producer_id=producer, **given)
 
     def gap(self) -> int:
         """The first free position."""
-        return find_head(self.inner, PREFIX).gap
+        return find_head(LogStore(self.inner, PREFIX)).gap
 
 
 def rows(*values: int) -> list[dict[str, Any]]:
@@ -102,22 +105,23 @@ def until(holds: Callable[[], bool]) -> None:
 
 def commits(store: MemoryStore, prefix: str = PREFIX) -> list[tuple[int, str, int, int]]:
     """(position, producer or query, sequence, rows) of every live commit."""
-    head = find_head(store, prefix)
+    head = find_head(LogStore(store, prefix))
     return [
         (r.header.position, r.header.query_id, r.header.batch_id, r.header.rows)
-        for r in live_records(store, prefix, head.window, 0, head.gap)
+        for r in live_records(LogStore(store, prefix), head.window, 0, head.gap)
         if isinstance(r.header, CommitHeader)
     ]
 
 
 def stored(store: MemoryStore, prefix: str = PREFIX) -> list[int]:
     """The values of column v in the log's order."""
-    from sparkwal import reading
+    from sparkwal.reading.pieces import pieces_of
+    from sparkwal.reading.rows import read_pieces
 
-    head = find_head(store, prefix)
+    head = find_head(LogStore(store, prefix))
     return [
         value
-        for record in live_records(store, prefix, head.window, 0, head.gap)
-        for batch in reading.read_pieces(store, reading.pieces(record, prefix), SCHEMA)
+        for record in live_records(LogStore(store, prefix), head.window, 0, head.gap)
+        for batch in read_pieces(store, pieces_of(LogStore(store, prefix), record), SCHEMA)
         for value in batch.column("v").to_pylist()
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal import AsyncAppender, Log, verify
-from sparkwal.aio import durable
+from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, FencedError, OptionError
 
 from .plot import PREFIX, SCHEMA, Plot, rows, until

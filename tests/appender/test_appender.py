@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkwal import Appender, numbering
+from sparkwal import Appender
+from sparkwal.appender.appender import appender_over
 from sparkwal.errors import (
     BackPressureError,
     FencedError,
@@ -15,8 +16,10 @@ from sparkwal.errors import (
     OutcomeUnknownError,
 )
 from sparkwal.events import Event
-from sparkwal.options import AppenderOptions
-from sparkwal.verification import verify_store
+from sparkwal.format import keys
+from sparkwal.options.appender import AppenderOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.reading.verification import verify_store
 
 from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
 
@@ -36,7 +39,7 @@ def test_rows_are_durable_at_their_position_once_the_ticket_says_so(plot: Plot) 
         assert [wal.append(rows(i)).result() for i in range(3)] == [first, first + 1, first + 2]
         assert wal.last_sequence == 2
     assert stored(plot.inner) == [0, 1, 2]
-    report = verify_store(plot.inner, PREFIX, "")
+    report = verify_store(LogStore(plot.inner, PREFIX), "")
     assert report.ok and report.commits == 3 and not report.under_way, str(report)
 
 
@@ -173,7 +176,7 @@ def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
         for i in range(1, 8):
             assert again.append(rows(i)).sequence == i
     assert stored(plot.inner) == list(range(8))
-    report = verify_store(plot.inner, PREFIX, "")
+    report = verify_store(LogStore(plot.inner, PREFIX), "")
     assert report.ok, str(report)
 
 
@@ -245,7 +248,7 @@ def test_an_append_without_rows_is_an_append(plot: Plot) -> None:
     with plot.appender() as wal:
         assert wal.append([]).result() == plot.gap() - 1
         assert wal.last_sequence == 0
-    assert commits(plot.inner)[0][3] == 0 and verify_store(plot.inner, PREFIX, "").ok
+    assert commits(plot.inner)[0][3] == 0 and verify_store(LogStore(plot.inner, PREFIX), "").ok
 
 
 def test_close_sends_what_waits_and_refuses_what_comes(plot: Plot) -> None:
@@ -340,7 +343,7 @@ def test_many_threads_may_append(plot: Plot) -> None:
     for thread, positions in mine.items():
         assert positions == sorted(positions)
         assert [v for v in values if v // 1000 == thread] == [thread * 1000 + i for i in range(200)]
-    assert verify_store(plot.inner, PREFIX, "").ok
+    assert verify_store(LogStore(plot.inner, PREFIX), "").ok
 
 
 def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot) -> None:
@@ -375,7 +378,7 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot
 
 def test_the_first_subscriber_hears_of_the_takeover_too(plot: Plot) -> None:
     told: list[Event] = []
-    with Appender.over(plot, PREFIX, SCHEMA, producer_id="p", on_event=told.append):
+    with appender_over(LogStore(plot, PREFIX), SCHEMA, producer_id="p", on_event=told.append):
         pass
     assert [event.name for event in told][:2] == ["recovered", "leader_claimed"]
 
@@ -413,13 +416,13 @@ def test_a_log_with_other_columns_is_refused(plot: Plot) -> None:
         wal.append(rows(1))
     other = pa.schema([("v", pa.int64()), ("w", pa.string())])
     with pytest.raises(OptionError, match="'w'"):
-        Appender.over(plot, PREFIX, other, producer_id="p")
-    with Appender.over(plot, PREFIX, other, producer_id="p", mergeSchema=True) as wal:
+        appender_over(LogStore(plot, PREFIX), other, producer_id="p")
+    with appender_over(LogStore(plot, PREFIX), other, producer_id="p", mergeSchema=True) as wal:
         wal.append([{"v": 2, "w": "x"}])
     with plot.appender(mergeSchema=True) as wal:
         wal.append(rows(3))
     assert stored(plot.inner) == [1, 2, 3]
-    assert verify_store(plot.inner, PREFIX, "").ok
+    assert verify_store(LogStore(plot.inner, PREFIX), "").ok
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -443,8 +446,13 @@ def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plo
     from ..protocol.query import StoppedClock
 
     clock = StoppedClock()
-    wal = Appender.over(
-        plot, PREFIX, SCHEMA, producer_id="p", clock=clock, planTtl="1min", maxInFlightRequests=1
+    wal = appender_over(
+        LogStore(plot, PREFIX),
+        SCHEMA,
+        producer_id="p",
+        clock=clock,
+        planTtl="1min",
+        maxInFlightRequests=1,
     )
     with wal:
         wal.append(rows(0)).result()
@@ -469,6 +477,6 @@ def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plo
 
 
 def _position(key: str) -> int:
-    number = numbering.decode(key.rpartition("/")[2])
+    number = keys.decode(key.rpartition("/")[2])
     assert number is not None
-    return numbering.position(number, 1000)
+    return keys.position(number, 1000)

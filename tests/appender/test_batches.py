@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwal.appending.batches import Batch, Buffer, Failure, Ticket
+from sparkwal.appender.batches import Batch, Buffer, Failure, Ticket
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
 
 SIZE, TIMEOUT, CAPACITY = 100, 0.001, 1000

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.appending.rows import RowSchema
+from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import OptionError
 
 ARROW = pa.schema([("id", pa.int64()), ("name", pa.large_string()), ("at", pa.timestamp("s"))])

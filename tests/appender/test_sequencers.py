@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from sparkwal import Appender, Log, partition_by, sequencer_for, verify
 from sparkwal.errors import OptionError
-from sparkwal.options import SinkOptions, SourceOptions, parse
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.writing import SinkOptions
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.sequencers import all_logs, encode_key, list_sequencers
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
@@ -105,16 +109,16 @@ def test_sequencers_are_listed_by_hops(root: str) -> None:
             store.put_if_absent(f"{prefix}sequencers/{name}/batches/{number:020d}", b"")
     store.put_if_absent(f"{prefix}sequencers/refused/proof/x", b"")
     store.counts.clear()
-    assert list_sequencers(store, root) == sorted(names)
+    assert list_sequencers(LogStore(store, root)) == sorted(names)
     # Not one for every thousand objects: "a" and "B" alone have five thousand.
     assert store.counts["LIST"] <= 3
-    assert all_logs(store, root) == sorted(names)
+    assert all_logs(LogStore(store, root)) == sorted(names)
     store.put_if_absent(f"{prefix}batches/{1:020d}", b"")
-    assert all_logs(store, root) == ["default", *sorted(names)]
+    assert all_logs(LogStore(store, root)) == ["default", *sorted(names)]
 
 
 def test_nothing_at_all_is_no_sequencer() -> None:
-    assert all_logs(MemoryStore(), "wal") == []
+    assert all_logs(LogStore(MemoryStore(), "wal")) == []
 
 
 def test_sequencers_are_logs_of_their_own(tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_sequencers_are_logs_of_their_own(tmp_path: Path) -> None:
         for number, wal in enumerate((a, b, root, a)):
             wal.append(rows(number)).result()
         assert (a.last_sequence, b.last_sequence, root.last_sequence) == (1, 0, 0)
-    assert all_logs(LocalStore(tmp_path / "wal"), "") == ["default", "a", "b"]
+    assert all_logs(LogStore(LocalStore(tmp_path / "wal"), "")) == ["default", "a", "b"]
     for name, values in (("a", [0, 3]), ("b", [1]), ("default", [2])):
         assert list(Log(path, sequencer=name).to_pandas()["v"]) == values
         report = verify(path, sequencer=name)
@@ -144,7 +148,7 @@ def test_a_log_is_one_log(tmp_path: Path) -> None:
 
 def test_the_place_of_a_sequencer() -> None:
     sink = parse(SinkOptions, {"path": "s3://bucket/wal/", "sequencer": "a"})
-    assert sink.open()[1] == "wal/sequencers/a"
+    assert open_log(sink).prefix == "wal/sequencers/a"
     assert sink.log_path == "s3://bucket/wal/sequencers/a"
     everything = parse(SourceOptions, {"path": "s3://bucket/wal", "sequencers": "*"})
-    assert everything.open()[1] == "wal" and everything.log_path == "s3://bucket/wal"
+    assert open_log(everything).prefix == "wal" and everything.log_path == "s3://bucket/wal"

@@ -12,9 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 from queries import append, assert_one_error, follow, numbers, read, refused, values, wait_for
 
-import sparkwal
 from sparkwal import Appender, Log
-from sparkwal.options import SourceOptions, parse
+from sparkwal.format import schema
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import StreamReader
 from sparkwal.testing.proxy import S3Proxy
 
@@ -33,7 +34,7 @@ def fill(path: object, sequencer: str, *numbers: int, **options: object) -> None
 
 
 def reader_of(path: object, **options: str) -> StreamReader:
-    spark_schema = StructType.fromJson(json.loads(sparkwal.schema.from_arrow(SCHEMA)))
+    spark_schema = StructType.fromJson(json.loads(schema.from_arrow(SCHEMA)))
     every = {} if "sequencer" in options else {"sequencers": "*"}
     given = {"path": str(path), **every, **options}
     return StreamReader(parse(SourceOptions, given), spark_schema)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from sparkwal.errors import FencedError
+from sparkwal.format.header import LeaderHeader
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
-from sparkwal.record import LeaderHeader
-from sparkwal.verification import verify_store
+from sparkwal.reading.verification import verify_store
 
 from ..protocol.query import Query, hints_in
 from .plot import PREFIX, Plot, commits, rows, stored, until
@@ -22,7 +23,7 @@ def plot() -> Plot:
 
 
 def sound(plot: Plot) -> None:
-    report = verify_store(plot.inner, PREFIX, "")
+    report = verify_store(LogStore(plot.inner, PREFIX), "")
     assert report.ok and not report.under_way, str(report)
 
 
@@ -74,15 +75,15 @@ def test_what_was_in_flight_when_another_took_over_is_dead_or_done(plot: Plot) -
                     ticket.result()
             two.append(rows(9)).result()
     assert stored(plot.inner) == [0, 9]
-    report = verify_store(plot.inner, PREFIX, "")
+    report = verify_store(LogStore(plot.inner, PREFIX), "")
     assert report.ok and report.dead == 2, str(report)
 
 
 def _positions(plot: Plot) -> set[int]:
-    from sparkwal import numbering
+    from sparkwal.format import keys
 
-    numbers = (numbering.decode(key.rpartition("/")[2]) for key in list(plot.inner.objects))
-    return {numbering.position(number, 1000) for number in numbers if number is not None}
+    numbers = (keys.decode(key.rpartition("/")[2]) for key in list(plot.inner.objects))
+    return {keys.position(number, 1000) for number in numbers if number is not None}
 
 
 def test_the_same_producer_goes_on_where_the_log_ends(plot: Plot) -> None:
@@ -155,7 +156,7 @@ def test_a_thousand_in_flight_and_the_first_missing_is_recovered_by_one_list(plo
             # Looking back from the gap, then reading what stands in the slots to be sealed:
             # bounded by what may be in flight, however long the log.
             assert counts["GET"] <= 3 * 1000 and counts["PUT"] <= 4 + 1000
-            leader = find_head(plot.inner, PREFIX).live
+            leader = find_head(LogStore(plot.inner, PREFIX)).live
             assert leader is not None and isinstance(leader.header, LeaderHeader)
             assert leader.header.position == first
             two.append(rows(-1)).result()
@@ -164,7 +165,7 @@ def test_a_thousand_in_flight_and_the_first_missing_is_recovered_by_one_list(plo
                 with pytest.raises(FencedError):
                     ticket.result()
     assert stored(plot.inner) == [-1]
-    report = verify_store(plot.inner, PREFIX, "")
+    report = verify_store(LogStore(plot.inner, PREFIX), "")
     assert report.ok and report.dead == 999, str(report)
 
 

@@ -16,7 +16,7 @@ from _processes import send, wait_until
 from _storms import overload
 
 import sparkwal
-from sparkwal.record import LeaderHeader
+from sparkwal.format.header import LeaderHeader
 
 pytestmark = pytest.mark.spark
 

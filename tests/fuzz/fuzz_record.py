@@ -13,9 +13,21 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["sparkwal"]):
-    from sparkwal import arrowfile, numbering, reading, record, schema
     from sparkwal.errors import InvalidLogError
+    from sparkwal.format import arrowfile, keys, schema
+    from sparkwal.format.header import (
+        CRC_KEY,
+        HEADER_KEY,
+        SCHEMA_KEY,
+        DataHeader,
+        crc_hex,
+        from_metadata,
+        to_json,
+    )
+    from sparkwal.protocol.log_store import LogStore
     from sparkwal.protocol.slots import SlotRecord
+    from sparkwal.reading.pieces import pieces_of
+    from sparkwal.reading.rows import read_pieces
     from sparkwal.testing.memory import MemoryStore
 
 from tests.fuzz.samples import samples
@@ -31,24 +43,24 @@ def decode(data: bytes) -> None:
     except InvalidLogError:
         return
     # What was accepted is exactly what encoding gives.
-    again = record.to_json(opened.header)
+    again = to_json(opened.header)
     checked = {
-        record.HEADER_KEY: again,
-        record.CRC_KEY: record.crc_hex(again),
-        record.SCHEMA_KEY: opened.spark_schema.encode(),
+        HEADER_KEY: again,
+        CRC_KEY: crc_hex(again),
+        SCHEMA_KEY: opened.spark_schema.encode(),
     }
-    assert record.from_metadata(checked, "again")[0] == opened.header
-    if isinstance(opened.header, record.DataHeader):
+    assert from_metadata(checked, "again")[0] == opened.header
+    if isinstance(opened.header, DataHeader):
         return
     store = MemoryStore()
-    store.objects[numbering.key("", opened.header.number)] = data
+    store.objects[keys.key("", opened.header.number)] = data
     found = SlotRecord(opened.header, opened.spark_schema, opened.body)
     target = schema.to_arrow(opened.spark_schema)
-    for piece in reading.pieces(found, ""):
+    for piece in pieces_of(LogStore(store, ""), found):
         if piece.length > len(data):
             continue
         try:
-            for _ in reading.read_pieces(store, [piece], target):
+            for _ in read_pieces(store, [piece], target):
                 pass
         except InvalidLogError:
             return
@@ -71,12 +83,12 @@ _SCHEMA = schema.normalize(
 def header(data: bytes) -> None:
     """Decode bytes as a header whose CRC is right: past the checksum, into the checks."""
     fields = {
-        record.HEADER_KEY: data,
-        record.CRC_KEY: record.crc_hex(data),
-        record.SCHEMA_KEY: b"",
+        HEADER_KEY: data,
+        CRC_KEY: crc_hex(data),
+        SCHEMA_KEY: b"",
     }
     try:
-        record.from_metadata(fields, "fuzz")
+        from_metadata(fields, "fuzz")
     except InvalidLogError:
         return
 

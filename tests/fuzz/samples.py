@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sparkwal import arrowfile, record
+from sparkwal.format import arrowfile
+from sparkwal.format.header import to_json
 from sparkwal.testing.memory import MemoryStore
 
 from ..protocol.query import LIMITS, Query, hints_in
@@ -24,5 +25,5 @@ def samples() -> Iterator[bytes]:
     for body in store.objects.values():
         opened = arrowfile.open_front(body, "sample")
         yield b"d" + body
-        yield b"h" + record.to_json(opened.header)
+        yield b"h" + to_json(opened.header)
         yield b"r" + body[opened.body :]

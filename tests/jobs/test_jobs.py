@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 import sparkwal
-from sparkwal.record import CommitHeader, LeaderHeader
+from sparkwal.format.header import CommitHeader, LeaderHeader
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "jobs"

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sparkwal import schema
+from sparkwal.format import schema
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, make_plan
-from sparkwal.protocol.task import TaskLimits, TaskResult, write_partition
+from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.store.base import Store
 
 SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
@@ -60,8 +62,8 @@ class Query:
     def restarted(self) -> Query:
         return replace(self, leader_id=f"host:restarted:{next(_ids)}")
 
-    def open(self) -> Store:
-        return self.store
+    def open(self) -> LogStore:
+        return LogStore(self.store, self.prefix)
 
     def plan(self) -> Plan:
         claim = Claim(
@@ -74,7 +76,7 @@ class Query:
             in_flight_limit=1,
             reason="cold start",
         )
-        return make_plan(self.open, self.prefix, claim, self.hints, self.clock, TTL_MS)
+        return make_plan(self.open, claim, self.hints, self.clock, TTL_MS)
 
     def task(self, plan: Plan, batch_id: int, partition: int, *values: int) -> TaskResult:
         batches = iter([rows(*values)] if values else [])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal import Log, arrowfile, numbering
+from sparkwal import Log
 from sparkwal.errors import (
     FencedError,
     InvalidLogError,
@@ -17,10 +17,12 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import CommitHeader, LeaderHeader
 from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-from sparkwal.record import CommitHeader, LeaderHeader
 from sparkwal.store.base import Transient
 from sparkwal.store.local import LocalStore
 from sparkwal.store.retry import RetryingStore, RetryPolicy
@@ -40,8 +42,8 @@ def query(store: MemoryStore, tmp_path: Path) -> Query:
 
 
 def commits(store: MemoryStore, prefix: str = "wal") -> list[tuple[int, str, int]]:
-    head = find_head(store, prefix)
-    found = live_records(store, prefix, head.window, 0, head.gap)
+    head = find_head(LogStore(store, prefix))
+    found = live_records(LogStore(store, prefix), head.window, 0, head.gap)
     return [
         (r.header.position, r.header.query_id, r.header.batch_id)
         for r in found
@@ -305,8 +307,10 @@ def test_20_timestamps_never_go_back_when_the_clock_does(query: Query, store: Me
     query.microbatch(1, (2,))
     again = query.restarted()
     again.microbatch(2, (3,))
-    head = find_head(store, "wal")
-    stamps = [r.header.timestamp_ms for r in live_records(store, "wal", 1000, 0, head.gap)]
+    head = find_head(LogStore(store, "wal"))
+    stamps = [
+        r.header.timestamp_ms for r in live_records(LogStore(store, "wal"), 1000, 0, head.gap)
+    ]
     assert stamps == sorted(stamps)
 
 
@@ -320,7 +324,7 @@ def test_21_a_plan_that_slept_beyond_its_life_is_checked_before_it_is_used(
     other.microbatch(1, (2,))
     # Everything the sleeper could collide with was collected.
     for position in (0, 1):
-        store.delete(numbering.key("wal", numbering.slot(position, 1000)))
+        store.delete(keys.key("wal", keys.slot(position, 1000)))
     query.clock.since_boot_ms += 600_000
     with pytest.raises(FencedError):
         query.commit(results)
@@ -374,7 +378,7 @@ def test_26_a_wide_log_whose_last_window_is_committed(query: Query, store: Memor
     for batch in range(3):
         wide.microbatch(batch, *[(p,) for p in range(1200)])
     store.counts.clear()
-    assert find_head(store, "wal").position == 3
+    assert find_head(LogStore(store, "wal")).position == 3
     assert store.counts["GET"] <= 3
 
 
@@ -393,7 +397,7 @@ def test_28_a_writer_never_leads_into_a_hole_in_the_log(
     """A leader record in the hole would give every later commit a lower term: dead."""
     for batch in range(8):
         query.microbatch(batch, (batch,))
-    store.delete(numbering.key("wal", numbering.slot(lost, 1000)))
+    store.delete(keys.key("wal", keys.slot(lost, 1000)))
     before = dict(store.objects)
     with pytest.raises(InvalidLogError, match=f"position {lost} is missing"):
         query.restarted().plan()
@@ -403,9 +407,9 @@ def test_28_a_writer_never_leads_into_a_hole_in_the_log(
 def test_29_a_reader_told_to_go_on_jumps_over_a_hole(query: Query, store: MemoryStore) -> None:
     for batch in range(5):
         query.microbatch(batch, (batch,))
-    store.delete(numbering.key("wal", numbering.slot(3, 1000)))
-    head = find_head(store, "wal", tolerant=True)
-    live = live_records(store, "wal", 1000, 0, head.gap, skip_missing=True)
+    store.delete(keys.key("wal", keys.slot(3, 1000)))
+    head = find_head(LogStore(store, "wal"), tolerant=True)
+    live = live_records(LogStore(store, "wal"), 1000, 0, head.gap, skip_missing=True)
     assert [r.header.position for r in live] == [0, 1, 2, 4, 5]
 
 
@@ -414,10 +418,10 @@ def test_30_an_object_copied_to_another_key_is_not_believed(
 ) -> None:
     query.microbatch(0, (1,))
     query.microbatch(1, (2,))
-    first, second = (numbering.key("wal", numbering.slot(p, 1000)) for p in (1, 2))
+    first, second = (keys.key("wal", keys.slot(p, 1000)) for p in (1, 2))
     store.objects[second] = store.objects[first]
     with pytest.raises(InvalidLogError, match="the header says number"):
-        find_head(store, "wal")
+        find_head(LogStore(store, "wal"))
 
 
 def test_31_inlined_rows_are_one_put_and_come_back_in_order(
@@ -440,7 +444,7 @@ def test_31b_more_room_for_partitions_does_not_make_larger_records(
     query.microbatch(0, tuple(range(200)))
     (record,) = [
         r.header
-        for r in live_records(store, "wal", window, 1, 2)
+        for r in live_records(LogStore(store, "wal"), window, 1, 2)
         if isinstance(r.header, CommitHeader)
     ]
     assert bool(record.inline) == inlined == (not record.batches)
@@ -452,7 +456,7 @@ def test_32_large_and_inlined_partitions_mix(query: Query, store: MemoryStore) -
     assert values_of(store) == list(range(1, 501))
     (record,) = [
         r.header
-        for r in live_records(store, "wal", 1000, 1, 2)
+        for r in live_records(LogStore(store, "wal"), 1000, 1, 2)
         if isinstance(r.header, CommitHeader)
     ]
     assert [b.partition for b in record.batches] == [1]
@@ -467,7 +471,7 @@ def test_33_anonymous_appends_leave_no_trace_in_the_transactions(
         append = replace(query, query_id=f"append:{number}")
         append.microbatch(0, (number,))
     query.microbatch(0, (9,))
-    live = find_head(store, "wal").live
+    live = find_head(LogStore(store, "wal")).live
     assert live is not None and list(live.header.txns) == ["query"]
 
 
@@ -476,7 +480,7 @@ def test_34_a_leader_record_carries_the_transactions_of_the_live_head(
 ) -> None:
     query.microbatch(0, (1,))
     replace(query.restarted(), query_id="other").plan()
-    live = find_head(store, "wal").live
+    live = find_head(LogStore(store, "wal")).live
     assert live is not None and isinstance(live.header, LeaderHeader)
     assert live.header.txns["query"][0] == 0
     assert live.header.prev_position == 1
@@ -489,7 +493,7 @@ def test_35_an_object_is_an_arrow_file_that_says_the_same_at_both_ends(
     import pyarrow as pa
 
     query.microbatch(0, (1, 2, 3))
-    body = store.objects[numbering.key("wal", numbering.data(1, 1000, 0))]
+    body = store.objects[keys.key("wal", keys.data(1, 1000, 0))]
     footer = pa.ipc.open_file(body).schema.metadata
     front = pa.ipc.open_stream(body[8:]).schema.metadata
     assert footer == front
@@ -523,12 +527,14 @@ def test_36_a_large_partition_is_uploaded_in_parts(tmp_path: Path) -> None:
 
 def values_of(store: MemoryStore) -> list[int]:
     """Every row of the log, in order."""
-    from sparkwal import reading, schema
+    from sparkwal.format import schema
+    from sparkwal.reading.pieces import pieces_of
+    from sparkwal.reading.rows import read_pieces
 
-    head = find_head(store, "wal")
+    head = find_head(LogStore(store, "wal"))
     found: list[int] = []
-    for record in live_records(store, "wal", head.window, 0, head.gap):
+    for record in live_records(LogStore(store, "wal"), head.window, 0, head.gap):
         target = schema.to_arrow(record.spark_schema)
-        for batch in reading.read_pieces(store, reading.pieces(record, "wal"), target):
+        for batch in read_pieces(store, pieces_of(LogStore(store, "wal"), record), target):
             found += batch.column("v").to_pylist()
     return found

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkwal.testing.simulation.explore import Budget, Report, died_in_flight, explore
-from sparkwal.testing.simulation.processes import (
+from .explore import Budget, Report, died_in_flight, explore
+from .processes import (
     TTL_MS,
     Process,
     appender,
@@ -16,7 +16,7 @@ from sparkwal.testing.simulation.processes import (
     reader,
     straggler,
 )
-from sparkwal.testing.simulation.world import State
+from .world import State
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Configuration:
     deletes: bool = False
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
-        """See `sparkwal.testing.simulation.explore.explore`."""
+        """See `explore.explore`."""
         return explore(
             self.processes,
             self.budget,
@@ -175,7 +175,7 @@ class Mutation:
 
     name: str
     where: str
-    file: str
+    file: str  # below sparkwal/, or below tests/ for the simulation's own
     old: str
     new: str
     also: tuple[str, str] | None = None  # another edit of the file
@@ -192,7 +192,7 @@ MUTATIONS = [
     Mutation(
         "a record's transactions leave out its own",
         "two lives of one query, every fault",
-        "protocol/commit.py",
+        "protocol/commit_record.py",
         "return {**kept, query_id: (batch_id, timestamp_ms)}",
         "return kept",
     ),
@@ -241,7 +241,7 @@ MUTATIONS = [
     Mutation(
         "records are collected before the grace is over",
         "a sleeper behind a collector",
-        "testing/simulation/processes.py",
+        "simulation/processes.py",
         'ask(Call("sleep", (grace_ms,)))',
         'ask(Call("sleep", (0,)))',
     ),
@@ -255,14 +255,14 @@ MUTATIONS = [
     Mutation(
         "a task that finds its key taken names its own bytes instead of what is there",
         "a straggling task behind two lives",
-        "protocol/task.py",
+        "protocol/object_writer.py",
         "    if not created:\n",
         "    if False:\n",
     ),
     Mutation(
         "the store overwrites",
         "two lives of one query, every fault",
-        "testing/simulation/world.py",
+        "simulation/world.py",
         "    if key in state.objects:\n        return state, False\n",
         "",
     ),
@@ -284,7 +284,7 @@ MUTATIONS = [
         "the zone behind the leader record is not sealed",
         "two appenders and a reader in the middle",
         "protocol/leadership.py",
-        "    _seal(store, prefix, header, spark_schema, reach)\n",
+        "    _seal(log, header, spark_schema, reach)\n",
         "",
     ),
     Mutation(
@@ -326,7 +326,7 @@ MUTATIONS = [
     Mutation(
         "with retries exhausted a slot is skipped",
         "an appender that does not repeat, a fault",
-        "testing/simulation/processes.py",
+        "simulation/processes.py",
         '                        return "OutcomeUnknownError"\n',
         "                        for done in pipeline.durable(position):\n"
         "                            batch_id = sent[done].header.batch_id\n"

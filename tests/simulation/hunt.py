@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import sys
 
-from sparkwal.testing.simulation.oracle import Violation
-
 from .configurations import exhaustive, large
+from .oracle import Violation
 
 
 def main(where: str) -> int:

@@ -24,15 +24,16 @@ def _hunt(mutation: Mutation, folder: Path) -> subprocess.CompletedProcess[str]:
         folder / "sparkwal",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    file = folder / "sparkwal" / mutation.file
+    shutil.copytree(TESTS / "tests" / "simulation", folder / "simulation")
+    inside = "" if mutation.file.startswith("simulation/") else "sparkwal"
+    file = folder / inside / mutation.file
     text = file.read_text()
     for old, new in filter(None, [(mutation.old, mutation.new), mutation.also]):
         assert old in text, f"{mutation.file} no longer has {old!r}"
         text = text.replace(old, new)
     file.write_text(text)
-    shutil.copytree(TESTS / "tests" / "simulation", folder / "hunted")
     return subprocess.run(
-        [sys.executable, "-m", "hunted.hunt", mutation.where],
+        [sys.executable, "-m", "simulation.hunt", mutation.where],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import sparkwal
-from sparkwal.record import CommitHeader
+from sparkwal.format.header import CommitHeader
 
 
 def numbers(spark: SparkSession, rows: int, partitions: int = 1) -> DataFrame:

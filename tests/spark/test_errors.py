@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from queries import append, assert_one_error, commits, error_lines, numbers, start, wait_for, write
 
-from sparkwal import numbering
+from sparkwal.format import keys
 from sparkwal.testing.proxy import Fault, S3Proxy
 
 pytestmark = pytest.mark.spark
@@ -86,7 +86,7 @@ def test_invalid_log_error(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(3):
         append(numbers(spark, 10), log, checkpoint)
     middle = commits(log)[1]
-    (log / numbering.key("", middle.number)).unlink()
+    (log / keys.key("", middle.number)).unlink()
     # The hint of the last run lets a query go on without a look at the log.
     query = start(numbers(spark, 10), log, tmp_path / "other")
     named = (f"the record of position {middle.position} is missing", "restore it")

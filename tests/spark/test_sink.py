@@ -25,8 +25,11 @@ from queries import (
     write,
 )
 
-from sparkwal import numbering, record
-from sparkwal.options import SourceOptions, parse
+from sparkwal.format import keys
+from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.proxy import S3Proxy
 
 pytestmark = pytest.mark.spark
@@ -291,7 +294,7 @@ def test_objects_open_as_arrow_files_with_any_compression(
 ) -> None:
     write(spark.range(100).coalesce(1), tmp_path, compression=codec, inlineThreshold=0)
     (commit,) = commits(tmp_path)
-    with pa.ipc.open_file(str(tmp_path / numbering.key("", commit.batches[0].number))) as file:
+    with pa.ipc.open_file(str(tmp_path / keys.key("", commit.batches[0].number))) as file:
         assert file.read_all()["id"].to_pylist() == list(range(100))
 
 
@@ -299,9 +302,9 @@ def footer_header(data: bytes) -> dict[str, object]:
     """The header in an Arrow file's footer, checked to be the one at its front."""
     footer = pa.ipc.open_file(data).schema.metadata
     front = pa.ipc.open_stream(data[8:]).schema.metadata
-    assert footer[record.HEADER_KEY] == front[record.HEADER_KEY]
-    assert footer[record.CRC_KEY] == record.crc_hex(footer[record.HEADER_KEY])
-    header: dict[str, object] = json.loads(footer[record.HEADER_KEY])
+    assert footer[HEADER_KEY] == front[HEADER_KEY]
+    assert footer[CRC_KEY] == crc_hex(footer[HEADER_KEY])
+    header: dict[str, object] = json.loads(footer[HEADER_KEY])
     return header
 
 
@@ -317,7 +320,7 @@ def test_a_large_partition_is_uploaded_in_parts_to_disk(
     write(wide(spark), tmp_path, multipartThreshold="5mb", compression="none")
     (commit,) = commits(tmp_path)
     assert len(commit.batches) == 1 and commit.bytes > 16 * 2**20
-    data = (tmp_path / numbering.key("", commit.batches[0].number)).read_bytes()
+    data = (tmp_path / keys.key("", commit.batches[0].number)).read_bytes()
     assert len(data) == commit.batches[0].bytes
     assert footer_header(data)["rows"] == 40_000
     assert pa.ipc.open_file(data).read_all()["value"].to_pylist() == list(range(40_000))
@@ -335,8 +338,8 @@ def test_a_large_partition_is_uploaded_in_parts_to_s3(
     assert counts["CREATE_MULTIPART"] == counts["COMPLETE_MULTIPART"] == 1
     assert counts["UPLOAD_PART"] >= 3
     (commit,) = commits(path, **options)
-    store, prefix = parse(SourceOptions, {**options, "path": path}).open()
-    data = store.get(numbering.key(prefix, commit.batches[0].number))
+    log = open_log(parse(SourceOptions, {**options, "path": path}))
+    data = log.store.get(log.key(commit.batches[0].number))
     assert footer_header(data)["rows"] == 40_000
     assert pa.ipc.open_file(data).read_all()["value"].to_pylist() == list(range(40_000))
     assert read(spark, path, **options).agg({"value": "sum"}).collect()[0][0] == sum(range(40_000))

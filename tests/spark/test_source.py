@@ -28,14 +28,17 @@ from queries import (
     write,
 )
 
-from sparkwal import numbering
-from sparkwal.options import SourceOptions, parse
+from sparkwal.format import keys
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
-from sparkwal.protocol.task import TaskLimits, write_partition
+from sparkwal.protocol.task import write_partition
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.local import LocalStore
 
@@ -63,6 +66,7 @@ class Writer:
     def __init__(self, path: Path, *, inline: bool = False) -> None:
         self.path = path
         self.store = LocalStore(path, fsync=False)
+        self.log = LogStore(self.store, "")
         self.hints = Hints(path.name, path.parent / f"{path.name}-hints")
         self.clock = Stopped()
         self.limits = TaskLimits(2**20, 1000, 2**20 if inline else 0, 2**30, None)
@@ -72,13 +76,13 @@ class Writer:
         for _ in range(times):
             self.clock.now = 1_000_000 + 1000 * self.count
             claim = Claim("me", "here", uuid.uuid4().hex, SCHEMA, False, window, 1, "test")
-            plan = make_plan(lambda: self.store, "", claim, self.hints, self.clock, 10**9)
+            plan = make_plan(lambda: self.log, claim, self.hints, self.clock, 10**9)
             results = [
-                write_partition(lambda: self.store, plan, "q", self.count, partition,
+                write_partition(lambda: self.log, plan, "q", self.count, partition,
                                 iter([self.rows(partition)]), self.limits)
                 for partition in (0, 1)
             ]  # fmt: skip
-            commit(lambda: self.store, results, self.hints, self.clock, 10**9, None)
+            commit(lambda: self.log, results, self.hints, self.clock, 10**9, None)
             self.count += 1
 
     def rows(self, partition: int) -> pa.RecordBatch:
@@ -87,10 +91,10 @@ class Writer:
 
     def object(self, position: int, partition: int | None = None) -> Path:
         """The file of a record, or of a data object."""
-        number = numbering.slot(position, 1000)
+        number = keys.slot(position, 1000)
         if partition is not None:
-            number = numbering.data(position, 1000, partition)
-        return self.path / numbering.key("", number)
+            number = keys.data(position, 1000, partition)
+        return self.path / keys.key("", number)
 
 
 def flip(file: Path, at: int = -1) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from queries import append, assert_one_error, numbers, read, refused, start, write
 
-from sparkwal import schema
+from sparkwal.format import schema
 
 pytestmark = pytest.mark.spark
 

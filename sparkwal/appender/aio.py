@@ -1,0 +1,130 @@
+"""The appender for asyncio: back-pressure and durability are awaited, the loop never blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from sparkwal.appender.appender import Appender, Ticket
+from sparkwal.errors import BackPressureError, SparkWalError
+from sparkwal.events import Event
+
+if TYPE_CHECKING:
+    from sparkwal.appender.rows import Rows
+
+
+class AsyncAppender:
+    """`Appender` for one event loop.
+
+        async with sparkwal.AsyncAppender(path, schema, producer_id="gateway-1") as wal:
+            position = await wal.append(rows)
+
+    Args: as `Appender`; the log is taken over when the block is entered.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        *,
+        producer_id: str,
+        on_event: Callable[[Event], None] | None = None,
+        **options: object,
+    ) -> None:
+        self._open = lambda: Appender(
+            path, schema, producer_id=producer_id, on_event=on_event, **options
+        )
+        self._appender: Appender | None = None
+        # Whoever waits for room goes before whoever came later.
+        self._turn = asyncio.Lock()
+
+    @property
+    def appender(self) -> Appender:
+        """The appender underneath, once the block is entered."""
+        if self._appender is None:
+            raise RuntimeError("use `async with sparkwal.AsyncAppender(…) as wal:`")
+        return self._appender
+
+    async def __aenter__(self) -> Self:
+        self._appender = await asyncio.to_thread(self._open)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except SparkWalError:
+            if error is None:
+                raise
+
+    async def append(self, rows: Rows) -> int:
+        """Accept rows, waiting for room if need be, and return their position once durable.
+
+        Appends are ordered as their calls begin. One that is cancelled after it was
+        accepted is written all the same. Raises what `Appender.append` and
+        `Ticket.result` raise, but no BackPressureError.
+        """
+        return await durable(await self.accept(rows))
+
+    async def accept(self, rows: Rows, block: bool = True) -> Ticket:
+        """As `Appender.append`: waits for room only; `durable` waits for the rest."""
+        if not self._turn.locked():
+            try:
+                return self.appender.append(rows, block=False)
+            except BackPressureError:
+                if not block:
+                    raise
+        elif not block:
+            raise BackPressureError("others wait for room already: try again later")
+        async with self._turn:
+            while True:
+                try:
+                    return self.appender.append(rows, block=False)
+                except BackPressureError:
+                    await asyncio.to_thread(self.appender.wait_room, 1.0)
+
+    @property
+    def last_sequence(self) -> int:
+        """As `Appender.last_sequence`."""
+        return self.appender.last_sequence
+
+    def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
+        """As `Appender.subscribe`: the callback runs in a thread of its own."""
+        return self.appender.subscribe(callback)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """As `Appender.flush`."""
+        await asyncio.to_thread(self.appender.flush, timeout)
+
+    async def close(self) -> None:
+        """As `Appender.close`."""
+        await asyncio.to_thread(self.appender.close)
+
+
+async def durable(ticket: Ticket) -> int:
+    """Await a ticket's `result`."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def arrived() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    def from_thread() -> None:
+        # A closed loop refuses: nobody waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(arrived)
+
+    if not ticket.done():
+        ticket.when_done(from_thread)
+        await done
+    return ticket.result(0)

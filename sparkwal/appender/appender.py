@@ -1,0 +1,247 @@
+"""The log for any Python process: append rows, learn when they are durable.
+
+    with sparkwal.Appender("s3://bucket/wal", schema, producer_id="gateway-1") as wal:
+        ticket = wal.append([{"id": 1, "name": "Ada"}])
+        position = ticket.result()  # durable from here on
+
+Appends are joined into batches; each batch is one object, up to `maxInFlightRequests` of
+them are on their way at once and are acknowledged strictly in the order of the appends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from sparkwal.appender.batches import Buffer, Ticket
+from sparkwal.appender.persistence import Persistence, Target
+from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.workers import Subscribers
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.events import Event
+from sparkwal.open import open_log
+from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.parsing import from_keywords
+from sparkwal.protocol.claim_age import ClaimAge
+from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.commit_record import ANONYMOUS
+from sparkwal.protocol.leadership import Claim, lead
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.pipeline import Pipeline
+from sparkwal.store.conditional_put import prove_put_if_absent
+
+if TYPE_CHECKING:
+    from sparkwal.appender.rows import Rows
+
+__all__ = ["Appender", "Ticket"]
+
+
+class Appender:
+    """Leads one log and appends to it; thread-safe.
+
+    Opening takes the log over from whoever wrote it before, and fences that writer: 1
+    LIST, a bounded number of GETs, a conditional PUT into the first gap, and the seals.
+
+    Args:
+        path: s3://bucket/prefix, file:///folder or a folder.
+        schema: the columns of every append.
+        producer_id: names the sender of these rows over restarts; the log remembers how
+            far it came.
+        on_event: the first subscriber; see `subscribe`.
+        options: by the names the README gives them, such as maxInFlightRequests=50.
+
+    Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        *,
+        producer_id: str,
+        on_event: Callable[[Event], None] | None = None,
+        **options: object,
+    ) -> None:
+        settings = from_keywords(AppenderOptions, path, options)
+        log = open_log(settings, fail_fast=True)
+        self._start(log, settings, schema, producer_id, on_event, SystemClock())
+
+    def _start(
+        self,
+        log: LogStore,
+        settings: AppenderOptions,
+        schema: pa.Schema,
+        producer_id: str,
+        on_event: Callable[[Event], None] | None,
+        clock: Clock,
+    ) -> None:
+        if not producer_id.strip() or producer_id.startswith(ANONYMOUS):
+            raise OptionError(f"producer_id must not be empty or begin with {ANONYMOUS!r}")
+        self._rows = RowSchema(schema)
+        self._close_lock = threading.Lock()
+        self._closed = False
+        self._subscribers = Subscribers()
+        if on_event is not None:
+            self._subscribers.add(on_event)
+        try:
+            self._persistence = self._lead(log, settings, producer_id, clock)
+        except BaseException:
+            self._subscribers.close()
+            raise
+
+    def _lead(
+        self,
+        log: LogStore,
+        settings: AppenderOptions,
+        producer_id: str,
+        clock: Clock,
+    ) -> Persistence:
+        prove_put_if_absent(log.store, log.prefix)
+        # One for each incarnation: its own records, and no others, are ours on a read-back.
+        plan_id = uuid.uuid4().hex
+        host = socket.gethostname()
+        claim = Claim(
+            leader_id=f"{host}:{os.getpid()}:{plan_id[:12]}",
+            host=host,
+            plan_id=plan_id,
+            spark_schema=self._rows.spark_schema,
+            merge_schema=settings.merge_schema,
+            window=settings.window_size,
+            in_flight_limit=settings.max_in_flight,
+            reason="appender",
+        )
+        self._subscribers.enter_thread()
+        try:
+            age = ClaimAge(log, clock, settings.plan_ttl_ms)
+            leadership = lead(log, claim, clock)
+        finally:
+            self._subscribers.leave_thread()
+        last, _ = leadership.txns.get(producer_id, (-1, 0))
+        limit = settings.max_in_flight
+        pipeline = Pipeline(log, leadership, plan_id, producer_id, limit, settings.codec)
+        timeout = settings.batch_timeout_ms / 1000
+        return Persistence(
+            Target(log, producer_id, pipeline, age, limit),
+            self._rows,
+            Buffer(settings.batch_size, timeout, settings.max_buffered, last + 1),
+            clock,
+            self._subscribers,
+        )
+
+    def append(self, rows: Rows, block: bool = True) -> Ticket:
+        """Accept rows: a RecordBatch or Table, a list of dicts, a pandas frame.
+
+        Returns at once; the ticket tells when they are durable. Accepted rows may still be
+        lost when the process dies: resend what lies above `last_sequence`.
+
+        Args:
+            block: wait while `maxBufferedBytes` are waiting; False: raise BackPressureError.
+
+        Raises:
+            OptionError: the rows do not fit the schema, or the appender is closed.
+            BackPressureError: try again later.
+            FencedError, OutcomeUnknownError: it has stopped.
+        """
+        payload, weight = self._rows.accept(rows)
+        return self._persistence.append(payload, weight, block)
+
+    @property
+    def last_sequence(self) -> int:
+        """The newest durable sequence of this producer; −1 if there is none.
+
+        An append is durable at a sequence up to it, unless its ticket raised OptionError.
+        """
+        return self._persistence.last_sequence
+
+    @property
+    def in_flight(self) -> int:
+        """Records that are sent and not acknowledged."""
+        return self._persistence.in_flight
+
+    @property
+    def buffered_bytes(self) -> int:
+        """About how much is accepted and waits to be sent."""
+        return self._persistence.buffered_bytes
+
+    @property
+    def error(self) -> SparkWalError | None:
+        """Why the appender has stopped; None while it goes on."""
+        failure = self._persistence.failure
+        return None if failure is None else failure.error
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what was accepted at once, and wait until all of it is durable.
+
+        Raises why the appender has stopped; TimeoutError after `timeout` seconds.
+        """
+        last = self._persistence.flush()
+        if last is not None and not last.wait(timeout):
+            raise TimeoutError(f"not everything is durable after {timeout} seconds")
+        if self._persistence.failure is not None:
+            raise self._persistence.failure.tell()
+
+    def wait_room(self, timeout: float) -> None:
+        """After a BackPressureError: wait for room, at most `timeout` seconds."""
+        self._persistence.wait_room(timeout)
+
+    def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
+        """Tell `callback`, in a thread of its own and in order, what happens here.
+
+        accepted (a batch is sent), durable, rejected, retried, fenced, stopped. A slow
+        callback delays nothing; one that is 10,000 events behind misses the oldest.
+        Returns the unsubscriber.
+        """
+        return self._subscribers.add(callback)
+
+    def close(self) -> None:
+        """Send everything accepted and wait until it is durable. Harmless when repeated.
+
+        Raises why the appender has stopped, if nothing has raised it yet.
+        """
+        with self._close_lock:
+            if not self._closed:
+                self._persistence.close()
+                self._subscribers.close()
+                self._closed = True
+        failure = self._persistence.failure
+        if failure is not None and not failure.told:
+            raise failure.tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except SparkWalError:
+            # What ended the block is the cause, or as important.
+            if error is None:
+                raise
+
+
+def appender_over(
+    log: LogStore,
+    schema: pa.Schema,
+    *,
+    producer_id: str,
+    on_event: Callable[[Event], None] | None = None,
+    clock: Clock | None = None,
+    **options: object,
+) -> Appender:
+    """An appender over a store of one's own making, which repeats what may pass."""
+    appender = Appender.__new__(Appender)
+    settings = from_keywords(AppenderOptions, log.prefix or "log", options)
+    appender._start(log, settings, schema, producer_id, on_event, clock or SystemClock())
+    return appender

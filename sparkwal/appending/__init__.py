@@ -1,1 +1,0 @@
-"""Inside `sparkwal.Appender`: rows, batches, the persistence thread, its subscribers."""

@@ -1,0 +1,227 @@
+"""One object: an Arrow IPC file whose schema metadata holds the header.
+
+A header tells how many rows follow it, and the CRC of rows inlined behind it,
+before either is known. So a file is begun with a draft of its header, every late
+number at its widest; the final header, padded with spaces to the same length,
+takes its place when the file is complete.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import schema
+from sparkwal.format.crc32 import combine
+from sparkwal.format.header import (
+    CRC_KEY,
+    HEADER_KEY,
+    SCHEMA_KEY,
+    Header,
+    crc_hex,
+    from_metadata,
+    to_json,
+)
+
+MAGIC = b"ARROW1\x00\x00"
+_CONTINUATION = b"\xff\xff\xff\xff"
+_PREAMBLE = len(MAGIC) + 8  # magic, continuation marker, length of the schema message
+# Stands for the header's CRC until the header is final; no name or JSON holds it.
+_DRAFT_CRC = b"\x01draft\x01\x02"
+_END_OF_STREAM = _CONTINUATION + b"\x00\x00\x00\x00"
+
+Frame = tuple[int, int, int, int]  # offset, length, rows, crc32
+
+
+class _Collector(io.RawIOBase):
+    """Collects what Arrow writes, so that finished bytes can leave before the rest exists."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:  # type: ignore[no-untyped-def]
+        self.chunks.append(bytes(data))
+        return len(self.chunks[-1])
+
+    def take(self) -> bytes:
+        data = b"".join(self.chunks)
+        self.chunks.clear()
+        return data
+
+
+class FileWriter:
+    """Writes one object frame by frame.
+
+    `frame` returns the bytes of one record batch; `finish` the prefix that stands
+    before the first frame and the bytes after the last. The caller joins them, or
+    uploads them in parts. A file has at least one frame.
+
+    Args:
+        draft: the header with every number that is not known yet at its widest;
+            `finish` gets the final one.
+        spark_schema: normalized Spark schema JSON.
+        compression: "zstd", "lz4" or None.
+    """
+
+    def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
+        self._draft = to_json(draft)
+        self._sink = _Collector()
+        # A frame is small and other tasks have the other cores: handing its columns to
+        # Arrow's threads takes longer than compressing them here.
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+        metadata = {
+            HEADER_KEY: self._draft,
+            CRC_KEY: _DRAFT_CRC,
+            SCHEMA_KEY: spark_schema.encode(),
+        }
+        self._writer = pa.ipc.new_file(
+            self._sink, schema.to_arrow(spark_schema).with_metadata(metadata), options=options
+        )
+        self._prefix = b""  # Arrow writes it together with the first frame
+        self._offset = 0
+        self.frames: list[Frame] = []
+        self.rows = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, the prefix included."""
+        return self._offset
+
+    @property
+    def prefix_size(self) -> int:
+        """Bytes before the first frame; known after it."""
+        return len(self._prefix)
+
+    def frame(self, batch: pa.RecordBatch) -> bytes:
+        """The bytes of one record batch, which has this file's schema."""
+        self._writer.write_batch(batch)
+        data = self._sink.take()
+        if not self._prefix:
+            body = needed(data)
+            self._prefix, data = data[:body], data[body:]
+            self._offset = body
+        self.frames.append((self._offset, len(data), batch.num_rows, zlib.crc32(data)))
+        self._offset += len(data)
+        self.rows += batch.num_rows
+        return data
+
+    def finish(self, header: Header) -> tuple[bytes, bytes, int]:
+        """Close the file: (final prefix, bytes after the last frame, CRC-32 of the whole)."""
+        self._writer.close()
+        final = _fit(to_json(header), len(self._draft))
+        prefix = self._replace(self._prefix, final)
+        tail = self._replace(self._sink.take(), final)
+        crc = zlib.crc32(prefix)
+        for _, length, _, frame_crc in self.frames:
+            crc = combine(crc, frame_crc, length)
+        return prefix, tail, combine(crc, zlib.crc32(tail), len(tail))
+
+    def _replace(self, data: bytes, final: bytes) -> bytes:
+        patched = data.replace(self._draft, final, 1)
+        return patched.replace(_DRAFT_CRC, crc_hex(final), 1)
+
+
+def _fit(text: bytes, length: int) -> bytes:
+    room = length - len(text)
+    if room < 0:
+        raise ValueError("the final header is longer than its draft")
+    return text[:-1] + b" " * room + b"}"
+
+
+def encode(header: Header, spark_schema: str) -> bytes:
+    """A whole object without rows: a leader record, or a commit record without inlined rows."""
+    text = to_json(header)
+    metadata = {
+        HEADER_KEY: text,
+        CRC_KEY: crc_hex(text),
+        SCHEMA_KEY: spark_schema.encode(),
+    }
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema.to_arrow(spark_schema).with_metadata(metadata)):
+        pass
+    return bytes(sink.getvalue())
+
+
+def schema_crc(spark_schema: str) -> int:
+    """What `Header.schema_crc32` holds for a normalized Spark schema."""
+    return zlib.crc32(spark_schema.encode())
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What stands at the front of an object.
+
+    Attributes:
+        header: checked against its CRC.
+        spark_schema: normalized Spark schema JSON, checked against the header.
+        body: offset of the first frame, in bytes.
+    """
+
+    header: Header
+    spark_schema: str
+    body: int
+
+
+def needed(front: bytes) -> int:
+    """How many bytes `open_front` needs, told from an object's first 16 bytes."""
+    if len(front) < _PREAMBLE:
+        return _PREAMBLE
+    return _PREAMBLE + int(struct.unpack_from("<i", front, len(MAGIC) + 4)[0])
+
+
+def open_front(data: bytes, where: str) -> Opened:
+    """Decode the header of an object from its first bytes.
+
+    Raises InvalidLogError for anything but an intact header. Reads no length
+    from the data beyond what is there, so a lying one allocates nothing.
+    """
+    if len(data) < _PREAMBLE or data[: len(MAGIC)] != MAGIC:
+        raise InvalidLogError(f"{where}: not an Arrow IPC file; an object of the log is expected")
+    if data[len(MAGIC) : len(MAGIC) + 4] != _CONTINUATION:
+        raise InvalidLogError(f"{where}: no schema message at the start")
+    body = needed(data)
+    if not _PREAMBLE < body <= len(data):
+        raise InvalidLogError(f"{where}: the schema message is cut off")
+    try:
+        message = pa.ipc.read_schema(pa.BufferReader(data[len(MAGIC) : body]))
+        metadata = message.metadata
+    except (pa.ArrowException, ValueError, OSError, KeyError):
+        raise InvalidLogError(f"{where}: the schema message is damaged") from None
+    header, spark_schema = from_metadata(metadata, where)
+    if not message.remove_metadata().equals(_checked_arrow(spark_schema, where)):
+        raise InvalidLogError(f"{where}: the Arrow schema does not match the Spark schema")
+    return Opened(header, spark_schema, body)
+
+
+def _checked_arrow(spark_schema: str, where: str) -> pa.Schema:
+    try:
+        return schema.to_arrow(spark_schema)
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise InvalidLogError(f"{where}: the Spark schema is damaged") from None
+
+
+def read_frames(
+    data: bytes, spark_schema: str, where: str, columns: list[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of whole, consecutive frames.
+
+    Args:
+        data: the frames' bytes, already checked against their CRCs.
+        columns: indices of the columns to decode; None for all.
+    """
+    source = schema.to_arrow(spark_schema).serialize().to_pybytes() + data + _END_OF_STREAM
+    # As in writing: threads for the columns of a small frame cost more than they save.
+    options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+    try:
+        yield from pa.ipc.open_stream(source, options=options)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidLogError(f"{where}: a frame cannot be decoded: {error}") from None

@@ -1,0 +1,104 @@
+"""Position ↔ number ↔ key, and every other path of a log.
+
+Numbers are unsigned 64-bit and count down from MAX, so that the newest object
+is the first one of a LIST (WeaselDB's persistence thread). A window is W
+numbers; position j owns MAX − W·j … MAX − W·j − (W−1). Its first number is the
+slot (a commit or a leader record), the others are the data objects of Spark's
+partitions 0 … W−2.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sparkwal.errors import OptionError
+
+MAX = 2**64 - 1
+WINDOWS = (1_000, 10_000, 100_000, 1_000_000)
+# The log at the path itself; its rows have this name where sequencers are told apart.
+ROOT = "default"
+_NAME = re.compile(r"[0-9]{20}")
+
+
+def slot(position: int, window: int) -> int:
+    """The number of the record at `position`. Raises ValueError past the 64-bit range."""
+    if position < 0 or position > last_position(window):
+        raise ValueError(f"position {position} is outside 0 … {last_position(window)}")
+    return MAX - window * position
+
+
+def data(position: int, window: int, partition: int) -> int:
+    """The number of the data object of one Spark partition.
+
+    Raises ValueError when the window has no room for the partition.
+    """
+    if partition < 0 or partition >= max_partitions(window):
+        raise ValueError(f"partition {partition} is outside 0 … {max_partitions(window) - 1}")
+    return slot(position, window) - 1 - partition
+
+
+def max_partitions(window: int) -> int:
+    """How many partitions one microbatch may have: W − 1."""
+    return window - 1
+
+
+def last_position(window: int) -> int:
+    """The last position whose whole window lies in the 64-bit range."""
+    return (MAX - (window - 1)) // window
+
+
+def position(number: int, window: int) -> int:
+    """The position whose window holds `number`."""
+    return (MAX - number) // window
+
+
+def is_slot(number: int, window: int) -> bool:
+    """Whether `number` is the first of its window."""
+    return (MAX - number) % window == 0
+
+
+def encode(number: int) -> str:
+    """20 digits, so that byte order is numeric order."""
+    return f"{number:020d}"
+
+
+def decode(name: str) -> int | None:
+    """The number of an object's name, or None for a name that the log never gives."""
+    if not _NAME.fullmatch(name):
+        return None
+    number = int(name)
+    return number if number <= MAX else None
+
+
+def batches_prefix(prefix: str) -> str:
+    """The prefix under which every numbered object of a log lies."""
+    return f"{prefix}/batches/" if prefix else "batches/"
+
+
+def key(prefix: str, number: int) -> str:
+    """`{path}/batches/{number:020d}`, relative to the store's root."""
+    return batches_prefix(prefix) + encode(number)
+
+
+def join_key(prefix: str, *parts: str) -> str:
+    """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing.
+
+    Raises OptionError for segments that stores or people read in different ways.
+    """
+    key = "/".join([prefix, *parts] if prefix else parts)
+    for segment in key.split("/"):
+        if segment in ("", ".", ".."):
+            raise OptionError(f"{key!r} has an empty segment, '.' or '..' in it; correct the path")
+        if not segment.isprintable():
+            raise OptionError(f"{key!r} has unprintable characters in it; correct the path")
+    return key
+
+
+def sequencers_prefix(root: str) -> str:
+    """The prefix under which the logs of all sequencers of a path lie."""
+    return join_key(root, "sequencers") + "/"
+
+
+def sequencer_prefix(root: str, sequencer: str) -> str:
+    """Where the log of a sequencer lies: `root` itself for ROOT."""
+    return root if sequencer == ROOT else join_key(root, "sequencers", sequencer)

@@ -1,0 +1,292 @@
+"""Spark's schema JSON and the one Arrow schema that carries it.
+
+The log stores Spark's schema; the Arrow schema of every object follows from it,
+so that any writer and any reader agree. All columns are nullable: Spark's
+readers require it, and a later writer may leave a column out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from sparkwal.errors import OptionError
+from sparkwal.format.arrow_types import field_json
+
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+    "variant": pa.struct(
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            # This tag is how Spark tells a variant from a plain struct.
+            pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+        ]
+    ),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
+_TIME = re.compile(r"time\(\d\)")
+_SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
+
+
+def normalize(spark_schema: str | dict[str, Any]) -> str:
+    """Spark's schema JSON with every field nullable and without metadata.
+
+    Raises OptionError naming the first column whose type Arrow cannot carry.
+    """
+    document = json.loads(spark_schema) if isinstance(spark_schema, str) else spark_schema
+    names = [field["name"] for field in document["fields"]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise OptionError(f"column {twice[0]!r} appears twice; give every column its own name")
+    normal = {
+        "type": "struct",
+        "fields": [_normal_field(field, field["name"]) for field in document["fields"]],
+    }
+    return json.dumps(normal, separators=(",", ":"), ensure_ascii=False)
+
+
+def _normal_field(field: dict[str, Any], path: str) -> dict[str, Any]:
+    return {
+        "name": field["name"],
+        "type": _normal_type(field["type"], path),
+        "nullable": True,
+        "metadata": {},
+    }
+
+
+def _normal_type(kind: Any, path: str) -> Any:
+    if isinstance(kind, dict):
+        if kind["type"] == "struct":
+            names = [field["name"] for field in kind["fields"]]
+            if len(set(names)) < len(names):
+                raise OptionError(f"column {path!r}: a struct with two fields of one name")
+            return {
+                "type": "struct",
+                "fields": [_normal_field(f, f"{path}.{f['name']}") for f in kind["fields"]],
+            }
+        if kind["type"] == "array":
+            element = _normal_type(kind["elementType"], f"{path}.element")
+            return {"type": "array", "elementType": element, "containsNull": True}
+        if kind["type"] == "map":
+            return {
+                "type": "map",
+                "keyType": _normal_type(kind["keyType"], f"{path}.key"),
+                "valueType": _normal_type(kind["valueType"], f"{path}.value"),
+                "valueContainsNull": True,
+            }
+        if kind["type"] == "udt":
+            # Its class would have to be loaded, from the log, by every reader.
+            raise OptionError(
+                f"column {path!r} has a user-defined type ({kind.get('pyClass')}); a log holds no "
+                "classes: convert it before writing, a vector for example with "
+                "pyspark.ml.functions.vector_to_array"
+            )
+        raise _cannot_carry(path, str(kind.get("type")))
+    # Through Arrow a char(n) or varchar(n) is a string like any other.
+    if re.fullmatch(r"(var)?char\(\d+\)", kind):
+        return "string"
+    if _leaf(kind) is None:
+        raise _cannot_carry(path, kind)
+    return kind
+
+
+def _cannot_carry(path: str, kind: str) -> OptionError:
+    return OptionError(
+        f"column {path!r} has type {kind}, which Spark's Python data source API cannot carry; "
+        "cast it (for example to string or bigint) before writing"
+    )
+
+
+def _leaf(kind: str) -> pa.DataType | None:
+    if kind in _PRIMITIVES:
+        return _PRIMITIVES[kind]
+    if match := _DECIMAL.fullmatch(kind):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    if _DAY_TIME.fullmatch(kind):
+        return pa.duration("us")
+    if _TIME.fullmatch(kind):
+        return pa.time64("ns")
+    if _SPATIAL.fullmatch(kind):
+        tag = kind.partition("(")[0]
+        return pa.struct(
+            [
+                pa.field("srid", pa.int32(), nullable=False),
+                pa.field("wkb", pa.binary(), nullable=False, metadata={tag: "true"}),
+            ]
+        )
+    return None
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    if isinstance(kind, str):
+        leaf = _leaf(kind)
+        assert leaf is not None, kind
+        return leaf
+    if kind["type"] == "struct":
+        return pa.struct([_arrow_field(field) for field in kind["fields"]])
+    if kind["type"] == "array":
+        return pa.list_(pa.field("element", _arrow_type(kind["elementType"])))
+    return pa.map_(
+        pa.field("key", _arrow_type(kind["keyType"]), nullable=False),
+        pa.field("value", _arrow_type(kind["valueType"])),
+    )
+
+
+def _arrow_field(field: dict[str, Any]) -> pa.Field:
+    return pa.field(field["name"], _arrow_type(field["type"]))
+
+
+@lru_cache(maxsize=256)
+def to_arrow(spark_schema: str) -> pa.Schema:
+    """The Arrow schema of a normalized Spark schema."""
+    return pa.schema([_arrow_field(field) for field in json.loads(spark_schema)["fields"]])
+
+
+def from_arrow(arrow_schema: pa.Schema) -> str:
+    """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`.
+
+    Raises OptionError naming the first column whose values the log could not keep
+    (unsigned 64-bit numbers, nanoseconds), or a name that appears twice.
+    """
+    fields = [arrow_schema.field(i) for i in range(len(arrow_schema))]
+    return normalize(
+        {"type": "struct", "fields": [field_json(field, field.name) for field in fields]}
+    )
+
+
+def columns(spark_schema: str) -> dict[str, Any]:
+    """Column name → Spark's JSON of its type, in order."""
+    return {field["name"]: field["type"] for field in json.loads(spark_schema)["fields"]}
+
+
+def type_name(kind: Any) -> str:
+    """A type for people, as in Spark's DDL."""
+    if isinstance(kind, str):
+        return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(
+            kind, kind
+        )
+    if kind["type"] == "struct":
+        inner = ", ".join(f"{f['name']}: {type_name(f['type'])}" for f in kind["fields"])
+        return f"struct<{inner}>"
+    if kind["type"] == "array":
+        return f"array<{type_name(kind['elementType'])}>"
+    return f"map<{type_name(kind['keyType'])}, {type_name(kind['valueType'])}>"
+
+
+def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
+    """The log's schema after a writer with `writer_schema` (both normalized).
+
+    Columns match by name. Without `allow_new` the sets must be equal; with it,
+    the writer may add columns and leave some out (null).
+
+    Raises OptionError that lists every difference.
+    """
+    log, writer = columns(log_schema), columns(writer_schema)
+    changed = [
+        f"column {name!r} is {type_name(log[name])} in the log and {type_name(kind)} in the query"
+        for name, kind in writer.items()
+        if name in log and log[name] != kind
+    ]
+    added = [f"column {name!r} ({type_name(kind)}) is only in the query"
+             for name, kind in writer.items() if name not in log]  # fmt: skip
+    missing = [f"column {name!r} ({type_name(kind)}) is only in the log"
+               for name, kind in log.items() if name not in writer]  # fmt: skip
+    # Spark would find such a column ambiguous when reading.
+    folded = {name.lower(): name for name in log}
+    cased = [f"column {name!r} and the log's {folded[name.lower()]!r} differ only in case"
+             for name in writer if name not in log and name.lower() in folded]  # fmt: skip
+    if changed or cased or (not allow_new and (added or missing)):
+        if changed:
+            advice = "a column's type cannot change: cast it, or write to a new path"
+        elif cased:
+            advice = "give the column the log's name"
+        else:
+            advice = "set mergeSchema=true to add nullable columns, or select the log's columns"
+        raise OptionError(
+            "the query's schema differs from the log's: "
+            + "; ".join([*changed, *cased, *added, *missing])
+            + f"; {advice}"
+        )
+    new = [f for f in json.loads(writer_schema)["fields"] if f["name"] not in log]
+    return append_fields(log_schema, new)
+
+
+def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
+    """The schema with more fields behind its own."""
+    fields = json.loads(spark_schema)["fields"] + new
+    document = {"type": "struct", "fields": fields}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` with exactly `schema`: columns by name, those it lacks as null.
+
+    Zero-copy where only nullability, field names or time zones differ.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    arrays = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            column = batch.column(index)
+            arrays.append(column if column.type.equals(field.type, check_metadata=True)
+                          else _cast(column, field.type))  # fmt: skip
+    if not arrays:
+        # A batch without columns still has rows.
+        return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """`array` as `target`; nested types keep their buffers where the layout is the same."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    same_nesting = (
+        (pa.types.is_struct(target) and pa.types.is_struct(array.type))
+        or (pa.types.is_list(target) and pa.types.is_list(array.type))
+        or (pa.types.is_map(target) and pa.types.is_map(array.type))
+    )
+    if not same_nesting:
+        return array if array.type == target else array.cast(target)
+    if pa.types.is_struct(target):
+        names = [array.type.field(i).name for i in range(array.type.num_fields)]
+        children = [
+            _cast(pa.StructArray.field(array, names.index(field.name)), field.type)
+            if field.name in names
+            else pa.nulls(len(array), field.type)
+            for field in target
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    if pa.types.is_list(target):
+        values = _cast(array.values, target.value_type)
+        return pa.Array.from_buffers(
+            target, len(array), array.buffers()[:2], array.null_count, array.offset, [values]
+        )
+    entries = pa.StructArray.from_arrays(
+        [_cast(array.keys, target.key_type), _cast(array.items, target.item_type)],
+        fields=[target.key_field, target.item_field],
+    )
+    return pa.Array.from_buffers(
+        target, len(array), array.buffers()[:2], array.null_count, array.offset, [entries]
+    )

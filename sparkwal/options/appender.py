@@ -1,0 +1,26 @@
+"""The options of `sparkwal.Appender`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal.errors import OptionError
+from sparkwal.options.types import duration, option, size
+from sparkwal.options.writing import WriterOptions
+
+
+@dataclass(frozen=True)
+class AppenderOptions(WriterOptions):
+    """Options of `sparkwal.Appender`."""
+
+    batch_size: int = option("batchSizeThreshold", size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb")  # fmt: skip  # noqa: E501
+    batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a batch closes at this age of its first append, unless nothing is in flight: then it goes at once", "1ms")  # fmt: skip  # noqa: E501
+    max_buffered: int = option("maxBufferedBytes", size, 64 * 2**20, "accepted rows that wait to be sent; beyond it append blocks, or raises BackPressureError", "64mb")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        super().check()
+        if self.max_buffered < self.batch_size:
+            raise OptionError(
+                f"maxBufferedBytes {self.max_buffered} is below batchSizeThreshold "
+                f"{self.batch_size}: no batch could ever fill; raise the one or lower the other"
+            )

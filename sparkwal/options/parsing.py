@@ -1,0 +1,73 @@
+"""From what a user wrote to checked options: names, values and pairs, all at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from sparkwal.errors import OptionError
+from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.types import secret
+from sparkwal.options.writing import SinkOptions
+
+T = TypeVar("T", bound=StoreOptions)
+
+# What Spark itself adds to a source's or sink's options.
+_SPARKS_OWN = {"checkpointlocation", "queryname"}
+
+
+def parse(kind: type[T], given: Mapping[str, str]) -> T:
+    """Checked options from what a user wrote; names without regard to case.
+
+    Raises OptionError for an unknown name (with the nearest known one), a wrong
+    value, or a pair that contradicts itself.
+    """
+    known = {f.metadata["name"].lower(): f for f in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        spec = known.get(name.lower())
+        if spec is None:
+            if name.lower() not in _SPARKS_OWN:
+                raise OptionError(_unknown(name, kind))
+            continue
+        try:
+            values[spec.name] = spec.metadata["parse"](str(value))
+        except ValueError as expected:
+            shown = "" if spec.metadata["parse"] is secret else f" is {str(value)!r};"
+            raise OptionError(
+                f"option {spec.metadata['name']}{shown} {expected} is expected"
+            ) from None
+    options = kind(**values)
+    options.check()
+    return options
+
+
+_SIDES: dict[type[StoreOptions], str] = {
+    SinkOptions: "writing",
+    SourceOptions: "reading",
+    AppenderOptions: "the appender",
+}
+
+
+def _unknown(name: str, kind: type[StoreOptions]) -> str:
+    names = [f.metadata["name"] for f in dataclasses.fields(kind)]
+    for other, side in _SIDES.items():
+        if name.lower() in {f.metadata["name"].lower() for f in dataclasses.fields(other)}:
+            return f"option {name!r} is for {side}; remove it here"
+    lowered = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.6)
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(names)}"
+    return f"unknown option {name!r}; {hint}"
+
+
+def from_keywords(kind: type[T], path: str, given: Mapping[str, object]) -> T:
+    """As `parse`, of Python keyword arguments."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+    }
+    return parse(kind, {**texts, "path": path})

@@ -1,0 +1,86 @@
+"""The options of reading, by Spark or by `sparkwal.Log`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal.errors import OptionError
+from sparkwal.format.keys import ROOT
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.types import (
+    boolean,
+    one_of,
+    option,
+    position,
+    size,
+    star,
+    timestamp,
+    whole,
+)
+
+
+@dataclass(frozen=True)
+class SourceOptions(StoreOptions):
+    """Options of reading."""
+
+    starting_position: str | int | None = option("startingPosition", position, None, "earliest, latest or the first position to read", "earliest")  # fmt: skip  # noqa: E501
+    ending_position: int | None = option("endingPosition", whole, None, "batch reads: the last position to read, inclusive", "the head")  # fmt: skip  # noqa: E501
+    starting_timestamp_ms: int | None = option("startingTimestamp", timestamp, None, "read commits at or after this time: ISO 8601 (UTC unless it says otherwise) or milliseconds since 1970")  # fmt: skip  # noqa: E501
+    ending_timestamp_ms: int | None = option("endingTimestamp", timestamp, None, "batch reads: read commits at or before this time")  # fmt: skip  # noqa: E501
+    max_rows: int | None = option("maxRowsPerTrigger", whole, None, "streams: at most so many rows a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
+    max_bytes: int | None = option("maxBytesPerTrigger", size, None, "streams: at most so many stored bytes a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
+    max_commits: int | None = option("maxCommitsPerTrigger", whole, None, "streams: at most so many commits a microbatch")  # fmt: skip  # noqa: E501
+    min_partitions: int | None = option("minPartitions", whole, None, "split the read into at least so many tasks where the log's frames allow it", "Spark's parallelism")  # fmt: skip  # noqa: E501
+    fail_on_data_loss: bool = option("failOnDataLoss", boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
+    include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id")  # fmt: skip  # noqa: E501
+    verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
+    sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
+    on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        super().check()
+        if self.starting_position is not None and self.starting_timestamp_ms is not None:
+            raise OptionError("startingPosition and startingTimestamp: give one of them")
+        if self.ending_position is not None and self.ending_timestamp_ms is not None:
+            raise OptionError("endingPosition and endingTimestamp: give one of them")
+        if (
+            isinstance(self.starting_position, int)
+            and self.ending_position is not None
+            and self.ending_position < self.starting_position
+        ):
+            raise OptionError(
+                f"endingPosition {self.ending_position} lies before startingPosition "
+                f"{self.starting_position}"
+            )
+        if (
+            self.starting_timestamp_ms is not None
+            and self.ending_timestamp_ms is not None
+            and self.ending_timestamp_ms < self.starting_timestamp_ms
+        ):
+            raise OptionError("endingTimestamp lies before startingTimestamp")
+        for name, value in (
+            ("maxRowsPerTrigger", self.max_rows),
+            ("maxBytesPerTrigger", self.max_bytes),
+            ("maxCommitsPerTrigger", self.max_commits),
+            ("minPartitions", self.min_partitions),
+        ):
+            if value is not None and value <= 0:
+                raise OptionError(f"{name} must be greater than 0")
+        if self.sequencers and self.sequencer != ROOT:
+            raise OptionError("sequencer and sequencers: give one of them")
+        if self.sequencers and (
+            isinstance(self.starting_position, int) or self.ending_position is not None
+        ):
+            raise OptionError(
+                "sequencers=* reads logs whose positions have nothing in common: use "
+                "startingTimestamp and endingTimestamp, or read one sequencer"
+            )
+        if self.on_corruption == "stop" and not self.verify_checksums:
+            raise OptionError("onCorruption=stop needs verifyChecksums=true to find corruption")
+
+
+def one_log(options: SourceOptions) -> SourceOptions:
+    """Raises OptionError where several logs are named and one is needed."""
+    if options.sequencers:
+        raise OptionError("sequencers=* is for spark.read and spark.readStream; name one here")
+    return options

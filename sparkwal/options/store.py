@@ -1,0 +1,91 @@
+"""How to reach the store and the log in it: common to writing and reading."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from sparkwal.errors import OptionError
+from sparkwal.format.keys import ROOT, sequencer_prefix
+from sparkwal.options.types import duration, option, secret, sequencer_name, text, whole
+from sparkwal.store.retry import RetryPolicy
+from sparkwal.store.s3_client import S3Config
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How to reach the store."""
+
+    path: str = option("path", text, "", "where the log is: s3://bucket/prefix, file:///folder or a folder", "required")  # fmt: skip  # noqa: E501
+    endpoint: str | None = option("endpoint", text, None, "URL of an S3-compatible server")
+    region: str | None = option("region", text, None, "AWS region")
+    profile: str | None = option("profile", text, None, "named profile of the AWS configuration")
+    access_key_id: str | None = option("accessKeyId", secret, None, "access key; with secretAccessKey")  # fmt: skip  # noqa: E501
+    secret_access_key: str | None = option("secretAccessKey", secret, None, "never printed or stored")  # fmt: skip  # noqa: E501
+    session_token: str | None = option("sessionToken", secret, None, "of temporary credentials")
+    max_in_flight: int = option("maxInFlightRequests", whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
+    pool_size: int = option("targetPoolSize", whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
+    max_retries: int = option("maxRetryAttempts", whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
+    retry_delay_ms: int = option("retryBaseDelayMs", duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
+
+    sequencer: str = option("sequencer", sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        """Raises OptionError for values out of range and for pairs that contradict each other."""
+        if not self.path:
+            raise OptionError(
+                'option path is missing: .option("path", "s3://bucket/wal") or .start("s3://…")'
+            )
+        if not 1 <= self.max_in_flight <= 1000:
+            raise OptionError(
+                f"maxInFlightRequests is {self.max_in_flight}; 1…1000 is allowed, because "
+                "recovery reads at most 1000 objects in its one LIST"
+            )
+        if self.pool_size and self.pool_size < self.max_in_flight:
+            raise OptionError(
+                f"targetPoolSize {self.pool_size} is below maxInFlightRequests "
+                f"{self.max_in_flight}: raise the one or lower the other"
+            )
+        if self.pool_size > 2 * self.max_in_flight:
+            warnings.warn(
+                f"targetPoolSize {self.pool_size} is above 2 × maxInFlightRequests "
+                f"({2 * self.max_in_flight}); the rest will stay idle",
+                stacklevel=2,
+            )
+        if self.retry_delay_ms <= 0:
+            raise OptionError("retryBaseDelayMs must be greater than 0")
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
+        if self.session_token is not None and self.access_key_id is None:
+            raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
+        if self.profile is not None and self.access_key_id is not None:
+            raise OptionError("profile and accessKeyId contradict each other: give one of them")
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            raise OptionError(
+                f"endpoint {self.endpoint!r} is not a URL: write http://host:port or https://host"
+            )
+
+    @property
+    def log_path(self) -> str:
+        """The path of the log itself, its sequencer included; for people and as a name."""
+        inside = sequencer_prefix("", self.sequencer)
+        return f"{self.path.rstrip('/')}/{inside}" if inside else self.path
+
+    @property
+    def s3(self) -> S3Config:
+        """What the S3 client needs of these."""
+        return S3Config(
+            endpoint=self.endpoint,
+            region=self.region,
+            profile=self.profile,
+            access_key_id=self.access_key_id,
+            secret_access_key=self.secret_access_key,
+            session_token=self.session_token,
+            max_pool_connections=self.pool_size or 2 * self.max_in_flight,
+            max_in_flight_parts=min(self.max_in_flight, 4),
+        )
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """The retry policy these describe."""
+        return RetryPolicy(max_retry_attempts=self.max_retries, base_delay_ms=self.retry_delay_ms)

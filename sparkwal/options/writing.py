@@ -1,0 +1,60 @@
+"""The options of writing: every writer's, and those of Spark's sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal.errors import OptionError
+from sparkwal.format import keys
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.types import boolean, duration, one_of, option, size, text, whole
+
+
+@dataclass(frozen=True)
+class WriterOptions(StoreOptions):
+    """Options of writing, by Spark or by an appender."""
+
+    batch_size: int = option("batchSizeThreshold", size, 2**20, "a frame (Arrow record batch) closes at this size", "1mb")  # fmt: skip  # noqa: E501
+    batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a frame closes at this age of its first row", "1ms")  # fmt: skip  # noqa: E501
+    window_size: int | None = option("windowSize", whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000")  # fmt: skip  # noqa: E501
+    compression: str = option("compression", one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd, lz4 or none")  # fmt: skip  # noqa: E501
+    merge_schema: bool = option("mergeSchema", boolean, False, "let this query add nullable columns to the log")  # fmt: skip  # noqa: E501
+    plan_ttl_ms: int = option("planTtl", duration, 600_000, "a plan older than this is checked against the log before it is used", "10min")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        super().check()
+        for name, value in (
+            ("batchSizeThreshold", self.batch_size),
+            ("batchTimeoutMs", self.batch_timeout_ms),
+            ("planTtl", self.plan_ttl_ms),
+        ):
+            if value <= 0:
+                raise OptionError(f"{name} must be greater than 0")
+        if self.window_size is not None and self.window_size not in keys.WINDOWS:
+            raise OptionError(
+                f"windowSize is {self.window_size}; 1000, 10000, 100000 or 1000000 is allowed"
+            )
+
+    @property
+    def codec(self) -> str | None:
+        """The compression as Arrow names it."""
+        return None if self.compression == "none" else self.compression
+
+
+@dataclass(frozen=True)
+class SinkOptions(WriterOptions):
+    """Options of Spark's sink."""
+
+    inline_threshold: int | None = option("inlineThreshold", size, None, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb; with a windowSize above 1000 less, 64mb / windowSize")  # fmt: skip  # noqa: E501
+    multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
+    txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
+    txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        super().check()
+        if self.multipart_threshold < 5 * 2**20:
+            raise OptionError("multipartThreshold must be at least 5mb: S3 takes no smaller parts")
+        if (self.inline_threshold or 0) > self.multipart_threshold:
+            raise OptionError("inlineThreshold is above multipartThreshold: lower it")
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise OptionError("txnAppId and txnVersion go together: give both or neither")

@@ -1,0 +1,108 @@
+"""An object that stands at our key already: another attempt of this very task's, or another's."""
+
+from __future__ import annotations
+
+import io
+import zlib
+
+import pyarrow as pa
+
+from sparkwal import events
+from sparkwal.errors import FencedError, InvalidLogError, StoreUnavailableError
+from sparkwal.format import arrowfile, schema
+from sparkwal.format.header import Batch, DataHeader
+from sparkwal.protocol.leadership import fenced
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.slots import read_front, read_slot
+from sparkwal.store.base import PART_SIZE, NotFound
+
+
+def adopt(log: LogStore, ours: DataHeader) -> Batch:
+    """The object that stands at our key, if another attempt of this very task wrote it.
+
+    The first attempt wins, so that a retried or speculative task, and a PUT whose
+    reply was lost, all end with the same object. Anyone else's: we are fenced.
+    """
+    where = log.where(ours.number)
+    try:
+        _, opened = read_front(log, ours.number)
+    except NotFound:
+        # An upload whose Complete got lost may have vanished with its parts.
+        raise StoreUnavailableError(
+            f"{where} was not stored, though the store said its key was taken; nothing was "
+            "acknowledged. Run again with the same checkpoint"
+        ) from None
+    header = opened.header
+    if header.plan_id != ours.plan_id or not isinstance(header, DataHeader):
+        leader = read_slot(log, ours.position, ours.window)
+        if leader is not None:
+            raise fenced(log, leader)
+        raise FencedError(
+            f"another writer, {header.leader_id} (term {header.term}), holds {where}. Nothing of "
+            "this microbatch was committed. Stop one of the two; a restart with the same "
+            "checkpoint takes the log over again"
+        )
+    events.emit("adopted", key=log.key(header.number), partition=ours.partition)
+    return _measure(log, header, opened)
+
+
+class _Tape(io.RawIOBase):
+    """Reads an object in ranges and keeps what was read since `cut`."""
+
+    def __init__(self, log: LogStore, number: int) -> None:
+        self._store, self._key, self._offset = log.store, log.key(number), 0
+        self._ahead = b""
+        self._kept: list[bytes] = []
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._ahead) < size:
+            more = self._store.get_range(
+                self._key, self._offset, max(PART_SIZE, size - len(self._ahead))
+            )
+            if not more:
+                break
+            self._offset += len(more)
+            self._ahead += more
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        self._kept.append(data)
+        return data
+
+    def cut(self) -> bytes:
+        data = b"".join(self._kept)
+        self._kept.clear()
+        return data
+
+
+def _measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> Batch:
+    """What the commit record says of an object, from the object itself."""
+    tape = _Tape(log, header.number)
+    tape.read(opened.body)
+    crc = zlib.crc32(tape.cut())
+    arrow = schema.to_arrow(opened.spark_schema)
+    found: list[arrowfile.Frame] = []
+    offset, rows = opened.body, 0
+    for message in pa.ipc.MessageReader.open_stream(tape):
+        count = pa.ipc.read_record_batch(message, arrow).num_rows
+        data = tape.cut()
+        found.append((offset, len(data), count, zlib.crc32(data)))
+        crc = zlib.crc32(data, crc)
+        offset += len(data)
+        rows += count
+    while tape.read(PART_SIZE):
+        pass
+    tail = tape.cut()
+    if rows != header.rows:
+        raise InvalidLogError(
+            f"{log.where(header.number)}: {rows} rows in the frames, {header.rows} in the header"
+        )
+    return Batch(
+        number=header.number,
+        partition=header.partition,
+        rows=rows,
+        bytes=offset + len(tail),
+        crc32=zlib.crc32(tail, crc),
+        frames=tuple(found),
+    )

@@ -1,0 +1,33 @@
+"""One log: the store that holds it, and where in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal.format import keys
+from sparkwal.store.base import Store
+
+
+@dataclass(frozen=True)
+class LogStore:
+    """A log in a store.
+
+    Attributes:
+        prefix: of all keys of the log, relative to the store's root; "" for the root itself.
+    """
+
+    store: Store
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        """The log for people, e.g. "s3://bucket/wal"; holds no secret."""
+        return f"{self.store.url}/{self.prefix}" if self.prefix else self.store.url
+
+    def key(self, number: int) -> str:
+        """The key of a numbered object."""
+        return keys.key(self.prefix, number)
+
+    def where(self, number: int) -> str:
+        """A numbered object for people: its whole URL."""
+        return f"{self.store.url}/{self.key(number)}"

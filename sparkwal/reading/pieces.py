@@ -1,0 +1,123 @@
+"""Which bytes hold a commit's rows, and how those bytes are shared among read tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.slots import SlotRecord
+
+# Frames are fetched together up to this size: fewer requests, bounded memory.
+RUN_SIZE = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive frames of one object: one range GET.
+
+    Attributes:
+        offset: bytes from the object's start.
+        spans: (length, rows, crc32) of each checked span, in order. A span is one
+            frame, or all the rows that one partition inlined.
+        data: the bytes, where they came along with the commit record.
+    """
+
+    key: str
+    offset: int
+    spans: tuple[tuple[int, int, int], ...]
+    spark_schema: str
+    position: int
+    timestamp_ms: int
+    partition: int
+    leader_id: str
+    batch_id: int
+    data: bytes | None = None
+
+    @property
+    def length(self) -> int:
+        return sum(length for length, _, _ in self.spans)
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows, _ in self.spans)
+
+
+def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
+    """Where the rows of a record are, in partition order; none in a leader record."""
+    header = record.header
+    found: list[Piece] = []
+    if not isinstance(header, CommitHeader):
+        return found
+
+    leader_id, batch_id = header.leader_id, header.batch_id
+
+    def add(
+        number: int,
+        partition: int,
+        offset: int,
+        spans: list[tuple[int, int, int]],
+        data: bytes | None = None,
+    ) -> None:
+        found.append(
+            Piece(
+                key=log.key(number),
+                offset=offset,
+                spans=tuple(spans),
+                spark_schema=record.spark_schema,
+                position=header.position,
+                timestamp_ms=header.timestamp_ms,
+                partition=partition,
+                leader_id=leader_id,
+                batch_id=batch_id,
+                data=data,
+            )
+        )
+
+    for batch in header.batches:
+        run: list[tuple[int, int, int]] = []
+        start = end = batch.frames[0][0] if batch.frames else 0
+        for offset, length, rows, crc32 in batch.frames:
+            if run and (offset != end or end + length - start > RUN_SIZE):
+                add(batch.number, batch.partition, start, run)
+                run, start = [], offset
+            run.append((length, rows, crc32))
+            end = offset + length
+        if run:
+            add(batch.number, batch.partition, start, run)
+    offset = record.body
+    for inline in header.inline:
+        data = None
+        if record.inlined is not None:
+            begin = offset - record.body
+            data = record.inlined[begin : begin + inline.bytes]
+        span = (inline.bytes, inline.rows, inline.crc32)
+        add(header.number, inline.partition, offset, [span], data)
+        offset += inline.bytes
+    return sorted(found, key=lambda piece: piece.partition)
+
+
+def split(found: Sequence[Piece]) -> list[Piece]:
+    """The same rows with every span a piece of its own."""
+    single: list[Piece] = []
+    for piece in found:
+        offset = piece.offset
+        for span in piece.spans:
+            # Only a piece of one span has its data.
+            single.append(replace(piece, offset=offset, spans=(span,)))
+            offset += span[0]
+    return single
+
+
+def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
+    """Pieces in order, joined into at most `count` groups of about equal size: one group, one
+    read task."""
+    groups: list[list[Piece]] = [[] for _ in range(count)]
+    total = sum(piece.length for piece in found)
+    passed = 0
+    for piece in found:
+        # By its middle: no last group gets only what the others had no room for.
+        groups[(2 * passed + piece.length) * count // (2 * total)].append(piece)
+        passed += piece.length
+    return [group for group in groups if group]

@@ -1,0 +1,86 @@
+"""The rows of pieces: fetched ahead, checked against their CRCs, decoded in order."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby
+
+import pyarrow as pa
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import arrowfile, schema
+from sparkwal.reading.metadata import with_metadata
+from sparkwal.reading.pieces import RUN_SIZE, Piece
+from sparkwal.store.base import NotFound, Store, run_parallel
+
+# Fetched ahead of the piece that is being decoded.
+AHEAD = 4 * RUN_SIZE
+
+
+def read_pieces(
+    store: Store, found: Iterable[Piece], target: pa.Schema, *, verify: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched
+    while earlier ones are decoded and consumed.
+
+    Args:
+        target: any of the log's columns, and of METADATA; older records' missing
+            columns come as null.
+
+    Raises InvalidLogError for a missing or damaged object.
+    """
+
+    def fetch(piece: Piece) -> tuple[Piece, bytes]:
+        return piece, _fetch(store, piece)
+
+    def weigh(piece: Piece) -> int:
+        return piece.length
+
+    ahead = partial(run_parallel, store, weigh=weigh, capacity=AHEAD)
+    for came_along, group in groupby(found, key=lambda piece: piece.data is not None):
+        # Handing what is there to other threads takes longer than decoding it.
+        each = map if came_along else ahead
+        for piece, data in each(fetch, group):
+            yield from _decode(store, piece, data, target, verify)
+
+
+def _decode(
+    store: Store, piece: Piece, data: bytes, target: pa.Schema, verify: bool
+) -> Iterator[pa.RecordBatch]:
+    where = _where(store, piece)
+    if len(data) != piece.length:
+        raise InvalidLogError(f"{where}: {len(data)} bytes, {piece.length} expected; it is cut off")
+    if verify:
+        offset = 0
+        view = memoryview(data)
+        for length, _, crc32 in piece.spans:
+            if zlib.crc32(view[offset : offset + length]) != crc32:
+                raise InvalidLogError(
+                    f"{where}: bytes {piece.offset + offset}…{piece.offset + offset + length} do "
+                    "not match their CRC-32. Restore the object, or read up to the position "
+                    "before it (endingPosition, or onCorruption=stop)"
+                )
+            offset += length
+    names = list(schema.columns(piece.spark_schema))
+    wanted = [names.index(field.name) for field in target if field.name in names]
+    # Arrow reads an empty list of fields as "all"; one column still tells the rows.
+    for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0]):
+        yield schema.conform(with_metadata(batch, piece, target), target)
+
+
+def _where(store: Store, piece: Piece) -> str:
+    return f"{store.url}/{piece.key} (position {piece.position}, partition {piece.partition})"
+
+
+def _fetch(store: Store, piece: Piece) -> bytes:
+    if piece.data is not None:
+        return piece.data
+    try:
+        return store.get_range(piece.key, piece.offset, piece.length)
+    except NotFound:
+        raise InvalidLogError(
+            f"{_where(store, piece)} is missing, though its commit record names it. It was "
+            "deleted from outside (or collected while it was read): restore it, or start behind it"
+        ) from None

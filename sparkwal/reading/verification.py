@@ -1,0 +1,235 @@
+"""Proof of a whole log: every record, every object, every row count, every CRC."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import arrowfile, keys, schema
+from sparkwal.format.header import Batch, CommitHeader
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions, one_log
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import LIST_LIMIT, find_head
+from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
+from sparkwal.store.base import Entry, NotFound, run_parallel
+
+
+@dataclass
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        floor, head: the first and the last position that hold a record; head is −1
+            in an empty log.
+        commits, leaders, dead: records by what they are; a dead one was never
+            acknowledged.
+        rows, bytes: of all commits; bytes as stored.
+        orphans: keys of data objects that no record names. They cost storage and
+            harm nothing: a microbatch was abandoned after its tasks had written.
+        under_way: objects behind the head: a microbatch may be writing them now.
+        problems: everything that the protocol rules out; empty in a sound log.
+    """
+
+    path: str
+    floor: int = 0
+    head: int = -1
+    commits: int = 0
+    leaders: int = 0
+    dead: int = 0
+    rows: int = 0
+    bytes: int = 0
+    orphans: list[str] = field(default_factory=list)
+    under_way: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the log is sound."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        told = (
+            f"{self.path}: positions {self.floor}…{self.head}, {self.commits} commits, "
+            f"{self.leaders} leader records, {self.dead} dead, {self.rows} rows, "
+            f"{self.bytes} bytes, {len(self.orphans)} orphans"
+        )
+        return "\n".join([told, *self.problems]) if self.problems else f"{told}: sound"
+
+
+def verify(path: str, **options: object) -> Report:
+    """Read a whole log and check everything in it; works while others write.
+
+    Reads every byte once: as many GETs as there are objects, and one LIST for
+    every thousand.
+
+    Args:
+        path, options: as for `sparkwal.Log`.
+
+    Raises StoreUnavailableError, OptionError. Damage is reported, not raised.
+    """
+    settings = one_log(from_keywords(SourceOptions, path, options))
+    return verify_store(open_log(settings, fail_fast=True), settings.log_path)
+
+
+def verify_store(log: LogStore, path: str) -> Report:
+    """As `verify`, of a store that is already open."""
+    report = Report(path)
+    try:
+        head = find_head(log)
+    except InvalidLogError as error:
+        report.problems.append(str(error))
+        head = find_head(log, tolerant=True)
+    if head.live is None:
+        return report
+    listed = {entry.key: entry for entry in _list_all(log)}
+    slots = sorted(
+        keys.position(number, head.window)
+        for number in _numbers(listed, log.prefix)
+        if keys.is_slot(number, head.window)
+    )
+    report.head = head.position
+    # Collection deletes oldest first; what is left begins somewhere at or below the floor.
+    report.floor = min(slots[0], head.floor) if slots else head.floor
+    named: set[str] = set()
+    chain = _Chain(report)
+    positions = range(report.floor, head.gap)
+
+    def fetch(position: int) -> SlotRecord | str | None:
+        try:
+            return read_slot(log, position, head.window)
+        except InvalidLogError as error:
+            return str(error)
+
+    for position, found in zip(positions, run_parallel(log.store, fetch, positions), strict=True):
+        named.add(log.key(keys.slot(position, head.window)))
+        if isinstance(found, str):
+            report.problems.append(found)
+        elif found is None:
+            report.problems.append(f"position {position}: no record, though the log goes on")
+        elif chain.add(found) and isinstance(found.header, CommitHeader):
+            named |= _check_commit(log, found, report)
+    for key in listed.keys() - named:
+        number = keys.decode(key.removeprefix(keys.batches_prefix(log.prefix)))
+        if number is None:
+            report.problems.append(f"{key}: no object of a log has such a name")
+        elif keys.position(number, head.window) > head.position:
+            report.under_way.append(key)
+        else:
+            report.orphans.append(key)
+    report.orphans.sort()
+    return report
+
+
+class _Chain:
+    """What must hold from one record to the next."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._live: SlotRecord | None = None
+
+    def add(self, record: SlotRecord) -> bool:
+        """Count a record and compare it with the live one before; False if it is dead."""
+        header, report = record.header, self._report
+        last = self._live.header if self._live else None
+        if last is not None and header.term < last.term:
+            report.dead += 1
+            return False
+        self._live = record
+        if isinstance(header, CommitHeader):
+            report.commits += 1
+            report.rows += header.rows
+            report.bytes += header.bytes
+        else:
+            report.leaders += 1
+        if last is None:
+            return True
+        where = f"position {header.position}"
+        if header.timestamp_ms < last.timestamp_ms:
+            report.problems.append(f"{where}: its timestamp goes back")
+        for query, (batch, _) in last.txns.items():
+            if not query.startswith("append:") and header.txns.get(query, (-1, 0))[0] < batch:
+                report.problems.append(f"{where}: it forgets that {query} reached {batch}")
+        if isinstance(header, CommitHeader):
+            if last.txns.get(header.query_id, (-1, 0))[0] >= header.batch_id:
+                report.problems.append(
+                    f"{where}: microbatch {header.batch_id} of {header.query_id} is doubled"
+                )
+            if header.txns.get(header.query_id, (-1, 0))[0] != header.batch_id:
+                report.problems.append(f"{where}: its transactions leave out its own")
+            if header.term != last.term:
+                report.problems.append(f"{where}: a new term without a leader record")
+        return True
+
+
+def _check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
+    """Check every object a commit names; returns their keys."""
+    header = record.header
+    assert isinstance(header, CommitHeader)
+    if header.rows != sum(b.rows for b in header.batches) + sum(i.rows for i in header.inline):
+        report.problems.append(f"position {header.position}: its row counts do not add up")
+    target = schema.to_arrow(record.spark_schema)
+    for piece in pieces_of(log, record):
+        if piece.key.endswith(keys.encode(header.number)):
+            try:
+                rows = sum(b.num_rows for b in read_pieces(log.store, [piece], target))
+                if rows != piece.rows:
+                    report.problems.append(f"position {header.position}: inlined rows are missing")
+            except InvalidLogError as error:
+                report.problems.append(str(error))
+    named = set()
+    for batch, problem in zip(
+        header.batches,
+        run_parallel(log.store, lambda b: _check_object(log, header, b), header.batches),
+        strict=True,
+    ):
+        named.add(log.key(batch.number))
+        if problem:
+            report.problems.append(problem)
+    return named
+
+
+def _check_object(log: LogStore, header: CommitHeader, batch: Batch) -> str | None:
+    key = log.key(batch.number)
+    where = f"{key} (position {header.position}, partition {batch.partition})"
+    try:
+        data = log.store.get(key)
+        opened = arrowfile.open_front(data, where)
+    except NotFound:
+        return f"{where}: missing, though its commit record names it"
+    except InvalidLogError as error:
+        return str(error)
+    if len(data) != batch.bytes or zlib.crc32(data) != batch.crc32:
+        return f"{where}: its bytes are not those that were committed"
+    found = opened.header
+    if found.plan_id != header.plan_id or found.number != batch.number:
+        return f"{where}: it was written under another plan than its commit record"
+    for offset, length, _, crc32 in batch.frames:
+        if zlib.crc32(data[offset : offset + length]) != crc32:
+            return f"{where}: the frame at byte {offset} does not match its CRC-32"
+    rows = sum(rows for _, _, rows, _ in batch.frames)
+    if rows != batch.rows:
+        return f"{where}: {rows} rows in its frames, {batch.rows} in the record"
+    return None
+
+
+def _list_all(log: LogStore) -> Iterator[Entry]:
+    start, after = keys.batches_prefix(log.prefix), ""
+    while True:
+        entries = log.store.list(start, LIST_LIMIT, after)
+        yield from entries
+        if len(entries) < LIST_LIMIT:
+            return
+        after = entries[-1].key
+
+
+def _numbers(listed: dict[str, Entry], prefix: str) -> Iterator[int]:
+    for key in listed:
+        number = keys.decode(key.removeprefix(keys.batches_prefix(prefix)))
+        if number is not None:
+            yield number

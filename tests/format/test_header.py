@@ -1,0 +1,229 @@
+"""Headers: there and back, and nothing wrong gets through."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from headers import COMMIT, DATA, LEADER, SPARK_SCHEMA, golden, plain
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import (
+    CRC_KEY,
+    HEADER_KEY,
+    SCHEMA_KEY,
+    Batch,
+    CommitHeader,
+    DataHeader,
+    Header,
+    Inline,
+    LeaderHeader,
+    _from_document,
+    crc_hex,
+    from_metadata,
+    to_json,
+)
+
+counts = st.integers(0, 2**63 - 1)
+crcs = st.integers(0, 2**32 - 1)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+txns = st.dictionaries(texts, st.tuples(st.integers(-1, 2**63 - 1), counts), max_size=4)
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> Header:
+    """A header of any kind with any values."""
+    window = draw(st.sampled_from(keys.WINDOWS))
+    position = draw(st.integers(0, keys.last_position(window)))
+    common: dict[str, Any] = {
+        "position": position,
+        "window": window,
+        "leader_id": draw(texts),
+        "term": draw(st.integers(1, 2**63 - 1)),
+        "plan_id": draw(texts),
+        "in_flight_limit": draw(st.integers(1, 1000)),
+        "timestamp_ms": draw(counts),
+        "schema_crc32": draw(crcs),
+    }
+    of_query = {"query_id": draw(texts), "batch_id": draw(st.integers(-1, 2**63 - 1))}
+    match draw(st.sampled_from(["data", "commit", "leader"])):
+        case "data":
+            partition = draw(st.integers(0, window - 2))
+            number = keys.data(position, window, partition)
+            return DataHeader(number, **common, **of_query, partition=partition, rows=draw(counts))
+        case "commit":
+            frames = st.lists(st.tuples(counts, counts, counts, counts), max_size=3).map(tuple)
+            batches = st.builds(
+                Batch, st.integers(0, keys.MAX), counts, counts, counts, crcs, frames
+            )
+            inlines = st.builds(Inline, counts, counts, counts, counts, crcs)
+            numbers = st.one_of(counts, st.floats(allow_nan=False, allow_infinity=False))
+            return CommitHeader(
+                keys.slot(position, window), **common, **of_query, rows=draw(counts),
+                bytes=draw(counts), batches=tuple(draw(st.lists(batches, max_size=3))),
+                inline=tuple(draw(st.lists(inlines, max_size=3))), txns=draw(txns),
+                floor=draw(counts), metrics=draw(st.dictionaries(texts, numbers, max_size=3)),
+            )  # fmt: skip
+    return LeaderHeader(
+        keys.slot(position, window), **common, prev_position=draw(st.integers(-1, 2**63 - 1)),
+        txns=draw(txns), floor=draw(counts), reason=draw(texts), host=draw(texts),
+    )  # fmt: skip
+
+
+def decode(text: bytes) -> Header:
+    """The header of a JSON text whose checksums are right."""
+    metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
+    document = json.loads(text)
+    crc = document.get("schema_crc32") if isinstance(document, dict) else None
+    if crc == zlib.crc32(SPARK_SCHEMA.encode()):
+        metadata[SCHEMA_KEY] = SPARK_SCHEMA.encode()
+    return from_metadata(metadata, "test")[0]
+
+
+@given(headers())
+def test_a_header_comes_back_as_it_was(header: Header) -> None:
+    text = to_json(header)
+    document = json.loads(text)
+    back = _from_document(document, "test")
+    assert back == header
+    assert to_json(back) == text
+    # 64-bit numbers would lose digits in JavaScript and jq.
+    assert document["number"] == f"{header.number:020d}"
+
+
+WRONG: list[Any] = [
+    None, True, 1.5, -2, 2**63, 10**30, "text", "0" * 20, [], {}, [1], {"a": 1}, [[1, 2]],
+    {"q": [1]}, {"q": [1, "2"]}, {"q": [True, 1]}, [{}], [None],
+]  # fmt: skip
+
+
+def accepts(field: str, value: Any) -> bool:
+    """What the format allows for a field, written down a second time."""
+    whole = type(value) is int and 0 <= value < 2**63
+    match field:
+        case "leader_id" | "plan_id" | "query_id" | "reason" | "host":
+            return isinstance(value, str)
+        case "timestamp_ms" | "floor" | "rows" | "bytes":
+            return whole
+        case "batch_id" | "prev_position":
+            return type(value) is int and -1 <= value < 2**63
+        case "batches" | "inline":
+            return value == []
+        case "txns":
+            return value == {}
+        case "metrics":
+            return value in ({}, {"a": 1})
+    return False  # every wrong value contradicts number, position, window, limit or term
+
+
+@pytest.mark.parametrize("header", [LEADER, COMMIT, DATA], ids=lambda h: h.kind)
+def test_a_field_of_a_wrong_type_or_range_is_refused_by_name(header: Header) -> None:
+    document = json.loads(to_json(header))
+    for field in document:
+        for value in WRONG:
+            if accepts(field, value) or document[field] == value:
+                continue
+            text = json.dumps({**document, field: value}).encode()
+            with pytest.raises(InvalidLogError) as caught:
+                decode(text)
+            if field not in ("batches", "inline", "kind", "window", "number", "format"):
+                assert field in str(caught.value) or "number" in str(caught.value)
+        without = {name: value for name, value in document.items() if name != field}
+        with pytest.raises(InvalidLogError):
+            decode(json.dumps(without).encode())
+
+
+@pytest.mark.parametrize("list_name", ["batches", "inline"])
+def test_a_wrong_field_of_a_listed_batch_is_refused(list_name: str) -> None:
+    document = json.loads(to_json(COMMIT))
+    document["inline"] = [vars(Inline(1, 2, 3, 4, 5))]
+    decode(json.dumps(document).encode())
+    for field in document[list_name][0]:
+        for value in WRONG:
+            allowed = (
+                value == []
+                if field == "frames"
+                else value == "0" * 20
+                if field == "number"
+                else False
+            )
+            if allowed:
+                continue
+            changed = json.loads(json.dumps(document))
+            changed[list_name][0][field] = value
+            with pytest.raises(InvalidLogError):
+                decode(json.dumps(changed).encode())
+        changed = json.loads(json.dumps(document))
+        del changed[list_name][0][field]
+        with pytest.raises(InvalidLogError):
+            decode(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize("header", [LEADER, COMMIT, DATA], ids=lambda h: h.kind)
+def test_another_number_than_the_position_says_is_refused(header: Header) -> None:
+    document = json.loads(to_json(header))
+    for number in (header.number - 1, header.number + 1, 0):
+        text = json.dumps({**document, "number": keys.encode(number)}).encode()
+        with pytest.raises(InvalidLogError, match="the header says number"):
+            decode(text)
+
+
+def test_a_newer_format_says_to_upgrade() -> None:
+    document = {**json.loads(to_json(LEADER)), "format": 2}
+    with pytest.raises(InvalidLogError, match="format 2, expected 1.*upgrade"):
+        decode(json.dumps(document).encode())
+
+
+def test_fields_of_later_versions_are_ignored() -> None:
+    document = {**json.loads(to_json(LEADER)), "later": [1, 2, 3]}
+    assert decode(json.dumps(document).encode()) == LEADER
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'"x"', b"[" * 100_000, b"\xff\xfe"])
+def test_a_text_that_is_no_header_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidLogError):
+        metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
+        from_metadata(metadata, "test")
+
+
+@pytest.mark.parametrize("header", [LEADER, COMMIT], ids=lambda h: h.kind)
+def test_every_flipped_bit_is_detected_or_harmless(header: Header) -> None:
+    data = plain(header)
+    detected = 0
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            opened = arrowfile.open_front(bytes(flipped), "test")
+        except InvalidLogError:
+            detected += 1
+        else:
+            assert (opened.header, opened.spark_schema) == (header, SPARK_SCHEMA), bit
+    # All that a reader of records looks at, the front, is covered.
+    assert detected > 8 * len(to_json(header))
+
+
+@pytest.mark.parametrize("name", ["leader", "commit_batches", "commit_inline", "data"])
+def test_every_truncation_is_detected(name: str) -> None:
+    data = golden()[name]
+    body = arrowfile.open_front(data, name).body
+    for length in range(body):
+        with pytest.raises(InvalidLogError):
+            arrowfile.open_front(data[:length], name)
+    # Behind the header the file's own reader sees it.
+    for length in range(body, len(data)):
+        with pytest.raises((pa.ArrowException, OSError)):
+            pa.ipc.open_file(data[:length])
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
+    for candidate in (data, arrowfile.MAGIC + data, arrowfile.MAGIC + b"\xff" * 4 + data):
+        with pytest.raises(InvalidLogError):
+            arrowfile.open_front(candidate, "test")

@@ -1,0 +1,193 @@
+"""Options: every wrong name, value and pair has its message; the README tells all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkwal.errors import OptionError
+from sparkwal.options import types
+from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.writing import SinkOptions
+
+KINDS: tuple[type[StoreOptions], ...] = (SinkOptions, SourceOptions, AppenderOptions)
+SECRET = "correct-horse-battery-staple"
+
+
+def specs(kind: type[StoreOptions]) -> dict[str, dict[str, Any]]:
+    """Option name → its metadata and field name."""
+    return {f.metadata["name"]: {**f.metadata, "field": f.name} for f in dataclasses.fields(kind)}
+
+
+# Parser → what it refuses, and the words that say what it expects.
+WRONG: dict[str, tuple[list[str], str]] = {
+    "size": (["", "-1", "1.5mb", "mb", "1 elephant", "1e6", "1s", "٣mb;"], "a size such as 1mb"),
+    "duration": (["", "-1", "1.5s", "s", "1 elephant", "1mb"], "a time such as 500ms"),
+    "whole": (["", "-1", "1.0", "1e3", "many", "0x10"], "a whole number"),
+    "boolean": (["", "yes", "1", "t", "on"], "true or false"),
+    "text": (["", "  "], "a text that is not empty"),
+    "secret": (["", "  "], "a text that is not empty"),
+    "position": (["", "first", "-1", "1.5"], "earliest, latest or a position"),
+    "timestamp": (["", "yesterday", "-1", "2026-13-01", "12:00"], "a time such as 2026-01-31"),
+    "parse_choice": (["", "snappy", "ignore"], " or "),
+    "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
+    "star": (["", "**", "a", "a,b"], "* (for one of them: sequencer=NAME)"),
+}
+VALUES = [
+    (kind, name, value, WRONG[spec["parse"].__name__][1])
+    for kind in KINDS
+    for name, spec in specs(kind).items()
+    for value in WRONG[spec["parse"].__name__][0]
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value", "expected"), VALUES)
+def test_a_wrong_value_is_named_with_what_is_expected(
+    kind: type[StoreOptions], name: str, value: str, expected: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(kind, {"path": "/log", name: value})
+    message = str(caught.value)
+    assert message.startswith(f"option {name} ")
+    assert expected in message and message.endswith("is expected")
+    assert specs(kind)[name]["parse"] is types.secret or repr(value) in message
+
+
+PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
+    (SinkOptions, {"path": ""}, "option path"),
+    (SinkOptions, {"maxInFlightRequests": "0"}, "1…1000 is allowed"),
+    (SinkOptions, {"maxInFlightRequests": "1001"}, "1…1000 is allowed"),
+    (SourceOptions, {"targetPoolSize": "49"}, "targetPoolSize 49 is below maxInFlightRequests 50"),
+    (SinkOptions, {"retryBaseDelayMs": "0"}, "retryBaseDelayMs must be greater than 0"),
+    (SinkOptions, {"accessKeyId": SECRET}, "go together"),
+    (SinkOptions, {"secretAccessKey": SECRET}, "go together"),
+    (SinkOptions, {"sessionToken": SECRET}, "sessionToken needs"),
+    (SinkOptions, {"profile": "p", "accessKeyId": "a", "secretAccessKey": SECRET}, "contradict"),
+    (SinkOptions, {"endpoint": "localhost:9000"}, "is not a URL"),
+    (SinkOptions, {"batchSizeThreshold": "0"}, "batchSizeThreshold must be greater than 0"),
+    (SinkOptions, {"batchTimeoutMs": "0"}, "batchTimeoutMs must be greater than 0"),
+    (SinkOptions, {"planTtl": "0"}, "planTtl must be greater than 0"),
+    (SinkOptions, {"windowSize": "100"}, "1000, 10000, 100000 or 1000000"),
+    (SinkOptions, {"windowSize": "2000"}, "1000, 10000, 100000 or 1000000"),
+    (SinkOptions, {"multipartThreshold": "4mb"}, "at least 5mb"),
+    (SinkOptions, {"inlineThreshold": "17mb"}, "inlineThreshold is above multipartThreshold"),
+    (SinkOptions, {"txnAppId": "a"}, "txnAppId and txnVersion go together"),
+    (SinkOptions, {"txnVersion": "1"}, "txnAppId and txnVersion go together"),
+    (SourceOptions, {"startingPosition": "1", "startingTimestamp": "1"}, "give one of them"),
+    (SourceOptions, {"endingPosition": "1", "endingTimestamp": "1"}, "give one of them"),
+    (SourceOptions, {"startingPosition": "2", "endingPosition": "1"}, "lies before"),
+    (SourceOptions, {"startingTimestamp": "2", "endingTimestamp": "1"}, "lies before"),
+    (SourceOptions, {"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger must be greater than 0"),
+    (SourceOptions, {"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be greater than 0"),
+    (SourceOptions, {"maxCommitsPerTrigger": "0"}, "maxCommitsPerTrigger must be greater than 0"),
+    (SourceOptions, {"minPartitions": "0"}, "minPartitions must be greater than 0"),
+    (SourceOptions, {"onCorruption": "stop", "verifyChecksums": "false"}, "needs verifyChecksums"),
+    (SinkOptions, {"startingPosition": "1"}, "'startingPosition' is for reading"),
+    (SinkOptions, {"maxBufferedBytes": "1"}, "'maxBufferedBytes' is for the appender"),
+    (AppenderOptions, {"inlineThreshold": "1"}, "'inlineThreshold' is for writing"),
+    (AppenderOptions, {"maxBufferedBytes": "1"}, "below batchSizeThreshold"),
+    (SourceOptions, {"sequencers": "*", "startingPosition": "1"}, "sequencers=* reads logs"),
+    (SourceOptions, {"sequencers": "*", "endingPosition": "1"}, "sequencers=* reads logs"),
+    (SourceOptions, {"mergeSchema": "true"}, "'mergeSchema' is for writing"),
+    (SinkOptions, {"batchSizeTreshold": "1mb"}, "did you mean 'batchSizeThreshold'?"),
+    (SinkOptions, {"BATCHTIMEOUT": "1"}, "did you mean 'batchTimeoutMs'?"),
+    (SinkOptions, {"zzz": "1"}, "known are path, endpoint, "),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "says"), PAIRS, ids=[str(p[1]) for p in PAIRS])
+def test_wrong_names_ranges_and_pairs_have_their_message(
+    kind: type[StoreOptions], given: dict[str, str], says: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(kind, {"path": "/log", **given})
+    assert says in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_missing_path_says_how_to_give_it() -> None:
+    with pytest.raises(OptionError, match=r'option path is missing: \.option\("path"'):
+        parse(SinkOptions, {})
+
+
+@pytest.mark.parametrize("limit", ["1", "1000"])
+def test_the_ends_of_a_range_are_allowed(limit: str) -> None:
+    assert parse(SinkOptions, {"path": "/log", "maxInFlightRequests": limit}).max_in_flight == int(
+        limit
+    )
+
+
+def test_a_pool_far_above_what_is_in_flight_is_only_a_warning() -> None:
+    with pytest.warns(UserWarning, match="101 is above 2 × maxInFlightRequests"):
+        parse(SinkOptions, {"path": "/log", "targetPoolSize": "101"})
+
+
+def test_names_ignore_case_and_sparks_own_options_are_left_alone() -> None:
+    given = {"PATH": "/log", "inlinethreshold": "1KB", "checkpointLocation": "x", "queryName": "y"}
+    assert parse(SinkOptions, given).inline_threshold == 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", 1), ("64kb", 65_536), ("1 MiB", 2**20), ("2g", 2**31), ("1TB", 2**40), ("7b", 7)],
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert types.size(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", 1), ("500ms", 500), ("2s", 2000), ("1 min", 60_000), ("1m", 60_000), ("1h", 3_600_000),
+     ("2d", 172_800_000)],
+)  # fmt: skip
+def test_durations(text: str, expected: int) -> None:
+    assert types.duration(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1000", 1000), ("1970-01-01", 0), ("1970-01-01T00:00:01", 1000),
+     ("1970-01-01T01:00:00.5+01:00", 500), ("1970-01-01T00:00:00Z", 0)],
+)  # fmt: skip
+def test_timestamps(text: str, expected: int) -> None:
+    assert types.timestamp(text) == expected
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_value_or_a_readable_refusal(text: str) -> None:
+    for kind in KINDS:
+        for name in specs(kind):
+            try:
+                parse(kind, {"path": "/log", name: text})
+            except OptionError as error:
+                assert name in str(error)
+
+
+def test_secrets_are_in_no_representation() -> None:
+    given = {"path": "/log", "accessKeyId": SECRET, "secretAccessKey": SECRET,
+             "sessionToken": SECRET}  # fmt: skip
+    for kind in KINDS:
+        parsed = parse(kind, given)
+        assert SECRET not in f"{parsed!r} {parsed} {parsed.s3!r}"
+
+
+def test_every_option_is_on_the_options_page_of_the_readme() -> None:
+    # README.md is the options page; the installed package does not hold it.
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    shown = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    for kind in (SinkOptions, SourceOptions):
+        for name, spec in specs(kind).items():
+            assert f"`{name}`" in page
+            row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+            assert spec["meaning"] in row, f"README.md tells something else of {name}"
+    known = {name for kind in KINDS for name in specs(kind)}
+    assert set(shown) >= known

@@ -1,0 +1,72 @@
+"""What is done on the driver before the first row flows: nothing that can wait."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from protocol.query import LIMITS, Query, hints_in
+
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.replay import live_records
+from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange, StretchTask
+from sparkwal.reading.pieces import Piece, pack, pieces_of
+from sparkwal.testing.memory import MemoryStore
+
+COMMITS = PLANNED_RECORDS + 300
+
+
+def test_a_long_range_is_planned_without_its_records(tmp_path: Path) -> None:
+    store = MemoryStore()
+    query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, inline_threshold=None))
+    for batch_id in range(COMMITS):
+        query.microbatch(batch_id, (batch_id,))
+    log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
+    store.counts.clear()
+    log.look()
+    tasks = log.tasks(log.start(), log.end(), 2)
+    assert store.counts == {"LIST": 1, "GET": 1}
+    rows = 0
+    expected = 0
+    for task in tasks:
+        assert isinstance(task, StretchTask) and task.start == expected
+        expected = task.end
+        for record in live_records(LogStore(store, task.prefix), task.window, task.start, task.end):
+            rows += sum(piece.rows for piece in pieces_of(LogStore(store, "wal"), record))
+    assert expected == log.gap and rows == COMMITS
+
+
+@given(st.lists(st.integers(1, 100), max_size=40), st.integers(1, 9))
+def test_packed_pieces_keep_their_order_and_weigh_about_the_same(
+    lengths: list[int], count: int
+) -> None:
+    pieces = [
+        Piece("key", n, ((length, 1, 0),), "", 0, 0, 0, "", 0) for n, length in enumerate(lengths)
+    ]
+    groups = pack(pieces, count)
+    assert [piece for group in groups for piece in group] == pieces
+    assert len(groups) <= count and all(groups)
+    fair = sum(lengths) / count
+    assert all(sum(p.length for p in group) <= fair + max(lengths) for group in groups)
+
+
+def test_two_objects_of_nearly_one_size_are_two_tasks() -> None:
+    """A third task with what did not fit would keep one core waiting for the other."""
+    pieces = [
+        Piece(key, n, ((length, 1, 0),), "", 0, 0, 0, "", 0)
+        for key, last in (("a", 5), ("b", 4))
+        for n, length in enumerate([8, 8, 8, last])
+    ]
+    assert [{p.key for p in group} for group in pack(pieces, 2)] == [{"a"}, {"b"}]
+
+
+def test_the_planner_imports_no_client() -> None:
+    """A warm plan makes no request; the S3 library takes a fifth of a second to load."""
+    unwanted = {"boto3", "botocore", "pandas"}
+    program = f"import sys, sparkwal.spark.datasource; print({unwanted} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stdout + done.stderr

@@ -1,0 +1,296 @@
+"""Processes of the simulated world. They run the project's own protocol code; only what
+they call of the world is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sparkwal.errors import SparkWalError, StoreUnavailableError
+from sparkwal.format import keys, schema
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.commit import check_ours, commit
+from sparkwal.protocol.hint import Hint
+from sparkwal.protocol.leadership import Claim, lead
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.object_writer import TaskLimits
+from sparkwal.protocol.pipeline import Pipeline, Sent
+from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.store.base import Entry
+from sparkwal.store.retry import RetryingStore, RetryPolicy
+
+from .world import Call
+
+PREFIX = "wal"
+SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
+_ARROW = schema.to_arrow(SCHEMA)
+TTL_MS = 600_000
+
+Ask = Callable[[Call], Any]
+Process = Callable[[Ask], str]
+
+
+@dataclass(frozen=True)
+class WorldStore:
+    """The Store of a simulated process: every call is asked of the world."""
+
+    ask: Ask
+    url: str = "sim://store"
+    concurrency: int = 1
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        return bool(self.ask(Call("put", (key, bytes(body)))))
+
+    def get(self, key: str) -> bytes:
+        return self.get_range(key, 0, 2**40)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return bytes(self.ask(Call("get_range", (key, offset, length))))
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+        return list(self.ask(Call("list", (prefix, limit))))
+
+    def delete(self, key: str) -> None:
+        self.ask(Call("delete", (key,)))
+
+    def upload(self, key: str) -> Any:
+        raise AssertionError("the simulated rows are small")
+
+
+@dataclass(frozen=True)
+class WorldHints:
+    """The hints of a simulated driver."""
+
+    ask: Ask
+
+    def load(self, leader_id: str) -> Hint | None:
+        hint: Hint | None = self.ask(Call("load_hint", (leader_id,)))
+        return hint
+
+    def save(self, hint: Hint) -> bool:
+        return bool(self.ask(Call("save_hint", (hint,))))
+
+    def forget_others(self, leader_id: str) -> None:
+        pass  # other drivers of the simulated world run on other machines
+
+
+@dataclass(frozen=True)
+class WorldClock:
+    """A clock that the scheduler moves."""
+
+    ask: Ask
+
+    def now_ms(self) -> int:
+        return int(self.ask(Call("now")))
+
+    def boot_ms(self) -> int:
+        return int(self.ask(Call("now")))
+
+    def boot_id(self) -> str:
+        return "boot"
+
+
+def _log(ask: Ask, retries: int) -> LogStore:
+    policy = RetryPolicy(max_retry_attempts=retries)
+    return LogStore(
+        RetryingStore(WorldStore(ask), policy, sleep=lambda _: None, rng=lambda: 0.0), PREFIX
+    )
+
+
+def driver(
+    name: str,
+    query_id: str,
+    batches: int,
+    partitions: int,
+    *,
+    leader_id: str | None = None,
+    retries: int = 1,
+    inline: int = 0,
+    empty: frozenset[int] = frozenset(),
+) -> Process:
+    """One life of a Spark driver: microbatches from its checkpoint on, until done or failed.
+
+    Args:
+        name: unique; makes the plan ids unique.
+        leader_id: the same for two lives means: restarted inside one application.
+        inline: `inlineThreshold` in bytes.
+        empty: microbatches without rows.
+    """
+
+    def run(ask: Ask) -> str:
+        clock, hints, log = WorldClock(ask), WorldHints(ask), _log(ask, retries)
+        limits = TaskLimits(2**20, 10**9, inline, 2**30, None)
+        done = int(ask(Call("read_checkpoint", (query_id,))))
+        for batch_id in range(done + 1, batches):
+            claim = Claim(
+                leader_id=leader_id or f"host:{name}",
+                host="host",
+                plan_id=f"{name}-{batch_id}",
+                spark_schema=SCHEMA,
+                merge_schema=False,
+                window=None,
+                in_flight_limit=1,
+                reason="cold start",
+            )
+            try:
+                plan = make_plan(lambda: log, claim, hints, clock, TTL_MS)
+                ask(Call("publish_plan", ((plan, query_id, batch_id),)))
+                if batch_id in empty:
+                    results = [_empty(log, plan, query_id, batch_id, limits)]
+                else:
+                    results = [
+                        _task(log, plan, query_id, batch_id, partition, limits)
+                        for partition in range(partitions)
+                    ]
+                position = commit(lambda: log, results, hints, clock, TTL_MS, None)
+            except SparkWalError as error:
+                return type(error).__name__
+            if position is not None:
+                ask(Call("acknowledge", (query_id, batch_id, position)))
+            ask(Call("write_checkpoint", (query_id, batch_id)))
+        return "done"
+
+    return run
+
+
+def appender(
+    name: str,
+    producer_id: str,
+    appends: int,
+    limit: int,
+    *,
+    leader_id: str | None = None,
+    retries: int = 1,
+) -> Process:
+    """One life of an appender: its records in flight together, acknowledged in order.
+
+    Args:
+        appends: how many the service has to make; it resends from the log's last on.
+        limit: slots in flight.
+    """
+
+    def run(ask: Ask) -> str:
+        clock, log = WorldClock(ask), _log(ask, retries)
+        leader = leader_id or f"host:{name}"
+        claim = Claim(leader, "host", name, SCHEMA, False, None, limit, "open")
+        try:
+            leadership = lead(log, claim, clock)
+            sequence = leadership.txns.get(producer_id, (-1, 0))[0] + 1
+            pipeline = Pipeline(log, leadership, name, producer_id, limit, None)
+            sent: dict[int, Sent] = {}
+            attempts: dict[int, int] = {}
+            while sequence < appends or pipeline.in_flight:
+                while sequence < appends and pipeline.has_room():
+                    rows = _rows(producer_id, sequence, 0)
+                    record = pipeline.send(rows.num_rows, [rows], sequence, clock.now_ms())
+                    sent[record.position] = record
+                    ask(Call("send", (name, record.position, record.key, record.data)))
+                    sequence += 1
+                position, answer = ask(Call("receive", (name,)))
+                record = sent[position]
+                if answer in ("lost", "refused"):
+                    attempts[position] = attempts.get(position, 0) + 1
+                    if attempts[position] > retries:
+                        return "OutcomeUnknownError"
+                    ask(Call("send", (name, position, record.key, record.data)))
+                    continue
+                if answer == "taken":
+                    check_ours(log, record.header)
+                for done in pipeline.durable(position):
+                    batch_id = sent[done].header.batch_id
+                    ask(Call("acknowledge", (producer_id, batch_id, done)))
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
+def rows_of(query_id: str, batch_id: int, partition: int) -> list[int]:
+    """The rows of one partition; the same however often Spark computes it."""
+    return [batch_id * 100 + partition * 10 + row for row in range(2)]
+
+
+def _rows(query_id: str, batch_id: int, partition: int) -> pa.RecordBatch:
+    values = rows_of(query_id, batch_id, partition)
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=_ARROW)
+
+
+def _task(
+    log: LogStore, plan: Any, query_id: str, batch_id: int, partition: int, limits: TaskLimits
+) -> TaskResult:
+    def attempt() -> TaskResult:
+        rows = iter([_rows(query_id, batch_id, partition)])
+        return write_partition(lambda: log, plan, query_id, batch_id, partition, rows, limits)
+
+    try:
+        return attempt()
+    except StoreUnavailableError:
+        return attempt()  # as Spark does: another attempt of the task, elsewhere
+
+
+def _empty(
+    log: LogStore, plan: Any, query_id: str, batch_id: int, limits: TaskLimits
+) -> TaskResult:
+    return write_partition(lambda: log, plan, query_id, batch_id, 0, iter([]), limits)
+
+
+def straggler(partition: int, inline: int = 0) -> Process:
+    """A task attempt that outlives its driver: it takes the last plan and runs whenever.
+
+    It compresses, unlike the driver's own attempts, so that its bytes differ.
+    """
+
+    def run(ask: Ask) -> str:
+        taken = ask(Call("take_plan"))
+        if taken is None:
+            return "nothing to do"
+        plan, query_id, batch_id = taken
+        limits = TaskLimits(2**20, 10**9, inline, 2**30, "zstd")
+        try:
+            _task(_log(ask, 0), plan, query_id, batch_id, partition, limits)
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
+def collector(grace_ms: int) -> Process:
+    """Deletes, oldest first, everything that was below the head `grace_ms` ago."""
+
+    def run(ask: Ask) -> str:
+        log = _log(ask, 3)
+        head = find_head(log)
+        ask(Call("sleep", (grace_ms,)))
+        for position in range(head.position):
+            number = keys.slot(position, head.window)
+            ask(Call("collect", (keys.key(PREFIX, number),)))
+        return "done"
+
+    return run
+
+
+def reader(start: int = 0) -> Process:
+    """Reads from `start` on by the real reading code; the oracle checks its verdict."""
+
+    def run(ask: Ask) -> str:
+        log = _log(ask, 3)
+        try:
+            head = find_head(log)
+            seen = [
+                (record.header.position, record.header.query_id, record.header.batch_id)
+                for record in live_records(log, head.window, start, head.gap)
+                if isinstance(record.header, CommitHeader)
+            ]
+        except StoreUnavailableError:
+            return "StoreUnavailableError"
+        return f"read {(start, seen)!r}"
+
+    return run

@@ -1,0 +1,269 @@
+"""Seeded runs of larger configurations: many lives of queries and appenders, many faults,
+clocks that jump."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from greenlet import greenlet
+
+from . import oracle
+from .codec import memoized
+from .processes import Process, appender, driver, reader, straggler
+from .world import (
+    LOCAL,
+    Call,
+    Lost,
+    Refused,
+    State,
+    apply,
+    fly,
+    put,
+    receive,
+)
+
+# Slots in flight of an appender's life.
+_LIMITS = (1, 2, 3, 5)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run consists of, and how likely each fault is at each step.
+
+    Attributes:
+        producers: as many appenders' names; each life has another limit in flight.
+        batches: microbatches of each query, batches of each producer.
+    """
+
+    queries: int = 2
+    producers: int = 0
+    batches: int = 6
+    partitions: int = 2
+    lives: int = 10
+    inline: int = 0
+    crash: float = 0.02
+    fault: float = 0.05
+    stall: float = 0.02
+    clock: float = 0.05
+
+
+@dataclass
+class _Life:
+    name: str
+    thread: Any
+    call: Call
+    asleep_until: int = 0
+
+
+@dataclass
+class Run:
+    """One run of one seed; `trace` tells what happened, for people."""
+
+    seed: int
+    shape: Shape
+    steps: int = 0
+    trace: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+        self._state = State()
+        self._verdict: oracle.Verdict = ()
+        self._alive: list[_Life] = []
+        self._births = 0
+        self._readings: dict[str, oracle.Verdict] = {}
+
+    def run(self) -> None:
+        """To the end: at last every microbatch of every query is there exactly once.
+
+        Raises oracle.Violation with the trace.
+        """
+        with memoized():
+            try:
+                while self._births < self.shape.lives or self._alive:
+                    self._step(calm=False)
+                self._finish()
+            except oracle.Violation as violation:
+                told = "\n".join(self.trace[-80:])
+                raise oracle.Violation(f"seed {self.seed}: {violation}\n{told}") from None
+
+    def _finish(self) -> None:
+        """When the storm is over, one more life of each query gets everything done."""
+        queries = [f"q{n}" for n in range(self.shape.queries)]
+        producers = [f"p{n}" for n in range(self.shape.producers)]
+        for name in queries + producers:
+            start = self._start_driver if name in queries else self._start_appender
+            start(f"last-{name}", name)
+            while self._alive:
+                self._step(calm=True)
+        wanted = {(name, b) for name in queries + producers for b in range(self.shape.batches)}
+        have = {(query, batch) for _, query, batch in self._verdict}
+        if have != wanted:
+            raise oracle.Violation(f"missing in the end: {sorted(wanted - have)}")
+
+    def _step(self, *, calm: bool) -> None:
+        self.steps += 1
+        rng = self._rng
+        if (
+            not calm
+            and self._births < self.shape.lives
+            and (not self._alive or rng.random() < 0.02)
+        ):
+            self._give_birth()
+        if not calm and rng.random() < self.shape.clock:
+            # Hours forward, or set back.
+            jump = rng.choice([1, 50, 5_000, 700_000, 9_000_000, -60_000, -9_000_000])
+            self._state = replace(self._state, now_ms=max(1, self._state.now_ms + jump))
+        if self._state.late and rng.random() < 0.1:
+            late = rng.choice(sorted(self._state.late))
+            self._state, created = put(replace(self._state, late=self._state.late - {late}), *late)
+            self._note("network", f"late PUT {late[0]}", "created" if created else "taken")
+            self._check()
+        if self._state.flying and rng.random() < 0.5:
+            self._fly(calm)
+        awake = [life for life in self._alive if self._can_go_on(life)]
+        if not awake:
+            return
+        life = rng.choice(awake)
+        if not calm and rng.random() < self.shape.stall:
+            life.asleep_until = self.steps + rng.choice([5, 50, 400])
+            return
+        if not calm and rng.random() < self.shape.crash:
+            self._note(life.name, "dies", "")
+            self._bury(life)
+            return
+        self._answer(life, calm)
+
+    def _fly(self, calm: bool) -> None:
+        """Some PUT that nobody waits for meets its fate, its sender dead or alive."""
+        flight = self._rng.choice(sorted(self._state.flying))
+        fate = "done"
+        if not calm and self._rng.random() < self.shape.fault:
+            fate = self._rng.choice(["lost", "refused", "late"])
+        self._state = fly(self._state, flight, fate)
+        self._note("network", f"PUT {flight[2]} of {flight[0]}", fate)
+        self._check()
+
+    def _can_go_on(self, life: _Life) -> bool:
+        waits = life.call.operation == "receive" and not self._replies(life)
+        return not waits and life.asleep_until <= self.steps
+
+    def _replies(self, life: _Life) -> list[tuple[str, int, str]]:
+        return sorted(reply for reply in self._state.replies if reply[0] == life.name)
+
+    def _answer(self, life: _Life, calm: bool) -> None:
+        call = life.call
+        if call.operation == "receive":
+            self._state, answer = receive(self._state, self._rng.choice(self._replies(life)))
+            self._note(life.name, call, str(answer))
+            self._resume(life, answer)
+            return
+        after, answer = apply(self._state, call)
+        how = ""
+        remote = call.operation in ("put", "get_range", "list")
+        if remote and not calm and self._rng.random() < self.shape.fault:
+            how = self._rng.choice(
+                ["refused", "lost", "late"] if call.operation == "put" else ["refused"]
+            )
+            if how == "refused":
+                after, answer = self._state, Refused()
+            elif how == "lost":
+                answer = Lost()
+            else:
+                after = replace(self._state, late=self._state.late | {call.arguments})
+                answer = Lost()
+        self._state = after
+        self._note(life.name, call, how)
+        if call.operation in ("put", "acknowledge"):
+            self._check()
+        self._resume(life, answer)
+
+    def _resume(self, life: _Life, answer: Any) -> None:
+        told = life.thread.switch(answer)
+        while isinstance(told, Call) and told.operation in LOCAL:
+            self._state, local = apply(self._state, told)
+            self._note(life.name, told, "")
+            if told.operation == "acknowledge":
+                self._check()
+            told = life.thread.switch(local)
+        if isinstance(told, Call):
+            life.call = told
+            return
+        self._alive.remove(life)
+        self.outcomes.append(told)
+        self._note(life.name, "ends", told)
+        if told.startswith("read "):
+            oracle.check_reading(self._readings[life.name], told, self._verdict)
+
+    def _check(self) -> None:
+        self._verdict = oracle.check(self._verdict, self._state)
+
+    def _give_birth(self) -> None:
+        kind = self._rng.random()
+        number = self._births
+        if kind < 0.15:
+            self._start(f"reader-{number}", reader())
+        elif kind < 0.3:
+            partition = self._rng.randrange(self.shape.partitions)
+            self._start(f"straggler-{number}", straggler(partition, self.shape.inline))
+        else:
+            writers = self.shape.queries + self.shape.producers
+            which = self._rng.randrange(writers)
+            if which >= self.shape.queries:
+                producer = f"p{which - self.shape.queries}"
+                self._start_appender(f"{producer}-{number}", producer)
+                return
+            query = f"q{which}"
+            # Restarted inside its application it finds its own hint.
+            leader = self._rng.choice([None, f"app-{query}"])
+            self._start_driver(f"{query}-{number}", query, leader)
+
+    def _start_driver(self, name: str, query: str, leader_id: str | None = None) -> None:
+        process = driver(
+            name,
+            query,
+            self.shape.batches,
+            self.shape.partitions,
+            leader_id=leader_id,
+            retries=2,
+            inline=self.shape.inline,
+        )
+        self._start(name, process)
+
+    def _start_appender(self, name: str, producer: str) -> None:
+        limit = self._rng.choice(_LIMITS)
+        self._start(name, appender(name, producer, self.shape.batches, limit, retries=2))
+
+    def _start(self, name: str, process: Process) -> None:
+        self._births += 1
+        here = greenlet.getcurrent()
+
+        def ask(call: Call) -> Any:
+            answer = here.switch(call)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        thread = greenlet(lambda: process(ask))
+        life = _Life(name, thread, Call("now"))
+        self._alive.append(life)
+        self._readings[name] = self._verdict
+        self._note(name, "begins", "")
+        told = thread.switch()
+        if isinstance(told, Call):
+            life.call = told
+        else:
+            self._alive.remove(life)
+
+    def _bury(self, life: _Life) -> None:
+        self._alive.remove(life)
+        life.thread.throw()
+
+    def _note(self, who: str, what: Call | str, how: str) -> None:
+        if isinstance(what, Call):
+            shown = str(what.arguments[0])[:60] if what.arguments else ""
+            self.trace.append(f"{self.steps:5} {who}: {what.operation} {shown} {how}".rstrip())
+        else:
+            self.trace.append(f"{self.steps:5} {who}: {what} {how}".rstrip())

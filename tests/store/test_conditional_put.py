@@ -1,0 +1,159 @@
+"""A store that does not keep the first of two puts is refused before anything is written."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparkwal import events
+from sparkwal.errors import OptionError
+from sparkwal.store.base import Entry, NotFound, Transient, Upload
+from sparkwal.store.conditional_put import prove_put_if_absent
+from sparkwal.store.local import LocalStore
+
+
+class Memory:
+    """A correct store; subclasses break it."""
+
+    concurrency = 8
+
+    def __init__(self) -> None:
+        self.url = f"memory:{id(self)}"
+        self.objects: dict[str, bytes] = {}
+        self.lock = threading.Lock()
+        self.puts = 0
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        self.puts += 1
+        with self.lock:
+            return self.objects.setdefault(key, body) is body
+
+    def get(self, key: str) -> bytes:
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise NotFound(key) from None
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self.get(key)[offset : offset + length]
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+        keys = sorted(key for key in self.objects if key.startswith(prefix))
+        return [Entry(key, len(self.objects[key])) for key in keys[:limit]]
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+    def upload(self, key: str) -> Upload:
+        raise AssertionError("the proof needs no upload")
+
+
+class Overwriting(Memory):
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        self.objects[key] = body
+        return True
+
+
+class RefusingButOverwriting(Memory):
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        free = key not in self.objects
+        self.objects[key] = body
+        return free
+
+
+class LooksThenWrites(Memory):
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        if key in self.objects:
+            return False
+        time.sleep(0.002)
+        self.objects[key] = body
+        return True
+
+
+class Swallowing(Memory):
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        return key.endswith("-0") and key not in self.objects
+
+
+class LosesReplies(Memory):
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        super().put_if_absent(key, body)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (Overwriting, "second put at a taken key"),
+        (RefusingButOverwriting, "changed the object all the same"),
+        (LooksThenWrites, "raced for one key"),
+        (Swallowing, "second put at a taken key"),
+    ],
+)
+def test_broken_store_is_refused(broken: Callable[[], Memory], said: str) -> None:
+    store = broken()
+    for _ in range(2):  # a refusal is not remembered as a proof
+        with pytest.raises(OptionError, match=said) as caught:
+            prove_put_if_absent(store, "log")
+        assert store.url in str(caught.value)
+        assert "another store" in str(caught.value)
+        assert store.objects == {}
+
+
+@pytest.mark.parametrize("correct", [Memory, LosesReplies])
+def test_correct_store_is_proven_once(correct: Callable[[], Memory]) -> None:
+    store = correct()
+    prove_put_if_absent(store, "log")
+    assert store.objects == {}
+    puts = store.puts
+    assert puts or correct is LosesReplies
+    prove_put_if_absent(store, "log")
+    assert store.puts == puts
+    prove_put_if_absent(store, "other")
+    assert store.puts == 2 * puts
+
+
+def test_one_at_a_time_is_not_raced() -> None:
+    store = LooksThenWrites()
+    store.concurrency = 1
+    prove_put_if_absent(store, "")
+    assert store.objects == {}
+
+
+def test_local_disk_is_proven(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "log")
+    prove_put_if_absent(store, "")
+    assert store.list("") == []
+
+
+def test_failure_in_the_race_is_no_verdict() -> None:
+    class Shaky(Memory):
+        def put_if_absent(self, key: str, body: bytes) -> bool:
+            if body == b"racer 3":
+                raise Transient("reset")
+            return super().put_if_absent(key, body)
+
+    store = Shaky()
+    with pytest.raises(Transient):
+        prove_put_if_absent(store, "log")
+    assert store.objects == {}
+
+
+def test_writer_that_may_not_delete_is_proven() -> None:
+    class Keeping(Memory):
+        def delete(self, key: str) -> None:
+            raise OptionError("AccessDenied")
+
+    seen: list[events.Event] = []
+    unsubscribe = events.subscribe(seen.append)
+    try:
+        store = Keeping()
+        prove_put_if_absent(store, "log")
+    finally:
+        unsubscribe()
+    assert [event.name for event in seen] == ["proof_left_behind"] * 4
+    assert all(key.startswith("log/proof/") for key in store.objects)
