@@ -17,6 +17,7 @@ from sparkwal.format.keys import batches_prefix
 from sparkwal.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
+from sparkwal.store.listing import all_entries
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,10 @@ def _compare(
 def keep(path: str, options: Mapping[str, str], folder: Path) -> None:
     """Copy a log's objects to a folder, where `sparkwal.verify` can look at them later."""
     log = open_log(parse(SourceOptions, {**options, "path": path}))
-    after = ""
-    while entries := log.store.list(batches_prefix(log.prefix), after=after):
-        for entry in entries:
-            file = folder / entry.key.removeprefix(f"{log.prefix}/" if log.prefix else "")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(log.store.get(entry.key))
-        after = entries[-1].key
+    for entry in all_entries(log.store, batches_prefix(log.prefix)):
+        file = folder / entry.key.removeprefix(f"{log.prefix}/" if log.prefix else "")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(log.store.get(entry.key))
 
 
 def shown(counted: Mapping[str, int], seconds: float) -> Table:

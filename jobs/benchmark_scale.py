@@ -117,7 +117,7 @@ class Sequencer:
     def last_record_bytes(self) -> int:
         """The size of the newest commit record."""
         window = self._deployment.window
-        first = self._store.list(f"{self._prefix}/batches/", 1)[0].key
+        first = self._store.list(f"{self._prefix}/batches/", 1).entries[0].key
         newest = keys.decode(first.rpartition("/")[2]) or 0
         slot = keys.slot(keys.position(newest, window), window)
         return len(self._store.objects[keys.key(self._prefix, slot)])

@@ -119,24 +119,24 @@ def list_sequencers(root: LogStore) -> list[str]:
     """
     names: list[str] = []
     folder = sequencers_prefix(root.prefix)
-    after = ""
-    while entries := root.store.list(folder, 1000, after):
-        for entry in entries:
+    page = root.store.list(folder)
+    while True:
+        for entry in page.entries:
             name, _, rest = entry.key.removeprefix(folder).partition("/")
             # A writer that was refused may have left its proof there, and no log.
             if rest.startswith("batches/") and name not in names:
                 names.append(name)
-        if len(entries) < 1000:
-            break
-        last = entries[-1].key.removeprefix(folder).partition("/")[0]
-        # "0" is the character behind "/": beyond every key of that name.
-        after = max(f"{folder}{last}0", entries[-1].key)
-    return sorted(names)
+        if not page.more:
+            return sorted(names)
+        newest = page.entries[-1].key
+        last = newest.removeprefix(folder).partition("/")[0]
+        # "0" is the character after "/": beyond every key of that name.
+        page = root.store.list(folder, after=max(f"{folder}{last}0", newest))
 
 
 def has_log(log: LogStore) -> bool:
     """Whether there is any object of a log: 1 LIST."""
-    return bool(log.store.list(batches_prefix(log.prefix), 1))
+    return bool(log.store.list(batches_prefix(log.prefix), 1).entries)
 
 
 def all_logs(root: LogStore) -> list[str]:

@@ -14,6 +14,7 @@ from sparkwal.format import keys
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import SlotRecord, WrongWindow, read_header, read_slot
 from sparkwal.store.base import run_parallel
+from sparkwal.store.listing import first_entries
 
 LIST_LIMIT = 1000
 DEFAULT_WINDOW = 1000
@@ -78,14 +79,13 @@ class _Missing(Exception):
 
 def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
     start = keys.batches_prefix(log.prefix)
-    entries = log.store.list(start, LIST_LIMIT)
-    named = (keys.decode(entry.key.removeprefix(start)) for entry in entries)
+    page = first_entries(log.store, start, LIST_LIMIT)
+    named = (keys.decode(entry.key.removeprefix(start)) for entry in page.entries)
     numbers = [number for number in named if number is not None]
     if not numbers:
         return Head(-1, None, window)
-    truncated = len(entries) == LIST_LIMIT
     try:
-        last, record = _last_record(log, numbers, window, truncated)
+        last, record = _last_record(log, numbers, window, page.more)
         if record is None:
             # Perhaps the assumed window is wrong; any object tells the true one.
             newest = read_header(log, numbers[0])
@@ -93,7 +93,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
                 raise WrongWindow("", newest.window)
     except WrongWindow as wrong:
         window = wrong.window
-        last, record = _last_record(log, numbers, window, truncated)
+        last, record = _last_record(log, numbers, window, page.more)
     newest_position = keys.position(numbers[0], window)
     head = _head(log, last, record, window)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies

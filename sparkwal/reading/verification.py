@@ -13,11 +13,12 @@ from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions, one_log
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import LIST_LIMIT, find_head
+from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import Entry, NotFound, run_parallel
+from sparkwal.store.listing import all_entries
 
 
 @dataclass
@@ -87,7 +88,8 @@ def verify_store(log: LogStore, path: str) -> Report:
         head = find_head(log, tolerant=True)
     if head.live is None:
         return report
-    listed = {entry.key: entry for entry in _list_all(log)}
+    start = keys.batches_prefix(log.prefix)
+    listed = {entry.key: entry for entry in all_entries(log.store, start)}
     slots = sorted(
         keys.position(number, head.window)
         for number in _numbers(listed, log.prefix)
@@ -216,16 +218,6 @@ def _check_object(log: LogStore, header: CommitHeader, batch: Batch) -> str | No
     if rows != batch.rows:
         return f"{where}: {rows} rows in its frames, {batch.rows} in the record"
     return None
-
-
-def _list_all(log: LogStore) -> Iterator[Entry]:
-    start, after = keys.batches_prefix(log.prefix), ""
-    while True:
-        entries = log.store.list(start, LIST_LIMIT, after)
-        yield from entries
-        if len(entries) < LIST_LIMIT:
-            return
-        after = entries[-1].key
 
 
 def _numbers(listed: dict[str, Entry], prefix: str) -> Iterator[int]:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,6 +24,18 @@ class Entry:
 
     key: str
     size: int
+
+
+class Page(NamedTuple):
+    """What one LIST shows.
+
+    Attributes:
+        more: there may be keys after the last entry: the store may cut a page short of
+            the limit. An empty page is always complete.
+    """
+
+    entries: list[Entry]
+    more: bool
 
 
 class NotFound(KeyError):
@@ -99,9 +111,9 @@ class Store(Protocol):
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the object's end. Raises NotFound."""
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """The first `limit` (at most 1000) keys under `prefix` that are greater than `after`,
-        in byte order: one request."""
+        in byte order, or fewer and that there are more: one request."""
 
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there is no error."""

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from pathlib import Path
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Transient
+from sparkwal.store.base import Entry, NotFound, Page, Transient
 
 # Unpublished files live here, beside the objects and never listed. A writer that is
 # killed leaves one behind; nothing ever reads it.
@@ -72,20 +72,21 @@ class LocalStore:
         with self._reading(key) as descriptor:
             return _read_at(descriptor, offset, max(length, 0))
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """The first keys under `prefix` in byte order; only their sizes are looked up."""
         folder, _, start = prefix.rpartition("/")
         found: list[Entry] = []
+        more = False
         with self.errors("list", prefix):
             base = self._path(folder) if folder else self._root
-            for key in _keys(base, f"{folder}/" if folder else "", start, limit, after):
+            for key in _keys(base, f"{folder}/" if folder else "", start, limit + 1, after):
+                if more := len(found) == limit:
+                    break
                 # Deleted between the scan and here: no longer an object.
                 with suppress(FileNotFoundError):
                     found.append(Entry(key, (self._root / key).stat().st_size))
-                if len(found) == limit:
-                    break
             self._check_root()
-        return found
+        return Page(found, more)
 
     def delete(self, key: str) -> None:
         """Remove the file. Not synced: what a power cut brings back is deleted again."""

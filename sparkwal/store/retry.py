@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Store, Transient, Upload
+from sparkwal.store.base import NotFound, Page, Store, Transient, Upload
 
 R = TypeVar("R")
 
@@ -99,8 +99,8 @@ class RetryingStore:
         """Part of the object. Raises NotFound."""
         return self.attempt("get", key, lambda: self._store.get_range(key, offset, length))
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
-        """The first keys under `prefix` behind `after`."""
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        """The first keys under `prefix` that are greater than `after`."""
         return self.attempt("list", prefix, lambda: self._store.list(prefix, limit, after))
 
     def delete(self, key: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.store.base import Entry, NotFound, Transient
+from sparkwal.store.base import Entry, NotFound, Page, Transient
 from sparkwal.store.s3_client import S3Config, check_endpoint, s3_client
 from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone, translate
 
@@ -106,16 +106,27 @@ class S3Store:
             raise Transient(f"asked for {span}, got {got}")
         return body
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
-        """One ListObjectsV2. Raises Transient, OptionError."""
-        try:
-            with self.request(prefix) as client:
-                reply = client.list_objects_v2(
-                    Bucket=self._bucket, Prefix=prefix, MaxKeys=limit, StartAfter=after
-                )
-        except NotFound:
-            raise _not_s3(self.url) from None
-        return [Entry(each["Key"], each["Size"]) for each in reply.get("Contents", [])]
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        """One ListObjectsV2; more where S3 cuts a page off before its first key.
+
+        Raises Transient, OptionError.
+        """
+        at: Any = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
+        while True:
+            try:
+                with self.request(prefix) as client:
+                    reply = client.list_objects_v2(**at)
+            except NotFound:
+                raise _not_s3(self.url) from None
+            entries = [Entry(each["Key"], each["Size"]) for each in reply.get("Contents", [])]
+            more = reply.get("IsTruncated", len(entries) >= limit)
+            if entries or not more:
+                return Page(entries, more)
+            # Without a key to go on after, only the store's token leads to the next page.
+            token = reply.get("NextContinuationToken")
+            if token is None or token == at.get("ContinuationToken"):
+                raise Transient(f"an empty page of the LIST of {prefix} that leads no further")
+            at["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
         """Remove the object. Raises Transient, OptionError."""

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from threading import Lock
 
-from sparkwal.store.base import Entry, NotFound
+from sparkwal.store.base import Entry, NotFound, Page
 
 
 class MemoryStore:
@@ -15,11 +15,13 @@ class MemoryStore:
     Attributes:
         objects: key → bytes, to look at and to damage in tests.
         counts: how often each operation was called.
+        page: keys of one LIST at most, whatever its limit.
     """
 
-    def __init__(self, url: str = "memory://store", concurrency: int = 1) -> None:
+    def __init__(self, url: str = "memory://store", concurrency: int = 1, page: int = 1000) -> None:
         self.url = url
         self.concurrency = concurrency
+        self.page = page
         self.objects: dict[str, bytes] = {}
         self.counts: Counter[str] = Counter()
         self._keys: list[str] = []
@@ -44,17 +46,19 @@ class MemoryStore:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return self.get(key)[offset : offset + length]
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         with self._lock:
             self.counts["LIST"] += 1
             found: list[Entry] = []
             start = bisect_right(self._keys, after) if after else bisect_left(self._keys, prefix)
             for index in range(start, len(self._keys)):
                 key = self._keys[index]
-                if len(found) == limit or not key.startswith(prefix):
+                if not key.startswith(prefix):
                     break
+                if len(found) == min(limit, self.page):
+                    return Page(found, more=True)
                 found.append(Entry(key, len(self.objects[key])))
-            return found
+            return Page(found, more=False)
 
     def delete(self, key: str) -> None:
         with self._lock:

@@ -81,7 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.lock:
             start = max(prefix, f"{bucket}/{after}")
             keys = self.objects.irange(start, inclusive=(not after or start == prefix, True))
-            found = list(islice(takewhile(lambda key: key.startswith(prefix), keys), limit))
+            found = list(islice(takewhile(lambda key: key.startswith(prefix), keys), limit + 1))
+            more, found = len(found) > limit, found[:limit]
             sizes = [len(self.objects[key]) for key in found]
         entries = "".join(
             f"<Contents><Key>{escape(key.removeprefix(bucket + '/'))}</Key>"
@@ -90,7 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
             f"<Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
             for key, size in zip(found, sizes, strict=True)
         )
-        xml = f"<ListBucketResult><KeyCount>{len(found)}</KeyCount>{entries}</ListBucketResult>"
+        more_text = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+        xml = f"<ListBucketResult>{more_text}{entries}</ListBucketResult>"
         self._answer(200, xml.encode(), Content_Type="application/xml")
 
 

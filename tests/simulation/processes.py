@@ -22,7 +22,7 @@ from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
-from sparkwal.store.base import Entry
+from sparkwal.store.base import Entry, Page
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 
 from .world import Call
@@ -53,8 +53,9 @@ class WorldStore:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return bytes(self.ask(Call("get_range", (key, offset, length))))
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
-        return list(self.ask(Call("list", (prefix, limit))))
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        entries: list[Entry] = list(self.ask(Call("list", (prefix, limit))))
+        return Page(entries, more=len(entries) == limit)
 
     def delete(self, key: str) -> None:
         self.ask(Call("delete", (key,)))

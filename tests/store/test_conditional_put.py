@@ -11,7 +11,7 @@ import pytest
 
 from sparkwal import events
 from sparkwal.errors import OptionError
-from sparkwal.store.base import Entry, NotFound, Transient, Upload
+from sparkwal.store.base import Entry, NotFound, Page, Transient, Upload
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.local import LocalStore
 
@@ -41,9 +41,10 @@ class Memory:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return self.get(key)[offset : offset + length]
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         keys = sorted(key for key in self.objects if key.startswith(prefix))
-        return [Entry(key, len(self.objects[key])) for key in keys[:limit]]
+        entries = [Entry(key, len(self.objects[key])) for key in keys[:limit]]
+        return Page(entries, len(keys) > limit)
 
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
@@ -127,7 +128,7 @@ def test_one_at_a_time_is_not_raced() -> None:
 def test_local_disk_is_proven(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "log")
     prove_put_if_absent(store, "")
-    assert store.list("") == []
+    assert store.list("").entries == []
 
 
 def test_failure_in_the_race_is_no_verdict() -> None:

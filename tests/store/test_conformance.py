@@ -72,7 +72,7 @@ def test_first_put_wins_and_stays(store: Store) -> None:
 def test_empty_object(store: Store) -> None:
     assert store.put_if_absent("empty", b"")
     assert store.get("empty") == b""
-    assert store.list("") == [Entry("empty", 0)]
+    assert store.list("").entries == [Entry("empty", 0)]
 
 
 def test_missing_object(store: Store) -> None:
@@ -80,7 +80,7 @@ def test_missing_object(store: Store) -> None:
         store.get("not/here")
     with pytest.raises(NotFound):
         store.get_range("not/here", 0, 1)
-    assert store.list("not/") == []
+    assert store.list("not/").entries == []
     store.delete("not/here")
 
 
@@ -101,25 +101,27 @@ def test_list_is_in_byte_order_with_sizes(store: Store) -> None:
     for size, key in enumerate(keys):
         store.put_if_absent(key, b"x" * size)
     ordered = sorted(keys, key=str.encode)
-    assert [entry.key for entry in store.list("")] == ordered
-    assert {entry.key: entry.size for entry in store.list("")} == {
+    assert [entry.key for entry in store.list("").entries] == ordered
+    assert {entry.key: entry.size for entry in store.list("").entries} == {
         key: size for size, key in enumerate(keys)
     }
-    assert [e.key for e in store.list("b")] == [k for k in ordered if k.startswith("b")]
-    assert [e.key for e in store.list("b/")] == [k for k in ordered if k.startswith("b/")]
-    assert [e.key for e in store.list("b/1")] == ["b/1/z", "b/10"]
+    assert [e.key for e in store.list("b").entries] == [k for k in ordered if k.startswith("b")]
+    assert [e.key for e in store.list("b/").entries] == [k for k in ordered if k.startswith("b/")]
+    assert [e.key for e in store.list("b/1").entries] == ["b/1/z", "b/10"]
     for limit in range(1, len(keys) + 2):
-        assert [e.key for e in store.list("", limit)] == ordered[:limit]
+        page = store.list("", limit)
+        assert [e.key for e in page.entries] == ordered[:limit]
+        assert page.more == (limit < len(ordered))
     for after in [*ordered, "b/0", "b/1", "b0", "zzz"]:
         behind = [key for key in ordered if key > after]
-        assert [e.key for e in store.list("", 3, after)] == behind[:3]
+        assert [e.key for e in store.list("", 3, after).entries] == behind[:3]
 
 
 def test_list_of_one_folder_with_a_limit(store: Store) -> None:
     for number in range(30):
         store.put_if_absent(f"log/batches/{2**64 - 1 - number:020d}", b"x")
     store.put_if_absent("log/other", b"x")
-    newest = store.list("log/batches/", 7)
+    newest = store.list("log/batches/", 7).entries
     assert [int(e.key.rsplit("/")[-1]) for e in newest] == [2**64 - 30 + n for n in range(7)]
 
 
@@ -137,10 +139,10 @@ def test_upload_appears_whole_at_complete(store: Store) -> None:
     upload = store.upload("big/object")
     for number, part in enumerate(parts):
         upload.part(number + 1, number * PART, part)
-        assert store.list("big/") == []
+        assert store.list("big/").entries == []
     assert upload.complete()
     assert store.get("big/object") == b"".join(parts)
-    assert store.list("") == [Entry("big/object", 3 * PART + 4)]
+    assert store.list("").entries == [Entry("big/object", 3 * PART + 4)]
     assert store.get_range("big/object", 2 * PART - 1, 2) == b"\x01\x02"
 
 
@@ -169,7 +171,7 @@ def test_aborted_upload_leaves_nothing(store: Store) -> None:
     upload.part(1, 0, b"x")
     upload.abort()
     upload.abort()
-    assert store.list("") == []
+    assert store.list("").entries == []
     store.upload("never begun").abort()
 
 
@@ -194,7 +196,7 @@ def test_proof(kind: str, store: Store) -> None:
     if kind == "moto":
         pytest.skip("moto checks and writes without a lock, so a race may go either way")
     prove_put_if_absent(store, "logs/a")
-    assert store.list("") == []
+    assert store.list("").entries == []
 
 
 @pytest.mark.s3

@@ -26,12 +26,12 @@ def test_leftovers_of_a_crash_are_no_objects(tmp_path: Path) -> None:
     del upload  # killed here
     assert len(files(tmp_path)) == 1
     after = LocalStore(tmp_path)
-    assert after.list("") == []
-    assert after.list(".t") == []
+    assert after.list("").entries == []
+    assert after.list(".t").entries == []
     with pytest.raises(OptionError):
         after.list(".tmp/")
     assert after.put_if_absent("batches/1", b"x")
-    assert after.list("") == [Entry("batches/1", 1)]
+    assert after.list("").entries == [Entry("batches/1", 1)]
 
 
 def test_nothing_but_the_object_is_left(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_nothing_but_the_object_is_left(tmp_path: Path) -> None:
 
 def test_reading_creates_nothing(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "none")
-    assert store.list("batches/") == []
+    assert store.list("batches/").entries == []
     with pytest.raises(NotFound):
         store.get("batches/1")
     store.delete("batches/1")
@@ -82,7 +82,7 @@ def test_folder_is_no_object(tmp_path: Path) -> None:
         store.get("a")
     with pytest.raises(NotFound):
         store.get("a/b/c")
-    assert store.list("a/b/") == []
+    assert store.list("a/b/").entries == []
 
 
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/x", "a//b", "", ".", ".tmp/x", "a\0b"])
@@ -199,7 +199,7 @@ def test_log_removed_under_a_running_writer(tmp_path: Path) -> None:
     os.rmdir(tmp_path / "log/.tmp")
     os.rmdir(tmp_path / "log")
     assert store.put_if_absent("batches/2", b"")
-    assert store.list("") == [Entry("batches/2", 0)]
+    assert store.list("").entries == [Entry("batches/2", 0)]
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +215,8 @@ def test_big_folder_lists_its_first_keys(tmp_path: Path) -> None:
     store.put_if_absent("b/00000", b"x")
     for number in range(1, 20_000):
         os.link(tmp_path / "b/00000", tmp_path / f"b/{number * 7919 % 20_000:05d}")
-    assert [e.key for e in store.list("b/")] == [f"b/{n:05d}" for n in range(1000)]
-    assert [e.key for e in store.list("b/1234", 5)] == [f"b/1234{n}" for n in range(5)]
+    assert [e.key for e in store.list("b/").entries] == [f"b/{n:05d}" for n in range(1000)]
+    assert [e.key for e in store.list("b/1234", 5).entries] == [f"b/1234{n}" for n in range(5)]
 
 
 def _race(root: Path, barrier: Barrier, number: int) -> bool:

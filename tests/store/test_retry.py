@@ -11,7 +11,7 @@ import pytest
 
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Transient
+from sparkwal.store.base import NotFound, Page, Transient
 from sparkwal.store.local import LocalStore
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 
@@ -53,7 +53,7 @@ class Scripted:
         self.step()
         return self.store.get_range(key, offset, length)
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         self.step()
         return self.store.list(prefix, limit, after)
 
@@ -247,7 +247,7 @@ def test_fail_fast_ends_with_a_404(bench: Bench) -> None:
     store = bench.store(None, NOBODY, fail_fast=True)
     with pytest.raises(NotFound):
         store.get("k")
-    assert store.list("") == []
+    assert store.list("").entries == []
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
@@ -269,7 +269,7 @@ def test_failed_part_fails_the_upload(bench: Bench, in_flight: int) -> None:
     with pytest.raises(StoreUnavailableError, match="part of k"):
         upload.complete()
     upload.abort()
-    assert bench.local.list("") == []
+    assert bench.local.list("").entries == []
 
 
 def test_parts_in_flight_are_bounded(bench: Bench) -> None:

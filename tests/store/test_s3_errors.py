@@ -234,9 +234,9 @@ def test_list_keeps_its_keys_whatever_else_is_there(stub: Stub, store: S3Store) 
     encoded = f"<EncodingType>url</EncodingType>{entry}"
     for root in ("ListBucketResult", f"ListBucketResult {space}"):
         stub.replies = [(200, {}, f"<{root}>{encoded}</ListBucketResult>".encode())]
-        assert store.list("a") == [Entry("a/b& é", 3)]
+        assert store.list("a").entries == [Entry("a/b& é", 3)]
     stub.replies = [(200, {}, b"<ListBucketResult/>")]
-    assert store.list("a") == []
+    assert store.list("a").entries == []
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_list_keeps_its_keys_whatever_else_is_there(stub: Stub, store: S3Store) 
 )
 def test_list_in_other_words_is_no_empty_log(stub: Stub, store: S3Store, body: str) -> None:
     stub.replies = [(200, {}, body.encode())]
-    assert store.list("a") == [Entry("a/1", 3)]
+    assert store.list("a").entries == [Entry("a/1", 3)]
 
 
 def test_list_that_began_as_200_and_failed(stub: Stub, store: S3Store) -> None:
@@ -265,9 +265,29 @@ def test_list_is_one_request_even_when_truncated(stub: Stub, store: S3Store) -> 
     entry = "<Contents><Key>a/1</Key><Size>3</Size></Contents>"
     body = f"<ListBucketResult><IsTruncated>true</IsTruncated>{entry}</ListBucketResult>"
     stub.replies = [(200, {}, body.encode())]
-    assert [(e.key, e.size) for e in store.list("a/", 1)] == [("a/1", 3)]
+    assert [(e.key, e.size) for e in store.list("a/", 1).entries] == [("a/1", 3)]
     assert len(stub.requests) == 1
     assert "max-keys=1&" in stub.requests[0][1] + "&"
+
+
+def test_an_empty_page_that_is_truncated_is_no_empty_log(stub: Stub, store: S3Store) -> None:
+    """S3 may look through many keys and show none of them yet."""
+    empty = (
+        "<ListBucketResult><IsTruncated>true</IsTruncated>"
+        "<NextContinuationToken>here+on</NextContinuationToken></ListBucketResult>"
+    )
+    entry = "<Contents><Key>a/1</Key><Size>3</Size></Contents>"
+    last = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entry}</ListBucketResult>"
+    stub.replies = [(200, {}, empty.encode()), (200, {}, last.encode())]
+    assert store.list("a/") == ([Entry("a/1", 3)], False)
+    assert "continuation-token=here%2Bon" in stub.requests[1][1]
+
+
+def test_empty_pages_that_lead_nowhere_are_no_empty_log(stub: Stub, store: S3Store) -> None:
+    empty = "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"
+    stub.replies = [(200, {}, empty.encode())]
+    with pytest.raises(Transient, match="leads no further"):
+        store.list("a/")
 
 
 def test_store_that_ignores_ranges(stub: Stub, store: S3Store) -> None:

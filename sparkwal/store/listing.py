@@ -1,0 +1,27 @@
+"""A listing over the pages that a store cuts it into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwal.store.base import Entry, Page, Store
+
+
+def first_entries(store: Store, prefix: str, limit: int) -> Page:
+    """The first `limit` (at most 1000) keys under `prefix`: one LIST where its page is full or
+    complete, which it always is in AWS; one more for each page that the store cuts short."""
+    page = store.list(prefix, limit)
+    entries = page.entries
+    while page.more and len(entries) < limit:
+        page = store.list(prefix, limit - len(entries), entries[-1].key)
+        entries = entries + page.entries
+    return Page(entries, page.more)
+
+
+def all_entries(store: Store, prefix: str) -> Iterator[Entry]:
+    """Every key under `prefix`, in byte order: one LIST for each page."""
+    page = store.list(prefix)
+    yield from page.entries
+    while page.more:
+        page = store.list(prefix, after=page.entries[-1].key)
+        yield from page.entries
