@@ -9,7 +9,7 @@ from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
 from sparkwal.options.types import duration, option, secret, sequencer_name, text, whole
 from sparkwal.store.retry import RetryPolicy
-from sparkwal.store.s3_client import S3Config
+from sparkwal.store.s3_client import S3Config, check_endpoint
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,8 @@ class StoreOptions:
             raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
         if self.profile is not None and self.access_key_id is not None:
             raise OptionError("profile and accessKeyId contradict each other: give one of them")
-        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
-            raise OptionError(
-                f"endpoint {self.endpoint!r} is not a URL: write http://host:port or https://host"
-            )
+        if self.endpoint is not None:
+            check_endpoint(self.endpoint)
 
     @property
     def log_path(self) -> str:

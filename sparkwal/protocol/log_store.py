@@ -24,6 +24,11 @@ class LogStore:
         """The log for people, e.g. "s3://bucket/wal"; holds no secret."""
         return f"{self.store.url}/{self.prefix}" if self.prefix else self.store.url
 
+    @property
+    def identity(self) -> str:
+        """The log as a name: equal for every spelling of one path; holds no secret."""
+        return f"{self.store.identity}/{self.prefix}" if self.prefix else self.store.identity
+
     def key(self, number: int) -> str:
         """The key of a numbered object."""
         return keys.key(self.prefix, number)

@@ -99,6 +99,10 @@ class Store(Protocol):
         """The store's root for people, e.g. "s3://bucket"; holds no secret."""
 
     @property
+    def identity(self) -> str:
+        """The store's root as a name: equal for every spelling of one root; holds no secret."""
+
+    @property
     def concurrency(self) -> int:
         """How many requests may usefully run at once."""
 

@@ -43,6 +43,11 @@ class LocalStore:
         return f"file://{self._root}"
 
     @property
+    def identity(self) -> str:
+        """The folder that the root's symbolic links lead to."""
+        return f"file://{os.path.realpath(self._root)}"
+
+    @property
     def concurrency(self) -> int:
         """A few: enough to keep a disk's queue filled while others wait in fsync."""
         return 8

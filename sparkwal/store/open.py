@@ -12,7 +12,7 @@ from sparkwal.store.base import Store
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 from sparkwal.store.s3 import S3Config, S3Store
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)|(file|s3[an]?):", re.IGNORECASE)
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
 
 
@@ -28,7 +28,7 @@ def open_store(
     if not path:
         raise OptionError(f"the path is empty; {_SUPPORTED}")
     match = _SCHEME.match(path)
-    scheme = match[1].lower() if match else "file"
+    scheme = (match[1] or match[2]).lower() if match else "file"
     if scheme in ("s3", "s3a"):
         bucket, prefix = _split_s3(path)
         config = s3 or S3Config()

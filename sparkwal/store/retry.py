@@ -83,6 +83,11 @@ class RetryingStore:
         return self._store.url
 
     @property
+    def identity(self) -> str:
+        """Of the decorated store."""
+        return self._store.identity
+
+    @property
     def concurrency(self) -> int:
         """Of the decorated store."""
         return self._store.concurrency

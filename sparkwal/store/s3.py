@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient
-from sparkwal.store.s3_client import S3Config, check_endpoint, s3_client
+from sparkwal.store.s3_client import S3Config, is_aws, normal_endpoint, s3_client
 from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone, translate
 
 if TYPE_CHECKING:
@@ -40,16 +40,23 @@ class S3Store:
         self._bucket = bucket
         self._config = config
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._endpoint = config.endpoint or environment or None
-        if self._endpoint:
-            check_endpoint(self._endpoint)
+        endpoint = config.endpoint or environment
+        self._endpoint = normal_endpoint(endpoint) if endpoint else None
 
     @property
     def url(self) -> str:
         """s3://bucket, or endpoint/bucket where the endpoint tells the stores apart."""
         if self._endpoint:
-            return f"{self._endpoint.rstrip('/')}/{self._bucket}"
+            return f"{self._endpoint}/{self._bucket}"
         return f"s3://{self._bucket}"
+
+    @property
+    def identity(self) -> str:
+        """As `url`. AWS's own endpoints share one set of buckets; a profile may name another."""
+        if self._endpoint:
+            return f"s3://{self._bucket}" if is_aws(self._endpoint) else self.url
+        profile = self._config.profile or os.environ.get("AWS_PROFILE")
+        return f"{self.url}@{profile}" if profile else self.url
 
     @property
     def concurrency(self) -> int:

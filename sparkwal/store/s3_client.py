@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,8 @@ from sparkwal.errors import OptionError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
+
+_AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,23 @@ def check_endpoint(endpoint: str) -> None:
         raise OptionError(
             f"endpoint must be a URL such as https://s3.example.com:9000, not {endpoint!r}"
         )
+
+
+def normal_endpoint(endpoint: str) -> str:
+    """One spelling of an endpoint's URL. Raises OptionError as `check_endpoint`."""
+    check_endpoint(endpoint)
+    parts = urlsplit(endpoint)
+    host = str(parts.hostname)
+    if ":" in host:
+        host = f"[{host}]"
+    if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
+        host = f"{host}:{parts.port}"
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+
+
+def is_aws(endpoint: str) -> bool:
+    """Whether an endpoint is one of AWS's own: of a region, dual-stack, FIPS."""
+    return _AWS_HOST.fullmatch(urlsplit(endpoint).hostname or "") is not None
 
 
 _clients: dict[tuple[int, str | None, S3Config], S3Client] = {}

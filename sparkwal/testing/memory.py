@@ -19,7 +19,7 @@ class MemoryStore:
     """
 
     def __init__(self, url: str = "memory://store", concurrency: int = 1, page: int = 1000) -> None:
-        self.url = url
+        self.url = self.identity = url
         self.concurrency = concurrency
         self.page = page
         self.objects: dict[str, bytes] = {}

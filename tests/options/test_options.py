@@ -72,7 +72,7 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"secretAccessKey": SECRET}, "go together"),
     (SinkOptions, {"sessionToken": SECRET}, "sessionToken needs"),
     (SinkOptions, {"profile": "p", "accessKeyId": "a", "secretAccessKey": SECRET}, "contradict"),
-    (SinkOptions, {"endpoint": "localhost:9000"}, "is not a URL"),
+    (SinkOptions, {"endpoint": "localhost:9000"}, "must be a URL"),
     (SinkOptions, {"batchSizeThreshold": "0"}, "batchSizeThreshold must be greater than 0"),
     (SinkOptions, {"batchTimeoutMs": "0"}, "batchTimeoutMs must be greater than 0"),
     (SinkOptions, {"planTtl": "0"}, "planTtl must be greater than 0"),

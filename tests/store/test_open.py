@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from sparkwal.errors import OptionError
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.writing import SinkOptions
 from sparkwal.store.open import join_key, open_store
 from sparkwal.store.retry import RetryPolicy
 from sparkwal.store.s3 import S3Config
@@ -89,3 +92,75 @@ def test_join_key() -> None:
     for bad in ("a//b", "/a", "a/", "a/../b", "."):
         with pytest.raises(OptionError):
             join_key(bad, "x")
+
+
+S3 = {"endpoint": "http://store:9000"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("s3://bbb/wal", S3), ("s3a://bbb/wal/", S3)),
+        (("s3://bbb/wal", S3), ("S3://bbb/wal//", S3)),
+        (("s3://bbb/wal", S3), (" s3://bbb/wal", {"endpoint": "http://STORE:9000/"})),
+        (("s3://bbb/x", {"endpoint": "http://h"}), ("s3://bbb/x", {"endpoint": "http://h:80/"})),
+        (("s3://bbb/x", {"endpoint": "https://h"}), ("s3://bbb/x", {"endpoint": "HTTPS://h:443"})),
+        (
+            ("s3://bbb/x", {"endpoint": "http://[::1]:80"}),
+            ("s3://bbb/x", {"endpoint": "http://[::1]"}),
+        ),
+        (("s3://bbb/x", {}), ("s3://bbb/x", {"endpoint": "https://s3.eu-west-1.amazonaws.com"})),
+        (("s3://bbb/x", {}), ("s3://bbb/x", {"endpoint": "https://s3.amazonaws.com/"})),
+        (("s3://bbb/x/sequencers/a", {}), ("s3://bbb/x", {"sequencer": "a"})),
+        (("/x/wal", {}), ("/x/y/../wal/", {})),
+        (("/x/wal", {}), ("file:/x/./wal", {})),
+        (("/x/wal", {}), ("FILE:///x//wal", {})),
+        (("wal", {}), ("file:wal", {})),
+        (("wal", {}), (str(Path("wal").absolute()), {})),
+        (("/x/wal/sequencers/a", {}), ("/x/wal", {"sequencer": "a"})),
+    ],
+)
+def test_one_log_spelled_two_ways_is_one_log(
+    one: tuple[str, dict[str, str]],
+    other: tuple[str, dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert identity(*one) == identity(*other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("s3://bbb/wal", S3), ("s3://bbb/wal", {})),
+        (("s3://bbb/wal", S3), ("s3://bbb/wal", {"endpoint": "http://store:9001"})),
+        (("s3://bbb/wal", S3), ("s3://bbb/wal", {"endpoint": "https://store:9000"})),
+        (("s3://bbb/wal", S3), ("s3://bbb/wal", {"endpoint": "http://store:9000/tenant"})),
+        (("s3://bbb/wal", S3), ("s3://bbb/WAL", S3)),
+        (("s3://bbb/wal", S3), ("s3://ccc/wal", S3)),
+        (("s3://bbb/wal", {"profile": "one"}), ("s3://bbb/wal", {"profile": "two"})),
+        (("/x/wal", {}), ("/x/wal2", {})),
+    ],
+)
+def test_two_logs_are_never_one(
+    one: tuple[str, dict[str, str]], other: tuple[str, dict[str, str]]
+) -> None:
+    assert identity(*one) != identity(*other)
+
+
+def test_a_symbolic_link_is_the_folder_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    assert identity(f"{tmp_path}/link/wal", {}) == identity(f"{tmp_path}/disk/wal", {})
+
+
+def test_an_identity_holds_no_secret() -> None:
+    keys = {"accessKeyId": "AKIAKEY", "secretAccessKey": "s3cr3t", "sessionToken": "t0k3n"}
+    named = identity("s3://bbb/wal", {**S3, **keys})
+    assert named == identity("s3://bbb/wal", S3)
+    assert not any(key in named for key in keys.values())
+
+
+def identity(path: str, options: dict[str, str]) -> str:
+    return open_log(from_keywords(SinkOptions, path, options)).identity
