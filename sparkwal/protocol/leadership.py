@@ -13,7 +13,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
-from sparkwal.store.base import run_parallel
+from sparkwal.store.parallel import run_parallel
 
 # How often another writer may take the gap first before we give way to it.
 ATTEMPTS = 8

@@ -13,8 +13,8 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import SlotRecord, WrongWindow, read_header, read_slot
-from sparkwal.store.base import run_parallel
 from sparkwal.store.listing import first_entries
+from sparkwal.store.parallel import run_parallel
 
 LIST_LIMIT = 1000
 DEFAULT_WINDOW = 1000

@@ -10,7 +10,7 @@ from sparkwal.format import keys
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.store.base import run_parallel
+from sparkwal.store.parallel import run_parallel
 
 # Records fetched at once while reading on; grows as long as there is more.
 WIDEST_PROBE = 32

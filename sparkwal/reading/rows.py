@@ -13,7 +13,8 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
 from sparkwal.reading.metadata import with_metadata
 from sparkwal.reading.pieces import RUN_SIZE, Piece
-from sparkwal.store.base import NotFound, Store, run_parallel
+from sparkwal.store.base import NotFound, Store
+from sparkwal.store.parallel import run_parallel
 
 # Fetched ahead of the piece that is being decoded.
 AHEAD = 4 * RUN_SIZE

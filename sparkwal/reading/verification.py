@@ -17,8 +17,9 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
-from sparkwal.store.base import Entry, NotFound, run_parallel
+from sparkwal.store.base import Entry, NotFound
 from sparkwal.store.listing import all_entries
+from sparkwal.store.parallel import run_parallel
 
 
 @dataclass

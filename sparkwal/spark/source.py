@@ -29,7 +29,8 @@ from sparkwal.reading.rows import read_pieces
 from sparkwal.sequencers import all_logs
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
-from sparkwal.store.base import Store, run_parallel
+from sparkwal.store.base import Store
+from sparkwal.store.parallel import run_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa

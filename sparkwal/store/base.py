@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
-from typing import NamedTuple, Protocol, TypeVar
-
-T = TypeVar("T")
-R = TypeVar("R")
-_END = object()
+from typing import NamedTuple, Protocol
 
 # Of every part of a large object but the last; S3 takes none below 5 MiB.
 PART_SIZE = 8 * 2**20
@@ -124,48 +115,3 @@ class Store(Protocol):
 
     def upload(self, key: str) -> Upload:
         """Begin an object too large for one request."""
-
-
-def run_parallel(
-    store: Store,
-    function: Callable[[T], R],
-    items: Iterable[T],
-    *,
-    weigh: Callable[[T], int] = lambda _: 0,
-    capacity: int = 0,
-) -> Iterator[R]:
-    """`function` of each item, in order, as many at once as the store bears.
-
-    Bounded: at most `store.concurrency` results wait to be consumed, and of those that
-    weigh anything at most `capacity` (one at least). Takes items as it needs them.
-    """
-    work = iter(items)
-    first, second = next(work, _END), next(work, _END)
-    if store.concurrency <= 1 or second is _END:
-        head = (item for item in (first, second) if item is not _END)
-        yield from map(function, chain(head, work))  # type: ignore[arg-type]
-        return
-    with _pool(store.concurrency) as pool:
-        pending: deque[tuple[Future[R], int]] = deque()
-        ahead = 0
-        for item in chain((first, second), work):
-            weight = weigh(item)  # type: ignore[arg-type]
-            while pending and (
-                len(pending) >= store.concurrency or (weight and ahead + weight > capacity)
-            ):
-                future, done = pending.popleft()
-                yield future.result()
-                ahead -= done
-            pending.append((pool.submit(function, item), weight))  # type: ignore[arg-type]
-            ahead += weight
-        while pending:
-            yield pending.popleft()[0].result()
-
-
-@contextmanager
-def _pool(width: int) -> Iterator[ThreadPoolExecutor]:
-    pool = ThreadPoolExecutor(width, thread_name_prefix="sparkwal")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.keys import join_key
-from sparkwal.store.base import NotFound, Store, Transient, run_parallel
+from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.parallel import run_parallel
 
 _RACERS = 8
 _ROUNDS = 3
