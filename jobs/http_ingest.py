@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
-from _json_rows import JsonRows, parse_schema
-from _session import Failed, Refused, as_exit, log_head, takes_log_options
 from rich.console import Console
 
 from sparkwal import Appender
 from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
 from sparkwal.events import Event
+from support.json_rows import JsonRows, parse_schema
+from support.session import Failed, Refused, as_exit, log_head, takes_log_options
 
 try:
     import uvicorn

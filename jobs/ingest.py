@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from _follow import Meter, Signals, run_query
-from _session import (
+from rich.console import Console
+
+from sparkwal.errors import SparkWalError
+from sparkwal.options.parsing import parse
+from sparkwal.options.writing import SinkOptions
+from support.follow import Meter, Signals, run_query
+from support.session import (
     EXIT_CODES,
     SCALA,
     Refused,
@@ -17,11 +22,6 @@ from _session import (
     start_session,
     takes_log_options,
 )
-from rich.console import Console
-
-from sparkwal.errors import SparkWalError
-from sparkwal.options.parsing import parse
-from sparkwal.options.writing import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

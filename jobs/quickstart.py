@@ -16,10 +16,6 @@ from typing import IO, TYPE_CHECKING
 
 import click
 import pyarrow as pa
-from _flights import DDL, load, stage
-from _follow import Follower, Meter, Totals
-from _proof import checks, requests_to_find_the_head, shown
-from _session import ROOT, Failed, Refused, as_exit, key_values, log_head, start_session
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +27,10 @@ from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.testing.proxy import Request, S3Proxy
+from support.flights import DDL, load, stage
+from support.follow import Follower, Meter, Totals
+from support.proof import checks, requests_to_find_the_head, shown
+from support.session import ROOT, Failed, Refused, as_exit, key_values, log_head, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from _follow import Meter, Signals, run_query
-from _session import (
+from rich.console import Console
+
+from sparkwal.errors import SparkWalError
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from support.follow import Meter, Signals, run_query
+from support.session import (
     EXIT_CODES,
     Refused,
     Stopped,
@@ -16,11 +21,6 @@ from _session import (
     start_session,
     takes_log_options,
 )
-from rich.console import Console
-
-from sparkwal.errors import SparkWalError
-from sparkwal.options.parsing import parse
-from sparkwal.options.reading import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

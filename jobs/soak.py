@@ -15,17 +15,17 @@ from pathlib import Path
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP
 
 import click
-from _evidence import Stream, gather, keep, shown
-from _processes import Driver, Gone, send, wait_until
-from _service import Service
-from _storms import storm
 from rich.console import Console
 
+from faults.evidence import Stream, gather, keep, shown
+from faults.processes import Driver, Gone, send, wait_until
+from faults.service import Service
+from faults.storms import storm
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
 ROWS = 96
-BUCKET = "chaos"
+BUCKET = "soak"
 # Storms break every other request; a query whose attempts are used up all the same
 # starts again, which is part of the play.
 STUBBORN = ["maxRetryAttempts=16", "retryBaseDelayMs=2"]
@@ -283,7 +283,7 @@ def main(minutes: float, seed: int | None, store: str) -> None:
     """
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     console.print(f"seed {seed}")
-    work = Path(tempfile.mkdtemp(prefix="sparkwal-chaos-"))
+    work = Path(tempfile.mkdtemp(prefix="sparkwal-soak-"))
     began = time.monotonic()
     failure: Exception | None = None
     with ExitStack() as closing:

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from _bench import (
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import (
     Bare,
     append_all,
     appended,
@@ -25,8 +28,6 @@ from _bench import (
     rows_of,
     store,
 )
-from rich.console import Console
-from rich.table import Table
 
 console = Console()
 # One append is one record: the latency of a PUT is compared with that of a record.
@@ -171,7 +172,7 @@ def _show(results: dict[str, Any]) -> None:
     )
 
 
-@click.command()
+@click.command("appender")
 @click.option("--in-flight", "limits", default="1,10,50,200", show_default=True, callback=numbers,
               help="Limits to measure.")  # fmt: skip
 @click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=numbers,
@@ -187,7 +188,7 @@ def _show(results: dict[str, Any]) -> None:
 @click.option("--appends", type=click.IntRange(1000), default=500_000, show_default=True,
               help="Small appends by one thread.")  # fmt: skip
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark_appender.json"), show_default=True)  # fmt: skip
+              default=Path("benchmark/appender.json"), show_default=True)  # fmt: skip
 def main(
     limits: list[int],
     latencies: list[int],
@@ -221,9 +222,6 @@ def main(
                     measure_latency(upstream, number, delay, rate, samples, size)
                 )
     _show(results)
+    output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"written to {output}", highlight=False)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,10 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _microbatch import reset, seen
-from _peers import PEERS, Place
-from _processes import processes, python_workers
-
+from benchmarks.microbatch import reset, seen
+from benchmarks.peers import PEERS, Place
+from faults.processes import processes, python_workers
 from sparkwal.testing.servers import s3_client
 
 if TYPE_CHECKING:

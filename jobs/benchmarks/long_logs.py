@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pyarrow as pa
-from _bench import BUCKET, delayed
-from _microbatch import reset, seen
 
+from benchmarks.measuring import BUCKET, delayed
+from benchmarks.microbatch import reset, seen
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import HEADER_KEY, CommitHeader, LeaderHeader, crc_hex, to_json
 from sparkwal.open import open_log

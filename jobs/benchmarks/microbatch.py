@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
-from _bench import Bare, latency
-from _peers import PEERS, Place
-from _prices import dollars
+from benchmarks.measuring import Bare, latency
+from benchmarks.peers import PEERS, Place
+from benchmarks.prices import dollars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _session import ROOT
-
 import sparkwal
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, log_options, s3_client
+from support.session import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,7 +183,7 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
     # Workers import the no-op sink from here, and sparkwal from where this process does.
-    places = [str(Path(__file__).parent), str(Path(sparkwal.__file__).parents[1])]
+    places = [str(ROOT / "jobs"), str(Path(sparkwal.__file__).parents[1])]
     os.environ["PYTHONPATH"] = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
     builder = SparkSession.builder.appName("sparkwal-benchmark").master("local[2]")
     builder = builder.config("spark.driver.memory", "4g").config("spark.driver.maxResultSize", "4g")
@@ -197,7 +196,7 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
             builder = _with_delta(builder)
         else:
             builder = builder.config("spark.jars.packages", HADOOP_AWS)
-    from _noop import NoopDataSource
+    from benchmarks.noop import NoopDataSource
 
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

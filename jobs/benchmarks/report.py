@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _peers import PEERS
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.peers import PEERS
 
 Results = Mapping[str, Any]
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from _bench import BUCKET, store
-from _evidence import Stream, gather
-from _processes import DRIVER, Application, Driver
 from rich.console import Console
 from rich.table import Table
 
 import sparkwal
+from benchmarks.measuring import BUCKET, store
+from faults.evidence import Stream, gather
+from faults.processes import DRIVER, Application, Driver
 from sparkwal.format.header import CommitHeader
 from sparkwal.testing.servers import log_options
 
@@ -49,7 +48,7 @@ class Place:
         return Stream(self.folder / "checkpoint", ROWS)
 
     def work(self) -> dict[str, object]:
-        """chaos_driver's options by name."""
+        """The options of faults.driver by name."""
         checkpoint = self.stream.checkpoint
         return {"log": self.log, "endpoint": self.endpoint, "checkpoint": checkpoint, "rows": ROWS}
 
@@ -62,7 +61,7 @@ def start_application(place: Place, name: str) -> tuple[Application, float]:
     """A new process; the clock begins before Python and the JVM start."""
     words = [f"--{key}={value}" for key, value in place.work().items()]
     began = time.time()
-    command = [sys.executable, str(DRIVER), *words]
+    command = [*DRIVER, *words]
     return Application(name, place.folder, command, place.folder / f"{name}.tmp"), began
 
 
@@ -118,7 +117,7 @@ def shown(results: dict[str, dict[str, float]]) -> Table:
     return table
 
 
-@click.command()
+@click.command("restart")
 @click.option("--repeats", type=click.IntRange(1), default=7, show_default=True)
 @click.option("--seed", type=int, help="Of the moments of the kills.  [default: a new one]")
 def main(repeats: int, seed: int | None) -> None:
@@ -152,7 +151,3 @@ def main(repeats: int, seed: int | None) -> None:
     console.print(shown(results))
     head = {"seed": seed, "cpus": os.cpu_count(), "repeats": repeats}
     print(json.dumps({**head, **results, "pairs": taken}))
-
-
-if __name__ == "__main__":
-    main()

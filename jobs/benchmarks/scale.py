@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 import pyarrow as pa
-from _bench import numbers
-from _prices import dollars
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measuring import numbers
+from benchmarks.prices import dollars
 from sparkwal.format import keys, schema
 from sparkwal.format.keys import sequencer_prefix
 from sparkwal.protocol.commit import commit
@@ -201,7 +201,7 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
     Console(width=None if console.is_terminal else 150).print(table)
 
 
-@click.command()
+@click.command("scale")
 @click.option("--partitions", type=click.IntRange(1), default=10_000, show_default=True,
               help="Of all sequencers together.")  # fmt: skip
 @click.option("--sequencers", default="1,10,100", show_default=True, callback=numbers,
@@ -211,7 +211,7 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
 @click.option("--seconds", type=click.IntRange(1), default=10, show_default=True,
               help="Simulated, and with them counted.")  # fmt: skip
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark_scale.json"), show_default=True)  # fmt: skip
+              default=Path("benchmark/scale.json"), show_default=True)  # fmt: skip
 def main(partitions: int, sequencers: list[int], rows: int, seconds: int, output: Path) -> None:
     """Count the requests of a large deployment, and what they cost at S3's list prices.
 
@@ -226,8 +226,5 @@ def main(partitions: int, sequencers: list[int], rows: int, seconds: int, output
             found.append(simulate(deployment, seconds, min(number, 5)))
             console.print(f"{deployment}: {found[-1]['requests_per_second']}")
     show(found)
+    output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(found, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()

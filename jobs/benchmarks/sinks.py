@@ -12,15 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import _bulk
-import _longlog
-import _microbatch
 import click
-from _bench import BUCKET, delayed, numbers, store
-from _peers import PEERS, Place, start_session
-from _report import draw, show
 from rich.console import Console
 
+from benchmarks import bulk, long_logs, microbatch
+from benchmarks.measuring import BUCKET, delayed, numbers, store
+from benchmarks.peers import PEERS, Place, start_session
+from benchmarks.report import draw, show
 from sparkwal.testing.servers import make_bucket
 
 PARTS = ("recovery", "memory", "microbatch", "bulk-write", "bulk-read")
@@ -53,7 +51,7 @@ def machine() -> dict[str, object]:
     }
 
 
-@click.command()
+@click.command("sinks")
 @click.option("--only", "parts", default=",".join(PARTS), show_default=True,
               callback=_one_of(PARTS), help="Parts to measure.")  # fmt: skip
 @click.option("--peers", default=",".join(PEERS), show_default=True,
@@ -92,9 +90,9 @@ def main(
     on this machine; nothing else is reached, except that Spark downloads S3A and Delta
     Lake the first time. Peers take turns; figures are medians.
     """
-    length = _microbatch.Length(measured=microbatches)
+    length = microbatch.Length(measured=microbatches)
     if quick:
-        length = _microbatch.Length(warm=2, measured=5, least=2, seconds=10)
+        length = microbatch.Length(warm=2, measured=5, least=2, seconds=10)
         rows, commits, memory_bytes = 50_000, [10, 2000], 50 * 10**6
     output.mkdir(parents=True, exist_ok=True)
     file = output / "benchmark.json"
@@ -119,7 +117,7 @@ def _measure(
     peers: Sequence[str],
     latencies: Sequence[int],
     repeats: int,
-    length: _microbatch.Length,
+    length: microbatch.Length,
     rows: int,
     commits: Sequence[int],
     memory_bytes: int,
@@ -127,7 +125,7 @@ def _measure(
     if "recovery" in parts:
         # With more it waits for its three requests and nothing else.
         near = [ms for ms in latencies if ms <= 20] or latencies
-        keep("recovery", _longlog.measure(commits, near, 7 * repeats, console.print))
+        keep("recovery", long_logs.measure(commits, near, 7 * repeats, console.print))
     if set(parts) <= {"recovery"}:
         return
     with ExitStack() as stack:
@@ -155,23 +153,23 @@ def _measure(
         # First: workers grow by all that they do, and stay so.
         if "memory" in parts:
             slow = behind_proxy(max(latencies)) if any(latencies) else None
-            keep("memory", _bulk.measure_memory(spark, bulk_place(0), slow, memory_bytes))
+            keep("memory", bulk.measure_memory(spark, bulk_place(0), slow, memory_bytes))
             console.print(f"memory: {results['memory']}")
         if "microbatch" in parts:
             names = [name for name in peers if PEERS[name].microbatches]
-            _microbatch.warm_up(spark, names, functools.partial(behind_proxy, min(latencies)))
+            microbatch.warm_up(spark, names, functools.partial(behind_proxy, min(latencies)))
             for ms in latencies:
-                one = _microbatch.measure(
+                one = microbatch.measure(
                     spark, names, functools.partial(behind_proxy, ms), ms, repeats, length,
                     console.print,
                 )  # fmt: skip
                 keep("microbatch", _with(results.get("microbatch", []), one))
         if {"bulk-write", "bulk-read"} & set(parts):
-            keep("source", {"rows": rows, "arrow_bytes": rows * _bulk.ROW_BYTES})
-            with _bulk.local_source(spark, rows) as source:
+            keep("source", {"rows": rows, "arrow_bytes": rows * bulk.ROW_BYTES})
+            with bulk.local_source(spark, rows) as source:
                 for part, measure in (
-                    ("bulk-write", _bulk.measure_write),
-                    ("bulk-read", _bulk.measure_read),
+                    ("bulk-write", bulk.measure_write),
+                    ("bulk-read", bulk.measure_read),
                 ):
                     if part in parts:
                         names = [name for name in peers if PEERS[name].bulk]
@@ -187,7 +185,3 @@ def _with(found: Sequence[dict[str, Any]], one: dict[str, Any]) -> list[dict[str
     """What was found before, with this latency's new figures."""
     others = [x for x in found if x["latency_ms"] != one["latency_ms"]]
     return sorted([*others, one], key=lambda x: int(x["latency_ms"]))
-
-
-if __name__ == "__main__":
-    main()

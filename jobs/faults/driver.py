@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
-from _session import EXIT_CODES, key_values, readable
 
 import sparkwal
 from sparkwal.testing.servers import log_options
+from support.session import EXIT_CODES, key_values, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def session(master: str, java: str, settings: dict[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     java += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
     java += f" -Djava.io.tmpdir={temporary}"
-    builder = SparkSession.builder.master(master).appName("sparkwal chaos")
+    builder = SparkSession.builder.master(master).appName("sparkwal soak")
     for name, value in {
         "spark.driver.extraJavaOptions": java,
         "spark.executor.extraJavaOptions": java,
@@ -212,7 +212,7 @@ def warm_up(spark: SparkSession) -> None:
     "stdin is another, as a JSON object of the options from --log to --option.",
 )  # fmt: skip
 def main(master: str, confs: tuple[str, ...], java: str, standby: bool, **given: Any) -> None:
-    """A Spark application for jobs/chaos.py and the tests to kill at any moment."""
+    """A Spark application for jobs/soak.py and the tests to kill at any moment."""
     spark = session(master, java, key_values(confs, "--conf"))
     failure = None
     if standby:

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import sparkwal
 
-DRIVER = Path(__file__).with_name("chaos_driver.py")
+JOBS = Path(__file__).resolve().parents[1]
+# -P: not from the folder that it happens to be started in.
+DRIVER = [sys.executable, "-P", "-m", "faults.driver"]
 # Of anything that must happen sooner or later on a loaded machine.
 PATIENCE = 180.0
 
@@ -85,7 +87,7 @@ class Application:
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         temporary.mkdir(parents=True, exist_ok=True)
         here = str(Path(sparkwal.__file__).parents[1])
-        path = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [here, str(JOBS), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
@@ -194,12 +196,12 @@ class Application:
 
 
 class Driver(Application):
-    """A chaos_driver.py that starts Spark, then does one piece of work after another."""
+    """A faults.driver that starts Spark, then does one piece of work after another."""
 
     def __init__(
         self, name: str, folder: Path, *arguments: str, temporary: Path | None = None
     ) -> None:
-        command = [sys.executable, str(DRIVER), "--standby", *arguments]
+        command = [*DRIVER, "--standby", *arguments]
         super().__init__(name, folder, command, temporary or folder / f"{name}.tmp")
         self._told_before = 0
 
@@ -213,7 +215,7 @@ class Driver(Application):
         return self.alive and "ready" in self.lines()
 
     def go(self, **work: object) -> None:
-        """Hand over its next work: chaos_driver's options by name."""
+        """Hand over its next work: the driver's options by name."""
         self.wait_line("ready")
         self._told_before = len(super().lines())
         self.write_line(json.dumps(work, default=str))

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from _processes import Application
-
 import sparkwal
+from faults.processes import Application
 from sparkwal import Log
 from sparkwal.errors import SparkWalError
 

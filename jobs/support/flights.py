@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-from _session import Refused
+
+from support.session import Refused
 
 # The columns of the data set; `seq` is added: the place in time order, 0 … n−1.
 SCHEMA = pa.schema(

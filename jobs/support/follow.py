@@ -10,7 +10,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Self
 
 import click
-from _session import as_exit
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,6 +19,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+
+from support.session import as_exit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -23,7 +23,7 @@ from sparkwal.options.store import StoreOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SCALA = "2.13"
 
 EXIT_CODES = """

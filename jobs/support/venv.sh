@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Sourced by jobs/quickstart.sh, tests/run.sh and .ci/run:
+# Sourced by jobs/*.sh, tests/run.sh and .ci/run:
 #   venv_ready EXTRA   leaves $VENV_PYTHON with this tree and its [EXTRA] installed.
 # Installs only when the tree or the Python changed, so that a second run needs no network.
 
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
 VENV="$ROOT/.venv"
 VENV_PYTHON="$VENV/bin/python"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
-
-from _evidence import Evidence, Stream, gather
-from _processes import Driver
-
+from faults.evidence import Evidence, Stream, gather
+from faults.processes import Driver
 from sparkwal.testing.proxy import S3Proxy
 
 SEED = 20260

@@ -11,7 +11,8 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
-from _processes import Application, Driver, send, wait_until
+
+from faults.processes import Application, Driver, send, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
-from _processes import send, wait_until
-from _storms import overload
 
 import sparkwal
+from faults.processes import send, wait_until
+from faults.storms import overload
 from sparkwal.format.header import LeaderHeader
 
 pytestmark = pytest.mark.spark

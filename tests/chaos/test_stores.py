@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from _processes import wait_until
-from _storms import late_errors, lost_replies, overload, resets
 from queries import assert_one_error, numbers, refused
 from test_processes import fill, mount, unmount
 
+from faults.processes import wait_until
+from faults.storms import late_errors, lost_replies, overload, resets
 from sparkwal.testing.proxy import Fault, S3Proxy
 
 # The storms below use up nine attempts now and then, 21 never.

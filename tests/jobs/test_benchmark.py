@@ -14,15 +14,15 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 
-def run(job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(JOBS / f"{job}.py"), *map(str, arguments)]
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(JOBS / "benchmark.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.slow
 def test_peers_side_by_side(tmp_path: Path) -> None:
     done = run(
-        "benchmark", "--quick", "--repeats", 1, "--latency", 0, "--output", tmp_path,
+        "sinks", "--quick", "--repeats", 1, "--latency", 0, "--output", tmp_path,
         "--only", "microbatch,recovery,bulk-write,bulk-read", "--peers", "noop,weaselwal,inlined",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -51,7 +51,7 @@ def test_peers_side_by_side(tmp_path: Path) -> None:
 def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
     output = tmp_path / "scale.json"
     done = run(
-        "benchmark_scale", "--partitions", 1200, "--sequencers", "1,10", "--seconds", 2,
+        "scale", "--partitions", 1200, "--sequencers", "1,10", "--seconds", 2,
         "--output", output,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

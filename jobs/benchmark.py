@@ -1,0 +1,20 @@
+"""How fast sparkwal is, beside what else writes to S3, and what it asks of a store."""
+
+from __future__ import annotations
+
+import click
+
+from benchmarks import appender, restart, scale, sinks
+
+
+@click.group()
+def main() -> None:
+    """Measure sparkwal on this machine. `benchmark.py COMMAND --help` tells the options."""
+
+
+for _command in (sinks.main, appender.main, restart.main, scale.main):
+    main.add_command(_command)
+
+
+if __name__ == "__main__":
+    main()

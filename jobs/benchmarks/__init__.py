@@ -1,0 +1,1 @@
+"""What jobs/benchmark.py measures, one module for each command or part."""
