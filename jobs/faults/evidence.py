@@ -91,7 +91,7 @@ def _compare(
             continue
         if record.batch_id != reached.get(record.query_id, -1) + 1:
             last = reached.get(record.query_id, -1)
-            found.problems.append(f"{where}: comes behind microbatch {last}")
+            found.problems.append(f"{where}: comes after microbatch {last}")
         reached[record.query_id] = record.batch_id
         first = stream.base + record.batch_id * stream.rows
         wanted[record.position] = range(first, first + stream.rows)
@@ -108,7 +108,7 @@ def _compare(
         for position, partition, value in zip(*columns, strict=True):
             if at == (position, partition) and value <= held[position][-1]:
                 found.problems.append(
-                    f"position {position}, partition {partition}: {value} comes behind "
+                    f"position {position}, partition {partition}: {value} comes after "
                     f"{held[position][-1]}"
                 )
             at = (position, partition)
