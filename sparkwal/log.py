@@ -31,12 +31,12 @@ class HeadInfo:
 
     Attributes:
         position: the last position taken; the next record goes to position + 1.
-        floor: positions below may be gone.
+        log_id: drawn when the log began; a log made again at the same path has another.
         timestamp_ms: milliseconds since 1970 of the last live record.
     """
 
     position: int
-    floor: int
+    log_id: str
     term: int
     leader_id: str
     timestamp_ms: int
@@ -75,7 +75,7 @@ class Log:
         header = head.live.header
         return HeadInfo(
             position=head.position,
-            floor=header.floor,
+            log_id=header.log_id,
             term=header.term,
             leader_id=header.leader_id,
             timestamp_ms=header.timestamp_ms,
@@ -84,7 +84,7 @@ class Log:
         )
 
     def _live(self, head: Head, start: int | None, end: int | None) -> Iterator[SlotRecord]:
-        first = head.floor if start is None else max(start, 0)
+        first = 0 if start is None else max(start, 0)
         last = head.position if end is None else min(end, head.position)
         return live_records(
             self._log,

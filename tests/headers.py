@@ -24,6 +24,7 @@ SPARK_SCHEMA = schema.normalize(
 WINDOW = 1000
 POSITION = 7
 COMMON = {
+    "log_id": "ffeeddccbbaa99887766554433221100",
     "position": POSITION,
     "window": WINDOW,
     "leader_id": "host:12:345:abc",
@@ -36,7 +37,7 @@ COMMON = {
 TXNS = {"q-1": (41, 1_760_000_000_000), "nächtlich": (20260131, 1_750_000_000_000)}
 
 LEADER = LeaderHeader(
-    number=keys.slot(POSITION, WINDOW), **COMMON, prev_position=6, txns=TXNS, floor=2,
+    number=keys.slot(POSITION, WINDOW), **COMMON, prev_position=6, txns=TXNS,
     reason="cold start", host="host",
 )  # fmt: skip
 COMMIT = CommitHeader(
@@ -47,11 +48,11 @@ COMMIT = CommitHeader(
               ((432, 80, 3, 17), (512, 72, 1, 18))),
         Batch(keys.data(POSITION, WINDOW, 5), 5, 2, 300, 0, ((432, 64, 2, 19),)),
     ),
-    inline=(), txns=TXNS, floor=2, metrics={"put_ms": 12.5, "tasks": 2},
+    inline=(), txns=TXNS, metrics={"put_ms": 12.5, "tasks": 2},
 )  # fmt: skip
 DATA = DataHeader(
     number=keys.data(POSITION, WINDOW, 5), **COMMON, query_id="q-1", batch_id=42, partition=5,
-    rows=3,
+    rows=3, stage_attempt=1,
 )  # fmt: skip
 
 ROWS = pa.record_batch(

@@ -46,9 +46,9 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
         "window": WINDOW,
         "leader_id": "host:4711:815:0123456789ab",
         "term": 1,
+        "log_id": uuid.uuid4().hex,
         "in_flight_limit": 1,
         "schema_crc32": arrowfile.schema_crc(SPARK_SCHEMA),
-        "floor": 0,
     }
     leader = LeaderHeader(
         number=keys.slot(0, WINDOW), position=0, plan_id=uuid.uuid4().hex,

@@ -67,6 +67,7 @@ class Header:
     in_flight_limit: int
     timestamp_ms: int
     schema_crc32: int  # of the Spark schema's JSON beside the header
+    log_id: str  # drawn by the log's first leader record: a log made again is another log
 
     kind: ClassVar[str]
 
@@ -79,6 +80,7 @@ class DataHeader(Header):
     batch_id: int
     partition: int
     rows: int
+    stage_attempt: int  # a stage that Spark computes again may hold other rows
 
     kind: ClassVar[str] = "data"
 
@@ -94,7 +96,6 @@ class CommitHeader(Header):
     batches: tuple[Batch, ...]
     inline: tuple[Inline, ...]
     txns: Txns
-    floor: int
     metrics: dict[str, float]
 
     kind: ClassVar[str] = "commit"
@@ -106,7 +107,6 @@ class LeaderHeader(Header):
 
     prev_position: int  # the head it saw; −1 in an empty log
     txns: Txns
-    floor: int
     reason: str
     host: str
 
@@ -171,6 +171,7 @@ def _from_document(document: Any, where: str) -> Header:
     if kind is None or window not in keys.WINDOWS:
         raise InvalidLogError(f"{where}: unknown kind or window in the header")
     common: dict[str, Any] = {
+        "log_id": check.text("log_id"),
         "number": check.number("number"),
         "position": check.whole("position", high=keys.last_position(window)),
         "window": window,
@@ -187,7 +188,6 @@ def _from_document(document: Any, where: str) -> Header:
             **common,
             prev_position=check.whole("prev_position", low=-1),
             txns=check.txns(),
-            floor=check.whole("floor"),
             reason=check.text("reason"),
             host=check.text("host"),
         )
@@ -202,7 +202,6 @@ def _from_document(document: Any, where: str) -> Header:
             batches=tuple(_batch(item, where) for item in check.items("batches")),
             inline=tuple(_inline(item, where) for item in check.items("inline")),
             txns=check.txns(),
-            floor=check.whole("floor"),
             metrics=check.metrics(),
         )
         expected = keys.slot(header.position, window)
@@ -213,6 +212,7 @@ def _from_document(document: Any, where: str) -> Header:
             batch_id=check.whole("batch_id", low=-1),
             partition=check.whole("partition", high=window - 2),
             rows=check.whole("rows"),
+            stage_attempt=check.whole("stage_attempt"),
         )
         expected = keys.data(header.position, window, header.partition)
     if header.number != expected:

@@ -39,6 +39,7 @@ def microbatch_record(
         if r.inline
     ]
     header = CommitHeader(
+        log_id=lead.log_id,
         number=keys.slot(plan.position, lead.window),
         position=plan.position,
         window=lead.window,
@@ -55,7 +56,6 @@ def microbatch_record(
         batches=batches,
         inline=(),
         txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
-        floor=lead.floor,
         metrics={
             "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
             "tasks": len(written),

@@ -46,6 +46,7 @@ class Claim:
 class Leadership:
     """What a leader knows after its record is in place; it may write from `next_position` on."""
 
+    log_id: str
     leader_id: str
     host: str
     term: int
@@ -53,7 +54,6 @@ class Leadership:
     next_position: int
     in_flight_limit: int
     txns: Txns
-    floor: int
     timestamp_ms: int
     spark_schema: str
 
@@ -89,6 +89,7 @@ def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
         leader_id=claim.leader_id,
     )
     return Leadership(
+        log_id=header.log_id,
         leader_id=claim.leader_id,
         host=claim.host,
         term=header.term,
@@ -96,7 +97,6 @@ def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
         next_position=header.position + reach,
         in_flight_limit=header.in_flight_limit,
         txns=header.txns,
-        floor=header.floor,
         timestamp_ms=header.timestamp_ms,
         spark_schema=spark_schema,
     )
@@ -116,6 +116,8 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
             head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         )
     header = LeaderHeader(
+        # Random, and of this claim alone: good as the name of a log that begins with it.
+        log_id=live.log_id if live else claim.plan_id,
         number=keys.slot(head.gap, window),
         position=head.gap,
         window=window,
@@ -129,7 +131,6 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
         txns=live.txns if live else {},
-        floor=head.floor,
         reason=claim.reason,
         host=claim.host,
     )

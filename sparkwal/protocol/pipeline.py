@@ -83,6 +83,7 @@ class Pipeline:
         # this one is live they are too.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
+            log_id=lead.log_id,
             number=keys.slot(self._next, lead.window),
             position=self._next,
             window=lead.window,
@@ -99,7 +100,6 @@ class Pipeline:
             batches=(),
             inline=(),
             txns=self._txns,
-            floor=lead.floor,
             metrics={"in_flight": self.in_flight + 1},
         )
         header, data = encode_record(

@@ -41,11 +41,6 @@ class Head:
         return self.position + 1
 
     @property
-    def floor(self) -> int:
-        """Positions below are no longer needed and may be gone."""
-        return self.live.header.floor if self.live else 0
-
-    @property
     def in_flight_limit(self) -> int:
         """Slots from the gap on that writers so far could have in flight; 1 in an empty log."""
         return self.live.header.in_flight_limit if self.live else 1
@@ -160,7 +155,7 @@ def last_live(log: LogStore, record: SlotRecord) -> SlotRecord:
     limit = record.header.in_flight_limit
     if limit == 1:
         return record
-    first = max(record.header.position - (limit - 1), record.header.floor, 0)
+    first = max(record.header.position - (limit - 1), 0)
     behind = range(first, record.header.position)
     window = record.header.window
     run = [

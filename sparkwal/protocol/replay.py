@@ -8,7 +8,7 @@ from types import MappingProxyType
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import Head, find_head, last_live
+from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.store.parallel import run_parallel
 
@@ -48,7 +48,7 @@ def live_records(
             if record is None:
                 if skip_missing:
                     continue
-                raise _missing(log, window, position)
+                raise _missing(log, position)
             if term is None:
                 # Whoever starts in the middle cannot know yet whether this record is dead.
                 term = last_live(log, record).header.term
@@ -58,13 +58,7 @@ def live_records(
             yield record
 
 
-def _missing(log: LogStore, window: int, position: int) -> InvalidLogError:
-    floor = find_head(log, window, tolerant=True).floor
-    if position < floor:
-        return InvalidLogError(
-            f"position {position} of {log.url} was collected: the log begins at "
-            f"{floor} now. Start there, or set failOnDataLoss=false to go on without the rest"
-        )
+def _missing(log: LogStore, position: int) -> InvalidLogError:
     return InvalidLogError(
         f"the record of position {position} of {log.url} is missing, yet the log goes "
         "on behind it. It was deleted from outside: restore it, or set failOnDataLoss=false to "
@@ -107,11 +101,11 @@ def first_at_or_after(log: LogStore, head: Head, timestamp_ms: int) -> int:
     def timestamp(position: int) -> int:
         record = read_slot(log, position, head.window, GLANCE)
         if record is None:
-            raise _missing(log, head.window, position)
+            raise _missing(log, position)
         # A dead record's clock was another's; the live one before it counts.
         return last_live(log, record).header.timestamp_ms
 
-    return _bisect(head.floor, head.gap, lambda position: timestamp(position) >= timestamp_ms)
+    return _bisect(0, head.gap, lambda position: timestamp(position) >= timestamp_ms)
 
 
 def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:

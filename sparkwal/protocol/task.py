@@ -52,6 +52,7 @@ def write_partition(
     partition: int,
     batches: Iterator[pa.RecordBatch],
     limits: TaskLimits,
+    stage_attempt: int = 0,
 ) -> TaskResult:
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
@@ -93,7 +94,11 @@ def write_partition(
     started = time.monotonic()
     lead = plan.leadership
     batch = write_object(
-        open_log, _data_header(result), lead.spark_schema, _chain(first, rows), limits
+        open_log,
+        _data_header(result, stage_attempt),
+        lead.spark_schema,
+        _chain(first, rows),
+        limits,
     )
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
 
@@ -112,9 +117,10 @@ def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _data_header(task: TaskResult) -> DataHeader:
+def _data_header(task: TaskResult, stage_attempt: int) -> DataHeader:
     lead = task.plan.leadership
     return DataHeader(
+        log_id=lead.log_id,
         number=keys.data(task.plan.position, lead.window, task.partition),
         position=task.plan.position,
         window=lead.window,
@@ -128,4 +134,5 @@ def _data_header(task: TaskResult) -> DataHeader:
         batch_id=task.batch_id,
         partition=task.partition,
         rows=_MANY,
+        stage_attempt=stage_attempt,
     )

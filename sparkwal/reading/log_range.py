@@ -155,7 +155,7 @@ class LogRange:
         if options.starting_timestamp_ms is not None:
             return first_at_or_after(self.log, head, options.starting_timestamp_ms)
         if options.starting_position in (None, "earliest"):
-            return head.floor
+            return 0
         if options.starting_position == "latest":
             return head.gap
         start = int(options.starting_position or 0)
@@ -164,7 +164,7 @@ class LogRange:
                 f"startingPosition {start} lies behind the end of the log: the next position is "
                 f"{head.gap}"
             )
-        return self.above_floor(start)
+        return start
 
     def end(self) -> int:
         """The position behind the last to read, from the options."""
@@ -181,16 +181,6 @@ class LogRange:
             )
         return min(options.ending_position + 1, head.gap)
 
-    def above_floor(self, start: int) -> int:
-        """`start`, or the log's floor where collected positions may be passed over."""
-        assert self.head is not None
-        if start < self.head.floor and self.options.fail_on_data_loss:
-            raise InvalidLogError(
-                f"position {start} of {self._path} was collected: the log begins at "
-                f"{self.head.floor} now. Start there, or set failOnDataLoss=false"
-            )
-        return max(start, self.head.floor)
-
     def advance(self, begin: int, end: int, budget: Budget | None) -> int:
         """How far the next microbatch reaches, between `begin` and `end`."""
         if begin > end:
@@ -201,7 +191,6 @@ class LogRange:
             )
         if begin >= end or (budget is not None and budget.spent):
             return begin
-        begin = self.above_floor(begin)
         if budget is not None:
             end = self._limited(begin, end, budget)
         if self.options.on_corruption == "stop":

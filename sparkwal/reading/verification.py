@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sparkwal.errors import InvalidLogError
@@ -17,7 +16,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
-from sparkwal.store.base import Entry, NotFound
+from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.parallel import run_parallel
 
@@ -27,8 +26,7 @@ class Report:
     """What `verify` found.
 
     Attributes:
-        floor, head: the first and the last position that hold a record; head is −1
-            in an empty log.
+        head: the last position that holds a record; −1 in an empty log.
         commits, leaders, dead: records by what they are; a dead one was never
             acknowledged.
         rows, bytes: of all commits; bytes as stored.
@@ -39,7 +37,6 @@ class Report:
     """
 
     path: str
-    floor: int = 0
     head: int = -1
     commits: int = 0
     leaders: int = 0
@@ -57,7 +54,7 @@ class Report:
 
     def __str__(self) -> str:
         told = (
-            f"{self.path}: positions {self.floor}…{self.head}, {self.commits} commits, "
+            f"{self.path}: positions 0…{self.head}, {self.commits} commits, "
             f"{self.leaders} leader records, {self.dead} dead, {self.rows} rows, "
             f"{self.bytes} bytes, {len(self.orphans)} orphans"
         )
@@ -91,17 +88,10 @@ def verify_store(log: LogStore, path: str) -> Report:
         return report
     start = keys.batches_prefix(log.prefix)
     listed = {entry.key: entry for entry in all_entries(log.store, start)}
-    slots = sorted(
-        keys.position(number, head.window)
-        for number in _numbers(listed, log.prefix)
-        if keys.is_slot(number, head.window)
-    )
     report.head = head.position
-    # Collection deletes oldest first; what is left begins somewhere at or below the floor.
-    report.floor = min(slots[0], head.floor) if slots else head.floor
     named: set[str] = set()
     chain = _Chain(report)
-    positions = range(report.floor, head.gap)
+    positions = range(head.gap)
 
     def fetch(position: int) -> SlotRecord | str | None:
         try:
@@ -219,10 +209,3 @@ def _check_object(log: LogStore, header: CommitHeader, batch: Batch) -> str | No
     if rows != batch.rows:
         return f"{where}: {rows} rows in its frames, {batch.rows} in the record"
     return None
-
-
-def _numbers(listed: dict[str, Entry], prefix: str) -> Iterator[int]:
-    for key in listed:
-        number = keys.decode(key.removeprefix(keys.batches_prefix(prefix)))
-        if number is not None:
-            yield number

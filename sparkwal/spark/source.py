@@ -214,14 +214,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             for log in logs[turn:] + logs[:turn]:
                 if self._counts(log):
                     # A new sequencer is read from its beginning, whatever the start was.
-                    begin = begins.get(log.name, self._floor(log))
+                    begin = begins.get(log.name, 0)
                     ends[log.name] = log.advance(begin, targets[log.name], budget)
             self._turn += 1
             # Spark compares offsets as texts.
             return dict(sorted(ends.items()))
-
-    def _floor(self, log: LogRange) -> int:
-        return log.head.floor if log.head is not None else 0
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         logs = [log for _, log in sorted(self._logs.items()) if log.head is not None]
@@ -237,8 +234,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 self._look()
             for name, last in moved.items():
                 log = self._log(name)
-                first = log.above_floor(firsts[name]) if name in firsts else self._floor(log)
-                tasks += log.tasks(first, last, self._least_tasks(len(moved)))
+                tasks += log.tasks(firsts.get(name, 0), last, self._least_tasks(len(moved)))
                 log.forget(last)
             return [InputPartition(task) for task in tasks]
 

@@ -50,13 +50,17 @@ def headers(draw: st.DrawFn) -> Header:
         "in_flight_limit": draw(st.integers(1, 1000)),
         "timestamp_ms": draw(counts),
         "schema_crc32": draw(crcs),
+        "log_id": draw(texts),
     }
     of_query = {"query_id": draw(texts), "batch_id": draw(st.integers(-1, 2**63 - 1))}
     match draw(st.sampled_from(["data", "commit", "leader"])):
         case "data":
             partition = draw(st.integers(0, window - 2))
             number = keys.data(position, window, partition)
-            return DataHeader(number, **common, **of_query, partition=partition, rows=draw(counts))
+            return DataHeader(
+                number, **common, **of_query, partition=partition, rows=draw(counts),
+                stage_attempt=draw(counts),
+            )  # fmt: skip
         case "commit":
             frames = st.lists(st.tuples(counts, counts, counts, counts), max_size=3).map(tuple)
             batches = st.builds(
@@ -68,11 +72,11 @@ def headers(draw: st.DrawFn) -> Header:
                 keys.slot(position, window), **common, **of_query, rows=draw(counts),
                 bytes=draw(counts), batches=tuple(draw(st.lists(batches, max_size=3))),
                 inline=tuple(draw(st.lists(inlines, max_size=3))), txns=draw(txns),
-                floor=draw(counts), metrics=draw(st.dictionaries(texts, numbers, max_size=3)),
+                metrics=draw(st.dictionaries(texts, numbers, max_size=3)),
             )  # fmt: skip
     return LeaderHeader(
         keys.slot(position, window), **common, prev_position=draw(st.integers(-1, 2**63 - 1)),
-        txns=draw(txns), floor=draw(counts), reason=draw(texts), host=draw(texts),
+        txns=draw(txns), reason=draw(texts), host=draw(texts),
     )  # fmt: skip
 
 
@@ -107,9 +111,9 @@ def accepts(field: str, value: Any) -> bool:
     """What the format allows for a field, written down a second time."""
     whole = type(value) is int and 0 <= value < 2**63
     match field:
-        case "leader_id" | "plan_id" | "query_id" | "reason" | "host":
+        case "log_id" | "leader_id" | "plan_id" | "query_id" | "reason" | "host":
             return isinstance(value, str)
-        case "timestamp_ms" | "floor" | "rows" | "bytes":
+        case "timestamp_ms" | "rows" | "bytes" | "stage_attempt":
             return whole
         case "batch_id" | "prev_position":
             return type(value) is int and -1 <= value < 2**63
