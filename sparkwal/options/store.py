@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
 from sparkwal.options.types import duration, option, secret, sequencer_name, text, whole
-from sparkwal.store.retry import RetryPolicy
-from sparkwal.store.s3_client import S3Config, check_endpoint
+from sparkwal.store.config import RetryPolicy, S3Config, check_endpoint
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import join_key
 from sparkwal.store.base import Store
-from sparkwal.store.retry import RetryingStore, RetryPolicy
-from sparkwal.store.s3 import S3Config, S3Store
+from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)|(file|s3[an]?):", re.IGNORECASE)
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"

@@ -7,39 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.store.base import NotFound, Page, Store, Transient, Upload
+from sparkwal.store.config import RetryPolicy
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How often and how patiently. Raises OptionError for what makes no sense."""
-
-    max_retry_attempts: int = 3
-    base_delay_ms: int = 100
-    max_delay_ms: int = 20_000
-
-    def __post_init__(self) -> None:
-        if self.max_retry_attempts < 0:
-            raise OptionError(f"maxRetryAttempts must be 0 or more, not {self.max_retry_attempts}")
-        if self.base_delay_ms <= 0 or self.max_delay_ms <= 0:
-            raise OptionError("delays between attempts must be above 0 ms")
-
-    def delay(self, attempt: int, rng: Callable[[], float], retry_after: float | None) -> float:
-        """Seconds to wait after failed attempt `attempt` (1, 2, …).
-
-        Full jitter: writers that failed together must not come back together.
-        What the store asked for is a lower bound, even beyond `max_delay_ms`.
-        """
-        # 2^60 ms is beyond any cap; the bound keeps the power from growing without end.
-        ceiling = min(self.max_delay_ms, self.base_delay_ms << min(attempt - 1, 60))
-        return max(ceiling * rng() / 1000, retry_after or 0.0)
 
 
 class RetryingStore:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient
-from sparkwal.store.s3_client import S3Config, is_aws, normal_endpoint, s3_client
+from sparkwal.store.config import S3Config, is_aws, normal_endpoint
+from sparkwal.store.s3_client import s3_client
 from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone, translate
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
-
-__all__ = ["S3Config", "S3Store", "S3Upload"]
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 

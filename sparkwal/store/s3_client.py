@@ -1,95 +1,16 @@
-"""How S3 is reached: the configuration, and one client per process for each."""
+"""One S3 client per process for each configuration, and what it does in another way than usual."""
 
 from __future__ import annotations
 
 import html
 import os
-import re
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
-from sparkwal.errors import OptionError
+from sparkwal.store.config import S3Config
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
-
-_AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
-
-
-@dataclass(frozen=True)
-class S3Config:
-    """How to reach S3. What is None comes from the environment, as with any AWS tool.
-
-    Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
-    """
-
-    endpoint: str | None = None
-    region: str | None = None
-    profile: str | None = None
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    max_pool_connections: int = 100
-    connect_timeout: float = 5.0
-    read_timeout: float = 60.0
-    max_in_flight_parts: int = 4
-
-    def __post_init__(self) -> None:
-        if self.endpoint is not None:
-            check_endpoint(self.endpoint)
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise OptionError("accessKeyId and secretAccessKey go together: set both or neither")
-        if self.session_token is not None and self.access_key_id is None:
-            raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
-        for name in ("max_pool_connections", "max_in_flight_parts"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """The values that no message may show."""
-        values = (self.access_key_id, self.secret_access_key, self.session_token)
-        return tuple(value for value in values if value)
-
-
-def check_endpoint(endpoint: str) -> None:
-    """Raises OptionError for what is no plain http(s) URL; never shows a password in it."""
-    try:
-        parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port
-    except ValueError:
-        usable = False
-        parts = urlsplit("")
-    # Before anything shows the endpoint: a password in it would end up in messages.
-    if "@" in endpoint:
-        raise OptionError(
-            "the option endpoint must hold no credentials; use accessKeyId and secretAccessKey"
-        )
-    if not usable or parts.query or parts.fragment:
-        raise OptionError(
-            f"endpoint must be a URL such as https://s3.example.com:9000, not {endpoint!r}"
-        )
-
-
-def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError as `check_endpoint`."""
-    check_endpoint(endpoint)
-    parts = urlsplit(endpoint)
-    host = str(parts.hostname)
-    if ":" in host:
-        host = f"[{host}]"
-    if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
-        host = f"{host}:{parts.port}"
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
-
-
-def is_aws(endpoint: str) -> bool:
-    """Whether an endpoint is one of AWS's own: of a region, dual-stack, FIPS."""
-    return _AWS_HOST.fullmatch(urlsplit(endpoint).hostname or "") is not None
-
 
 _clients: dict[tuple[int, str | None, S3Config], S3Client] = {}
 _clients_lock = threading.Lock()

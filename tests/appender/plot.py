@@ -17,7 +17,8 @@ from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import Transient
-from sparkwal.store.retry import RetryingStore, RetryPolicy
+from sparkwal.store.config import RetryPolicy
+from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -24,8 +24,9 @@ from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import Transient
+from sparkwal.store.config import RetryPolicy
 from sparkwal.store.local import LocalStore
-from sparkwal.store.retry import RetryingStore, RetryPolicy
+from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, Query, hints_in

@@ -23,7 +23,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.store.base import Entry, Page
-from sparkwal.store.retry import RetryingStore, RetryPolicy
+from sparkwal.store.config import RetryPolicy
+from sparkwal.store.retry import RetryingStore
 
 from .world import Call
 

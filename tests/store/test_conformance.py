@@ -12,11 +12,12 @@ import pytest
 
 from sparkwal.store.base import Entry, NotFound, Store
 from sparkwal.store.conditional_put import prove_put_if_absent
+from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
 from sparkwal.store.parallel import run_parallel
-from sparkwal.store.retry import RetryingStore, RetryPolicy
-from sparkwal.store.s3 import S3Config, S3Store
+from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
 
 PART = 5 * 1024 * 1024
 

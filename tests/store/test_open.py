@@ -10,9 +10,8 @@ from sparkwal.errors import OptionError
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
+from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import join_key, open_store
-from sparkwal.store.retry import RetryPolicy
-from sparkwal.store.s3 import S3Config
 
 
 def opened(path: str) -> tuple[str, str]:

@@ -12,8 +12,9 @@ import pytest
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import NotFound, Page, Transient
+from sparkwal.store.config import RetryPolicy
 from sparkwal.store.local import LocalStore
-from sparkwal.store.retry import RetryingStore, RetryPolicy
+from sparkwal.store.retry import RetryingStore
 
 RESET = Transient("reset by peer")
 NOBODY = Transient("connection refused", unreachable=True)

@@ -18,9 +18,10 @@ import pytest
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store import s3_client
 from sparkwal.store.base import Entry, NotFound, Store, Transient
+from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
-from sparkwal.store.retry import RetryingStore, RetryPolicy
-from sparkwal.store.s3 import S3Config, S3Store
+from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
 
 SECRETS = ("AKIDSECRETIDENTITY", "wJalrXsecretKEY", "token-of-the-session")
 CONFIG = S3Config(
