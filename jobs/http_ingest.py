@@ -16,7 +16,7 @@ from rich.console import Console
 from sparkwal import Appender
 from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
-from sparkwal.events import Event
+from sparkwal.events import Durable, Event
 from support.json_rows import JsonRows, parse_schema
 from support.session import Failed, Refused, as_exit, log_head, takes_log_options
 
@@ -85,8 +85,8 @@ class Metrics:
 
     def _told(self, event: Event) -> None:
         self._events.labels(event.name).inc()
-        if event.name == "durable":
-            self._position.set(float(str(event.fields["position"])))
+        if isinstance(event, Durable):
+            self._position.set(event.position)
 
 
 class Server:

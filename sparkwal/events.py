@@ -1,121 +1,184 @@
-"""Named events. The library configures no logging handlers; it only emits.
+"""Typed events. The library configures no logging handlers; it only emits.
 
 Every event goes to the subscribers of this process and, as one line
 ``name key=value …``, to ``logging.getLogger("sparkwal")``: at WARNING where an
 operator should look, else at INFO. With Spark, most happen in Spark's Python
 workers; what is a warning shows up in their standard error.
+
+The docstring of each class below is its meaning in `docs/events.md`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 _logger = logging.getLogger("sparkwal")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One of the names an event may have: its fields, and what it tells."""
+class Event:
+    """Something that happened. Each kind is a subclass with the fields that it tells."""
 
-    fields: tuple[tuple[str, type], ...]
-    meaning: str
-    level: int = logging.INFO
+    name: ClassVar[str]
+    level: ClassVar[int] = logging.INFO
 
+    def __init_subclass__(cls, level: int = logging.INFO) -> None:
+        cls.level = level
+        cls.name = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
-KINDS: dict[str, Kind] = {
-    "recovered": Kind(
-        (("path", str), ("position", int)),
-        "a cold start found the head of the log at `position` (−1: empty)",
-    ),
-    "leader_claimed": Kind(
-        (("path", str), ("position", int), ("term", int), ("leader_id", str)),
-        "this process wrote a leader record and may write behind it",
-    ),
-    "planned": Kind(
-        (("position", int), ("plan_id", str), ("term", int), ("start", str)),
-        "a microbatch got its position; `start` is warm (no request) or cold",
-    ),
-    "accepted": Kind(
-        (("position", int), ("rows", int), ("query_id", str), ("batch_id", int)),
-        "an appender sent a batch; not durable yet",
-    ),
-    "durable": Kind(
-        (("position", int), ("rows", int), ("query_id", str), ("batch_id", int)),
-        "a commit is in the log, and all before it are",
-    ),
-    "rejected": Kind(
-        (("query_id", str), ("batch_id", int), ("reason", str)),
-        "rows of an append do not fit the schema; it was left out, the appender goes on",
-        logging.WARNING,
-    ),
-    "stopped": Kind(
-        (("path", str), ("error", str), ("reason", str)),
-        "an appender accepts nothing more; what was not acknowledged has failed",
-        logging.WARNING,
-    ),
-    "missed": Kind(
-        (("events", int),),
-        "told to one slow subscriber of an appender: so many events before were left out",
-    ),
-    "retried": Kind(
-        (
-            ("operation", str),
-            ("key", str),
-            ("attempt", int),
-            ("delay_ms", int),
-            ("reason", str),
-        ),
-        "a request failed and is sent again after `delay_ms`",
-        logging.WARNING,
-    ),
-    "adopted": Kind(
-        (("key", str), ("partition", int)),
-        "a task found the object that another attempt of it had written, and took it",
-    ),
-    "fenced": Kind(
-        (("path", str), ("position", int), ("by", str), ("term", int)),
-        "another writer leads the log; this one commits nothing more",
-        logging.WARNING,
-    ),
-    "skipped_replay": Kind(
-        (("query_id", str), ("batch_id", int)),
-        "Spark repeated a microbatch that the log already holds; nothing was written",
-    ),
-    "aborted": Kind(
-        (("path", str),),
-        "Spark gave a microbatch up; nothing was deleted",
-    ),
-    "hint_not_saved": Kind(
-        (("folder", str), ("reason", str)),
-        "the driver's disk did not take the hint; microbatches start cold until it does",
-        logging.WARNING,
-    ),
-    "proof_left_behind": Kind(
-        (("key", str), ("url", str), ("reason", str)),
-        "an object of the store's proof could not be deleted; it may be",
-        logging.WARNING,
-    ),
-    "upload_left_behind": Kind(
-        (("key", str), ("reason", str)),
-        "an unfinished upload could not be aborted; a lifecycle rule should",
-        logging.WARNING,
-    ),
-}
-
-_subscribers: list[Callable[[Event], None]] = []
+    def __str__(self) -> str:
+        pairs = (f"{each.name}={getattr(self, each.name)}" for each in dataclasses.fields(self))
+        return " ".join([self.name, *pairs])
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened: a name out of KINDS and its fields."""
+class Recovered(Event):
+    """a cold start found the head of the log at `position` (−1: empty)"""
 
-    name: str
-    fields: dict[str, object]
+    path: str
+    position: int
 
-    def __str__(self) -> str:
-        return " ".join([self.name, *(f"{k}={v}" for k, v in self.fields.items())])
+
+@dataclass(frozen=True)
+class LeaderClaimed(Event):
+    """this process wrote a leader record and may write after it"""
+
+    path: str
+    position: int
+    term: int
+    leader_id: str
+
+
+@dataclass(frozen=True)
+class Planned(Event):
+    """a microbatch got its position; `start` is warm (no request) or cold"""
+
+    position: int
+    plan_id: str
+    term: int
+    start: str
+
+
+@dataclass(frozen=True)
+class Accepted(Event):
+    """an appender sent a batch; not durable yet"""
+
+    position: int
+    rows: int
+    query_id: str
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class Durable(Event):
+    """a commit is in the log, and all before it are"""
+
+    position: int
+    rows: int
+    query_id: str
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class Rejected(Event, level=logging.WARNING):
+    """rows of an append do not fit the schema; it was left out, the appender goes on"""
+
+    query_id: str
+    batch_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stopped(Event, level=logging.WARNING):
+    """an appender accepts nothing more; what was not acknowledged has failed"""
+
+    path: str
+    error: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Missed(Event):
+    """told to one slow subscriber of an appender: so many events before were left out"""
+
+    events: int
+
+
+@dataclass(frozen=True)
+class Retried(Event, level=logging.WARNING):
+    """a request failed and is sent again after `delay_ms`"""
+
+    operation: str
+    key: str
+    attempt: int
+    delay_ms: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Adopted(Event):
+    """a task found the object that another attempt of it had written, and took it"""
+
+    key: str
+    partition: int
+
+
+@dataclass(frozen=True)
+class Fenced(Event, level=logging.WARNING):
+    """another writer leads the log; this one commits nothing more"""
+
+    path: str
+    position: int
+    by: str
+    term: int
+
+
+@dataclass(frozen=True)
+class SkippedReplay(Event):
+    """Spark repeated a microbatch that the log already holds; nothing was written"""
+
+    query_id: str
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class Aborted(Event):
+    """Spark gave a microbatch up; nothing was deleted"""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class HintNotSaved(Event, level=logging.WARNING):
+    """the driver's disk did not take the hint; microbatches start cold until it does"""
+
+    folder: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ProofLeftBehind(Event, level=logging.WARNING):
+    """an object of the store's proof could not be deleted; you may delete it"""
+
+    key: str
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class UploadLeftBehind(Event, level=logging.WARNING):
+    """an unfinished upload could not be aborted; a lifecycle rule should remove it"""
+
+    key: str
+    reason: str
+
+
+_subscribers: list[Callable[[Event], None]] = []
 
 
 def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
@@ -124,18 +187,17 @@ def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
     return lambda: _subscribers.remove(callback)
 
 
-def is_wanted(name: str, but: Callable[[Event], None]) -> bool:
+def is_wanted(kind: type[Event], but: Callable[[Event], None]) -> bool:
     """Whether anyone other than the subscriber `but` would be told of such an event."""
-    return _logger.isEnabledFor(KINDS[name].level) or any(each != but for each in _subscribers)
+    return _logger.isEnabledFor(kind.level) or any(each != but for each in _subscribers)
 
 
-def emit(name: str, /, **fields: object) -> None:
+def emit(event: Event) -> None:
     """Tell the subscribers and the logger. A failing subscriber never breaks a write."""
-    event = Event(name, fields)
-    if _logger.isEnabledFor(KINDS[name].level):
-        _logger.log(KINDS[name].level, "%s", event)
+    if _logger.isEnabledFor(event.level):
+        _logger.log(event.level, "%s", event)
     for callback in tuple(_subscribers):
         try:
             callback(event)
         except Exception:
-            _logger.exception("a subscriber failed on %s", name)
+            _logger.exception("a subscriber failed on %s", event.name)

@@ -21,8 +21,8 @@ import sparkwal
 
 path, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
 def told(event):
-    if event.name == "durable":
-        print(event.fields["batch_id"], flush=True)
+    if isinstance(event, sparkwal.events.Durable):
+        print(event.batch_id, flush=True)
 schema = pa.schema([("value", pa.int64())])
 with sparkwal.Appender(path, schema, producer_id="service", on_event=told, **options) as wal:
     sequence = wal.last_sequence + 1

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
+from sparkwal import events
 from sparkwal.appender.batches import Batch, Buffer, Failure, Ticket
 from sparkwal.appender.rows import Payload, RowSchema
 from sparkwal.appender.verdicts import unexpected, unsent, used_up, verdict
@@ -183,11 +184,12 @@ class Persistence:
                 return
             self._sent[sent.position] = _InFlight(batch, taken[-1], rows)
         self._subscribers.publish(
-            "accepted",
-            position=sent.position,
-            rows=rows,
-            query_id=self._target.producer_id,
-            batch_id=taken[-1],
+            events.Accepted(
+                position=sent.position,
+                rows=rows,
+                query_id=self._target.producer_id,
+                batch_id=taken[-1],
+            )
         )
         try:
             self._workers.submit(partial(self._put, sent))
@@ -199,10 +201,11 @@ class Persistence:
             sequence = batch.first_sequence + index
             batch.rejected[sequence] = error
             self._subscribers.publish(
-                "rejected",
-                query_id=self._target.producer_id,
-                batch_id=sequence,
-                reason=str(error),
+                events.Rejected(
+                    query_id=self._target.producer_id,
+                    batch_id=sequence,
+                    reason=str(error),
+                )
             )
 
     def _nothing_to_write(self, batch: Batch) -> None:
@@ -241,11 +244,12 @@ class Persistence:
                 for batch in done.empty:
                     batch.complete(-1)
                 self._subscribers.publish(
-                    "durable",
-                    position=ready,
-                    rows=done.rows,
-                    query_id=self._target.producer_id,
-                    batch_id=done.sequence,
+                    events.Durable(
+                        position=ready,
+                        rows=done.rows,
+                        query_id=self._target.producer_id,
+                        batch_id=done.sequence,
+                    )
                 )
             self._settle()
         with self._lock:
@@ -267,7 +271,7 @@ class Persistence:
         if first:
             path = self._target.log.url
             kind = type(error).__name__
-            self._subscribers.publish("stopped", path=path, error=kind, reason=str(error))
+            self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
         if batch is not None:
             batch.fail(error, failure)
         self._settle()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from sparkwal import events
-from sparkwal.events import Event
+from sparkwal.events import Event, Missed
 
 _logger = logging.getLogger("sparkwal")
 
@@ -89,7 +89,7 @@ class Subscriber:
                 missed, self._missed = self._missed, 0
                 event = self._waiting.popleft()
             if missed:
-                self._call(Event("missed", {"events": missed}))
+                self._call(Missed(missed))
             self._call(event)
 
     def _call(self, event: Event) -> None:
@@ -119,7 +119,7 @@ class Subscribers:
         self._list: list[Subscriber] = []
         self._threads: set[int] = set()
         # The process's own subscribers may be slow too.
-        self._process = Subscriber(lambda event: events.emit(event.name, **event.fields))
+        self._process = Subscriber(events.emit)
         self._forget = events.subscribe(self._overhear)
 
     def add(self, callback: Callable[[Event], None]) -> Callable[[], None]:
@@ -136,11 +136,10 @@ class Subscribers:
 
         return remove
 
-    def publish(self, name: str, **fields: object) -> None:
+    def publish(self, event: Event) -> None:
         """Tell these subscribers and the process's."""
-        event = Event(name, fields)
         # Waking a thread costs more than asking whether it would do anything.
-        if events.is_wanted(name, self._overhear):
+        if events.is_wanted(type(event), self._overhear):
             self._process.publish(event)
         self._tell(event)
 

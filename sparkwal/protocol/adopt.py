@@ -42,7 +42,7 @@ def adopt(log: LogStore, ours: DataHeader) -> Batch:
             "this microbatch was committed. Stop one of the two; a restart with the same "
             "checkpoint takes the log over again"
         )
-    events.emit("adopted", key=log.key(header.number), partition=ours.partition)
+    events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
     return _measure(log, header, opened)
 
 

@@ -48,7 +48,7 @@ def commit(
     if not written:
         if any(result.skipped for result in results):
             first = results[0]
-            events.emit("skipped_replay", query_id=first.query_id, batch_id=first.batch_id)
+            events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
         # The window was planned and not used; every task is done, so it is free again.
         remember_committed(hints, plan, plan.leadership, clock)
         return None
@@ -59,14 +59,15 @@ def commit(
     put_record(log, header, data)
     # Again: the driver may have slept between the check and the PUT.
     if _expired(plan, clock, ttl_ms) and not _is_head(log, plan, header):
-        events.emit("skipped_replay", query_id=header.query_id, batch_id=header.batch_id)
+        events.emit(events.SkippedReplay(query_id=header.query_id, batch_id=header.batch_id))
         return None
     events.emit(
-        "durable",
-        position=header.position,
-        rows=header.rows,
-        query_id=header.query_id,
-        batch_id=header.batch_id,
+        events.Durable(
+            position=header.position,
+            rows=header.rows,
+            query_id=header.query_id,
+            batch_id=header.batch_id,
+        )
     )
     after = replace(
         plan.leadership,

@@ -93,7 +93,7 @@ class Hints:
                     os.unlink(draft)
                 raise
         except OSError as error:
-            events.emit("hint_not_saved", folder=str(self.folder), reason=str(error))
+            events.emit(events.HintNotSaved(folder=str(self.folder), reason=str(error)))
             return False
         return True
 

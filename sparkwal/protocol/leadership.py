@@ -66,7 +66,7 @@ def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
     """
     for _ in range(ATTEMPTS):
         head = find_head(log, claim.window or DEFAULT_WINDOW)
-        events.emit("recovered", path=log.url, position=head.position)
+        events.emit(events.Recovered(path=log.url, position=head.position))
         header, spark_schema = _leader_header(head, claim, clock)
         # Into the FIRST gap: a late PUT of the former leader can then never fill it,
         # and whatever data it left in that window is abandoned.
@@ -82,11 +82,12 @@ def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
     reach = head.in_flight_limit
     _seal(log, header, spark_schema, reach)
     events.emit(
-        "leader_claimed",
-        path=log.url,
-        position=header.position,
-        term=header.term,
-        leader_id=claim.leader_id,
+        events.LeaderClaimed(
+            path=log.url,
+            position=header.position,
+            term=header.term,
+            leader_id=claim.leader_id,
+        )
     )
     return Leadership(
         log_id=header.log_id,
@@ -185,10 +186,11 @@ def fenced(log: LogStore, other: SlotRecord) -> FencedError:
         "takes the log over again"
     )
     events.emit(
-        "fenced",
-        path=log.url,
-        position=header.position,
-        by=header.leader_id,
-        term=header.term,
+        events.Fenced(
+            path=log.url,
+            position=header.position,
+            by=header.leader_id,
+            term=header.term,
+        )
     )
     return error

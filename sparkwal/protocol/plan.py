@@ -59,11 +59,12 @@ def make_plan(
     else:
         kind = "warm"
     events.emit(
-        "planned",
-        position=leadership.next_position,
-        plan_id=claim.plan_id,
-        term=leadership.term,
-        start=kind,
+        events.Planned(
+            position=leadership.next_position,
+            plan_id=claim.plan_id,
+            term=leadership.term,
+            start=kind,
+        )
     )
     return Plan(claim.plan_id, leadership, clock.boot_ms(), clock.boot_id())
 

@@ -137,7 +137,7 @@ class _Writer:
     def _abort(self) -> None:
         # Deletes nothing: Spark calls this also after a commit that failed, and that
         # commit may be durable all the same.
-        events.emit("aborted", path=self.options.log_path)
+        events.emit(events.Aborted(path=self.options.log_path))
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

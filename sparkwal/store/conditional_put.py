@@ -113,7 +113,7 @@ def _remove(store: Store, keys: list[str]) -> None:
             store.delete(key)
         except (SparkWalError, Transient) as error:
             # A writer may well be allowed to put but not to delete.
-            events.emit("proof_left_behind", key=key, url=store.url, reason=str(error))
+            events.emit(events.ProofLeftBehind(key=key, url=store.url, reason=str(error)))
 
     for _ in run_parallel(store, remove, keys):
         pass

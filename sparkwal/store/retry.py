@@ -146,12 +146,13 @@ class RetryingStore:
                 ) from None
             delay = self._policy.delay(attempt, self._rng, fault.retry_after)
             events.emit(
-                "retried",
-                operation=operation,
-                key=key,
-                attempt=attempt,
-                delay_ms=round(delay * 1000),
-                reason=fault.reason,
+                events.Retried(
+                    operation=operation,
+                    key=key,
+                    attempt=attempt,
+                    delay_ms=round(delay * 1000),
+                    reason=fault.reason,
+                )
             )
             self._sleep(delay)
 
@@ -204,7 +205,7 @@ class RetryingUpload:
         try:
             self._store.attempt("abort", self._key, self._upload.abort)
         except SparkWalError as error:
-            events.emit("upload_left_behind", key=self._key, reason=str(error))
+            events.emit(events.UploadLeftBehind(key=self._key, reason=str(error)))
 
     def _join(self) -> None:
         if self._pool is not None:

@@ -15,7 +15,7 @@ from sparkwal.errors import (
     OptionError,
     OutcomeUnknownError,
 )
-from sparkwal.events import Event
+from sparkwal.events import Accepted, Durable, Event, Rejected, Retried
 from sparkwal.format import keys
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.protocol.log_store import LogStore
@@ -135,7 +135,7 @@ def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str)
         assert [ticket.result() for ticket in tickets] == list(range(first, first + 6))
     assert stored(plot.inner) == list(range(6))
     # What its threads emit for the process reaches its own subscribers too.
-    retried = [event for event in told if event.name == "retried"]
+    retried = [event for event in told if isinstance(event, Retried)]
     assert len(retried) == 6
 
 
@@ -221,7 +221,7 @@ def test_a_bad_row_fails_its_own_ticket_and_the_others_go_on(plot: Plot) -> None
         with pytest.raises(OptionError, match="column 'v' is bigint .* type str"):
             bad.result()
     assert stored(plot.inner) == [0, 1, 3]
-    assert [e.fields["batch_id"] for e in told if e.name == "rejected"] == [2]
+    assert [e.batch_id for e in told if isinstance(e, Rejected)] == [2]
 
 
 def test_a_batch_of_nothing_but_bad_rows_writes_nothing(plot: Plot) -> None:
@@ -364,15 +364,15 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot
         for i in range(20):
             wal.append(rows(i))
         wal.flush()
-        until(lambda: sum(e.name == "durable" for e in told) == 20)
+        until(lambda: sum(isinstance(e, Durable) for e in told) == 20)
         forget()
         wal.append(rows(20)).result()
         stuck.set()
-    for name in ("accepted", "durable"):
-        seen = [event.fields for event in told if event.name == name]
-        assert [fields["position"] for fields in seen] == list(range(first, first + 20))
-        assert [fields["batch_id"] for fields in seen] == list(range(20))
-        assert {fields["query_id"] for fields in seen} == {"p"}
+    for kind in (Accepted, Durable):
+        seen = [event for event in told if isinstance(event, kind)]
+        assert [event.position for event in seen] == list(range(first, first + 20))
+        assert [event.batch_id for event in seen] == list(range(20))
+        assert {event.query_id for event in seen} == {"p"}
     assert failing.count("durable") == 21
 
 

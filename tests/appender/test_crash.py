@@ -31,8 +31,8 @@ options = dict(maxInFlightRequests=8, batchSizeThreshold=100, retryBaseDelayMs=5
 schema = pa.schema([("v", pa.int64())])
 with sparkwal.Appender(path, schema, producer_id="child", **options) as wal:
     def told(event):
-        if event.name == "durable":
-            print(event.fields["batch_id"], flush=True)
+        if isinstance(event, sparkwal.events.Durable):
+            print(event.batch_id, flush=True)
     wal.subscribe(told)
     for value in range(wal.last_sequence + 1, total):
         assert wal.append([{"v": value}]).sequence == value
