@@ -15,7 +15,77 @@ from sparkwal.spark.source import BatchReader, StreamReader, log_schema
 
 
 class WeaselWalDataSource(DataSource):
-    """A write-ahead log on object storage as a Spark source and sink."""
+    """A write-ahead log on object storage as a Spark source and sink.
+
+    df.writeStream.format("weaselwal").option("checkpointLocation", …).start("s3://bucket/wal")
+    spark.read.format("weaselwal").option("startingPosition", 120).load("s3://bucket/wal")
+
+    Names of options are not case-sensitive; sizes take 1mb or bytes, times 500ms or
+    milliseconds. A wrong one raises OptionError before anything is read or written.
+
+    Options: reading and writing
+
+    - path (text; required): where the log is: s3://bucket/prefix, file:///folder or a
+      folder
+    - endpoint (text): URL of an S3-compatible server
+    - region (text): AWS region
+    - profile (text): named profile of the AWS configuration
+    - accessKeyId (secret): access key; with secretAccessKey
+    - secretAccessKey (secret): never printed or stored
+    - sessionToken (secret): of temporary credentials
+    - maxInFlightRequests (number; 50): requests under way at once, 1…1000
+    - targetPoolSize (number; 2 × maxInFlightRequests): connections kept open; at least
+      maxInFlightRequests
+    - maxRetryAttempts (number; 3): retries of one request before the query fails
+    - retryBaseDelayMs (time; 100): first backoff; doubles, with full jitter
+    - sequencer (name; the log at the path itself): the independent log of this name
+      under the path
+
+    Options: writing
+
+    - batchSizeThreshold (size; 1mb): a frame (Arrow record batch) closes at this size
+    - batchTimeoutMs (time; 1ms): a frame closes at this age of its first row
+    - windowSize (number; 1000): numbers for each position, a power of ten 1000…1000000;
+      one microbatch has fewer partitions than this; fixed by a log's first record
+    - compression (choice; zstd): of the rows: zstd, lz4 or none
+    - mergeSchema (boolean; false): let this query add nullable columns to the log
+    - planTtl (time; 10min): a plan older than this is checked against the log before it
+      is used
+    - inlineThreshold (size; 64kb; with a windowSize above 1000 less, 64mb /
+      windowSize): a partition up to this size (of Arrow, before compression) travels
+      through the driver inside the commit record; 0: never
+    - multipartThreshold (size; 16mb): an object beyond this size is uploaded in parts;
+      at least 5mb
+    - txnAppId (text): batch writes: with txnVersion, makes the append idempotent
+    - txnVersion (number): batch writes: a number that grows with every append of
+      txnAppId
+
+    Options: reading
+
+    - startingPosition (position; earliest): earliest, latest or the first position to
+      read
+    - endingPosition (number; the head): batch reads: the last position to read,
+      inclusive
+    - startingTimestamp (moment): read commits at or after this time: ISO 8601 (UTC
+      unless it says otherwise) or milliseconds since 1970
+    - endingTimestamp (moment): batch reads: read commits at or before this time
+    - maxRowsPerTrigger (number): streams: at most so many rows a microbatch; a commit
+      is never split
+    - maxBytesPerTrigger (size): streams: at most so many stored bytes a microbatch; a
+      commit is never split
+    - maxCommitsPerTrigger (number): streams: at most so many commits a microbatch
+    - minPartitions (number; Spark's parallelism): split the read into at least so many
+      tasks where the log's frames allow it
+    - failOnDataLoss (boolean; true): false: go on where positions were collected or are
+      missing
+    - includeMetadata (boolean; false): add _wal_position, _wal_timestamp,
+      _wal_partition, _wal_leader_id, _wal_batch_id
+    - verifyChecksums (boolean; true): check the CRC-32 of all that is read
+    - sequencers (*): *: read all logs under the path, each in its own order with its
+      own offset
+    - onCorruption (choice; fail): at a damaged object: fail, or stop: end the replay
+      before it
+    """
 
     @classmethod
     def name(cls) -> str:

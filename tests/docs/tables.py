@@ -1,6 +1,6 @@
-"""The tables in the documentation that are made from code.
+"""What the documentation says because the code says it: tables of pages, and a docstring.
 
-python -m tests.docs.tables     writes them into the pages
+python -m tests.docs.tables     writes them where they stand
 """
 
 from __future__ import annotations
@@ -8,13 +8,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import sparkwal
 from sparkwal.events import Event
+from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.writing import SinkOptions, WriterOptions
 
-PAGES = Path(sparkwal.__file__).parent / "docs"
+PACKAGE = Path(sparkwal.__file__).parent
+PAGES = PACKAGE / "docs"
+DATA_SOURCE = PACKAGE / "spark" / "datasource.py"
 
 
 def events() -> str:
@@ -27,22 +36,104 @@ def events() -> str:
     return "\n".join(lines)
 
 
-# The page and the words that open the table in it → what the table says.
-TABLES: dict[tuple[str, str], Callable[[], str]] = {("events.md", "| event |"): events}
+class Option(NamedTuple):
+    """One option as people read it."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
 
 
-def found(page: str, opening: str) -> str:
-    """The table of a page that begins with these words."""
-    pattern = rf"^{re.escape(opening)}.*\n(?:\|.*(?:\n|\Z))*"
-    match = re.search(pattern, (PAGES / page).read_text(), re.MULTILINE)
-    assert match, f"{page} holds no table that begins with {opening!r}"
-    return match[0].rstrip("\n")
+_TYPES = {
+    "whole": "number",
+    "duration": "time",
+    "sequencer_name": "name",
+    "timestamp": "moment",
+    "star": "*",
+    "parse_choice": "choice",
+}
+
+# Section → its options, and those that an earlier section has told already.
+SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
+    "Reading and writing": (StoreOptions, None),
+    "Writing": (SinkOptions, StoreOptions),
+    "Reading": (SourceOptions, StoreOptions),
+    "Appender": (AppenderOptions, WriterOptions),
+}
+
+
+def options(section: str) -> list[Option]:
+    """The options of a section, in the order of the code."""
+    kind, told = SECTIONS[section]
+    known = {} if told is None else {each.name: each for each in dataclasses.fields(told)}
+    return [
+        _option(each)
+        for each in dataclasses.fields(kind)
+        if each.name not in known or known[each.name].metadata != each.metadata
+    ]
+
+
+def _option(field: dataclasses.Field[object]) -> Option:
+    about = field.metadata
+    parser = about["parse"].__name__
+    default = about["shown"] or ("" if field.default is None else str(field.default).lower())
+    return Option(about["name"], _TYPES.get(parser, parser), default, about["meaning"])
+
+
+def option_table(section: str) -> str:
+    """One row for each option."""
+    lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{o.name}` | {o.type} | {o.default} | {o.meaning} |" for o in options(section)]
+    return "\n".join(lines)
+
+
+def option_paragraphs() -> str:
+    """What the data source's docstring says of its options: one paragraph each."""
+    lines: list[str] = []
+    for section in ("Reading and writing", "Writing", "Reading"):
+        lines += ["", f"    Options: {section.lower()}", ""]
+        for each in options(section):
+            kind = f"{each.type}; {each.default}" if each.default else each.type
+            lines += textwrap.wrap(
+                f"{each.name} ({kind}): {each.meaning}",
+                88,
+                initial_indent="    - ",
+                subsequent_indent="      ",
+            )
+    return "\n".join(lines) + "\n    "
+
+
+# The page and a heading in it → what the first table after that heading says.
+TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("events.md", "# Events"): events,
+    **{("options.md", f"## {section}"): partial(option_table, section) for section in SECTIONS},
+}
+
+
+def table(text: str, heading: str) -> re.Match[str]:
+    """The first table after a heading, as the group "table"."""
+    pattern = rf"^{re.escape(heading)}\n(?:(?!#|\|).*\n)*(?P<table>\|.*(?:\n\|.*)*)"
+    match = re.search(pattern, text, re.MULTILINE)
+    assert match, f"there is no table after {heading!r}"
+    return match
+
+
+def paragraphs(source: str) -> re.Match[str]:
+    """The options in the data source's docstring, as the group "options"."""
+    match = re.search(r'(?P<options>\n    Options: .*?)"""', source, re.DOTALL)
+    assert match, "the data source's docstring tells no options"
+    return match
 
 
 def main() -> None:
-    for (page, opening), made in TABLES.items():
+    for (page, heading), made in TABLES.items():
         text = (PAGES / page).read_text()
-        (PAGES / page).write_text(text.replace(found(page, opening), made()))
+        first, last = table(text, heading).span("table")
+        (PAGES / page).write_text(text[:first] + made() + text[last:])
+    source = DATA_SOURCE.read_text()
+    first, last = paragraphs(source).span("options")
+    DATA_SOURCE.write_text(source[:first] + option_paragraphs() + source[last:])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,24 @@
-"""The tables in the documentation say what the code says."""
+"""What is made from the code says what the code says."""
 
 from __future__ import annotations
 
+import pydoc
+
 import pytest
 
-from .tables import TABLES, found
+from .tables import DATA_SOURCE, PAGES, TABLES, option_paragraphs, paragraphs, table
+
+AGAIN = "run python -m tests.docs.tables"
 
 
-@pytest.mark.parametrize(("page", "opening"), TABLES)
-def test_the_table_is_made_from_the_code(page: str, opening: str) -> None:
-    assert found(page, opening) == TABLES[page, opening](), "run python -m tests.docs.tables"
+@pytest.mark.parametrize(("page", "heading"), TABLES)
+def test_the_table_is_made_from_the_code(page: str, heading: str) -> None:
+    assert table((PAGES / page).read_text(), heading)["table"] == TABLES[page, heading](), AGAIN
+
+
+def test_help_of_the_data_source_shows_every_option() -> None:
+    from sparkwal.spark.datasource import WeaselWalDataSource
+
+    assert paragraphs(DATA_SOURCE.read_text())["options"] == option_paragraphs(), AGAIN
+    shown = pydoc.plain(pydoc.render_doc(WeaselWalDataSource))
+    assert "maxRetryAttempts (number; 3): retries of one request" in shown

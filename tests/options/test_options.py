@@ -1,10 +1,8 @@
-"""Options: every wrong name, value and pair has its message; the README tells all of them."""
+"""Options: every wrong name, value and pair has its message."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,16 +176,3 @@ def test_secrets_are_in_no_representation() -> None:
     for kind in KINDS:
         parsed = parse(kind, given)
         assert SECRET not in f"{parsed!r} {parsed} {parsed.s3!r}"
-
-
-def test_every_option_is_on_the_options_page_of_the_readme() -> None:
-    # README.md is the options page; the installed package does not hold it.
-    page = (Path(__file__).parents[2] / "README.md").read_text()
-    shown = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    for kind in (SinkOptions, SourceOptions):
-        for name, spec in specs(kind).items():
-            assert f"`{name}`" in page
-            row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
-            assert spec["meaning"] in row, f"README.md tells something else of {name}"
-    known = {name for kind in KINDS for name in specs(kind)}
-    assert set(shown) >= known
