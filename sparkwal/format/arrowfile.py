@@ -35,6 +35,8 @@ _PREAMBLE = len(MAGIC) + 8  # magic, continuation marker, length of the schema m
 # Stands for the header's CRC until the header is final; no name or JSON holds it.
 _DRAFT_CRC = b"\x01draft\x01\x02"
 _END_OF_STREAM = _CONTINUATION + b"\x00\x00\x00\x00"
+# Bytes before the first frame. Readers take no more, so that a lying length allocates nothing.
+LARGEST_FRONT = 256 * 2**20
 
 Frame = tuple[int, int, int, int]  # offset, length, rows, crc32
 
@@ -115,10 +117,13 @@ class FileWriter:
         return data
 
     def finish(self, header: Header) -> tuple[bytes, bytes, int]:
-        """Close the file: (final prefix, bytes after the last frame, CRC-32 of the whole)."""
+        """Close the file: (final prefix, bytes after the last frame, CRC-32 of the whole).
+
+        Raises InvalidLogError for a header that readers would refuse.
+        """
         self._writer.close()
         final = _fit(to_json(header), len(self._draft))
-        prefix = self._replace(self._prefix, final)
+        prefix = _readable(self._replace(self._prefix, final), header)
         tail = self._replace(self._sink.take(), final)
         crc = zlib.crc32(prefix)
         for _, length, _, frame_crc in self.frames:
@@ -138,7 +143,10 @@ def _fit(text: bytes, length: int) -> bytes:
 
 
 def encode(header: Header, spark_schema: str) -> bytes:
-    """A whole object without rows: a leader record, or a commit record without inlined rows."""
+    """A whole object without rows: a leader record, or a commit record without inlined rows.
+
+    Raises InvalidLogError for a header that readers would refuse.
+    """
     text = to_json(header)
     metadata = {
         HEADER_KEY: text,
@@ -148,7 +156,26 @@ def encode(header: Header, spark_schema: str) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema.to_arrow(spark_schema).with_metadata(metadata)):
         pass
-    return bytes(sink.getvalue())
+    return _readable(bytes(sink.getvalue()), header)
+
+
+def _readable(front: bytes, header: Header) -> bytes:
+    """`front`, after every check that a reader makes of it.
+
+    A record that readers refuse makes the log unreadable from there on, for ever: so nothing
+    reaches the store, and is acknowledged, that has not passed here.
+    """
+    where = f"{header.kind} object {header.number}"
+    try:
+        if needed(front) > LARGEST_FRONT:
+            raise InvalidLogError(f"{where}: a header of more than {LARGEST_FRONT} bytes")
+        if open_front(front, where).header != header:
+            raise InvalidLogError(f"{where}: the header reads back as another")
+    except InvalidLogError as error:
+        raise InvalidLogError(
+            f"{error}. No reader would take this object, so it was not written"
+        ) from None
+    return front
 
 
 def schema_crc(spark_schema: str) -> int:

@@ -18,6 +18,7 @@ FORMAT = 1
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
+LARGEST_NUMBER = 2**63 - 1  # of every field that is a JSON number
 
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
 Txns = dict[str, tuple[int, int]]
@@ -229,7 +230,7 @@ def _batch(document: Any, where: str) -> Batch:
         if (
             not isinstance(frame, list)
             or len(frame) != 4
-            or not all(type(value) is int and 0 <= value < 2**63 for value in frame)
+            or not all(type(value) is int and 0 <= value <= LARGEST_NUMBER for value in frame)
         ):
             raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
         frames.append((frame[0], frame[1], frame[2], frame[3]))
@@ -266,7 +267,7 @@ class _Check:
     def _fail(self, name: str, expected: str) -> InvalidLogError:
         return InvalidLogError(f"{self.where}: header field {name!r} must be {expected}")
 
-    def whole(self, name: str, low: int = 0, high: int = 2**63 - 1) -> int:
+    def whole(self, name: str, low: int = 0, high: int = LARGEST_NUMBER) -> int:
         value = self.document.get(name)
         if type(value) is not int or not low <= value <= high:
             raise self._fail(name, f"a whole number from {low} to {high}")

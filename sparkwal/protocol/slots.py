@@ -50,8 +50,7 @@ def read_front(log: LogStore, number: int, size: int = WHOLE) -> tuple[bytes, ar
     front = log.store.get_range(key, 0, size)
     needed = arrowfile.needed(front)
     if len(front) == size < needed:
-        # No header of this format is longer; a lying length must not be allocated.
-        if needed > 256 * 2**20:
+        if needed > arrowfile.LARGEST_FRONT:
             raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
         front = log.store.get_range(key, 0, needed)
     return front, arrowfile.open_front(front, where)
