@@ -23,7 +23,7 @@ import pyarrow as pa
 from sparkwal.appender.batches import Buffer, Ticket
 from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.workers import Subscribers
+from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.open import open_log

@@ -15,8 +15,9 @@ from functools import partial
 from sparkwal import events
 from sparkwal.appender.batches import Batch, Buffer, Failure, Ticket
 from sparkwal.appender.rows import Payload, RowSchema
+from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import unexpected, unsent, used_up, verdict
-from sparkwal.appender.workers import Subscribers, Workers
+from sparkwal.appender.workers import Workers
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock

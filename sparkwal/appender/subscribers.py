@@ -1,0 +1,130 @@
+"""Who wants to know what an appender does: each has a queue and a thread of its own.
+
+The threads are daemons: a subscriber that hangs must not keep a process alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from sparkwal import events
+from sparkwal.events import Event, Missed
+
+_logger = logging.getLogger("sparkwal")
+
+# Events that may wait for one slow subscriber before some are left out.
+MOST_WAITING = 10_000
+_DRAIN_SECONDS = 5.0
+
+
+class Subscriber:
+    """A callback with a queue and a thread of its own: it may be slow, or fail."""
+
+    def __init__(self, callback: Callable[[Event], None]) -> None:
+        self._callback = callback
+        self._waiting: deque[Event] = deque()
+        self._missed = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="sparkwal-events", daemon=True)
+        self._thread.start()
+
+    def publish(self, event: Event) -> None:
+        """Never blocks. Beyond MOST_WAITING the oldest events give way, and are counted."""
+        with self._changed:
+            if len(self._waiting) == MOST_WAITING:
+                self._waiting.popleft()
+                self._missed += 1
+            self._waiting.append(event)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                missed, self._missed = self._missed, 0
+                event = self._waiting.popleft()
+            if missed:
+                self._call(Missed(missed))
+            self._call(event)
+
+    def _call(self, event: Event) -> None:
+        try:
+            self._callback(event)
+        except Exception:
+            _logger.exception("a subscriber failed on %s", event.name)
+
+    def close(self) -> None:
+        """Deliver what waits, but do not wait for ever for one that hangs."""
+        self.stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_DRAIN_SECONDS)
+
+    def stop(self) -> None:
+        """No more events after those that wait."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+
+class Subscribers:
+    """Everyone who wants to know what an appender does, each told in order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._list: list[Subscriber] = []
+        self._threads: set[int] = set()
+        # The process's own subscribers may be slow too.
+        self._process = Subscriber(events.emit)
+        self._forget = events.subscribe(self._overhear)
+
+    def add(self, callback: Callable[[Event], None]) -> Callable[[], None]:
+        """Returns the unsubscriber."""
+        subscriber = Subscriber(callback)
+        with self._lock:
+            self._list.append(subscriber)
+
+        def remove() -> None:
+            with self._lock:
+                if subscriber in self._list:
+                    self._list.remove(subscriber)
+            subscriber.stop()
+
+        return remove
+
+    def publish(self, event: Event) -> None:
+        """Tell these subscribers and the process's."""
+        # Waking a thread costs more than asking whether it would do anything.
+        if events.is_wanted(type(event), self._overhear):
+            self._process.publish(event)
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        for subscriber in tuple(self._list):
+            subscriber.publish(event)
+
+    def enter_thread(self) -> None:
+        """What this thread emits for the process is told here as well: retried, fenced, …"""
+        self._threads.add(threading.get_ident())
+
+    def leave_thread(self) -> None:
+        self._threads.discard(threading.get_ident())
+
+    def _overhear(self, event: Event) -> None:
+        if threading.get_ident() in self._threads:
+            self._tell(event)
+
+    def close(self) -> None:
+        self._forget()
+        with self._lock:
+            closing, self._list = [self._process, *self._list], []
+        for subscriber in closing:
+            subscriber.stop()
+        for subscriber in closing:
+            subscriber.close()
