@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import signal
 import socket
 import struct
@@ -25,59 +24,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import BufferedReader
-from typing import Literal, Self, get_args
+from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from sparkwal.testing.faults import Draws, Fault
 from sparkwal.testing.wire import Answer, Head, Upstream, read_body, read_head, send
 
-Action = Literal["lost_reply", "reset", "error", "error_after", "delay", "truncate"]
+__all__ = ["Fault", "Request", "S3Proxy", "kind_of"]
 
-_CODES = {409: "ConditionalRequestConflict", 429: "TooManyRequests", 503: "SlowDown"}
 _LIST_KEYS = {
     "list-type", "prefix", "delimiter", "max-keys", "marker", "start-after",
     "continuation-token", "encoding-type", "fetch-owner",
 }  # fmt: skip
 _OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
-
-
-@dataclass(frozen=True, eq=False)  # by identity: `times` counts each rule for itself
-class Fault:
-    """One rule; the first in the list that matches and fires decides.
-
-    Args:
-        action: "lost_reply" takes effect, then closes without an answer; "reset" breaks the
-            connection halfway through the request's body, never forwarded; "error" answers
-            `status`, never forwarded; "error_after" takes effect, then answers `status`;
-            "delay" only waits; "truncate" cuts the body of a GET in half.
-        kind: only requests of this kind, e.g. "PUT".
-        key_contains: only requests whose key (of a LIST: prefix) contains this.
-        probability: how often it fires, decided by the proxy's seed and the request itself.
-        times: how often it may fire at most.
-        status: what "error" and "error_after" answer.
-        retry_after: seconds for a Retry-After header of that answer.
-        seconds: wait this long first, whatever the action.
-    """
-
-    action: Action
-    kind: str | None = None
-    key_contains: str | None = None
-    probability: float = 1.0
-    times: int | None = None
-    status: int = 500
-    retry_after: int | None = None
-    seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.action not in get_args(Action):
-            raise ValueError(f"unknown action {self.action!r}, use one of {get_args(Action)}")
-
-    def matches(self, kind: str, key: str) -> bool:
-        """Whether this rule is about such a request at all."""
-        return (
-            self.kind in (None, kind)
-            and (self.key_contains is None or self.key_contains in key)
-            and (self.action != "truncate" or kind == "GET")
-        )
 
 
 @dataclass(frozen=True)
@@ -167,9 +126,7 @@ class S3Proxy:
         """Forget everything counted, `times` too; the rules stay."""
         with self._lock:
             self._requests: list[Request] = []
-            self._injected: Counter[str] = Counter()
-            self._fired: Counter[Fault] = Counter()
-            self._seen: Counter[str] = Counter()
+            self._draws = Draws(self.seed)
 
     @property
     def requests(self) -> list[Request]:
@@ -181,7 +138,7 @@ class S3Proxy:
     def injected(self) -> Counter[str]:
         """How many faults of each action were injected."""
         with self._lock:
-            return self._injected.copy()
+            return self._draws.injected.copy()
 
     def counts(self) -> Counter[str]:
         """How many requests of each kind came, also those that met a fault."""
@@ -226,7 +183,8 @@ class S3Proxy:
             return True
         kind, key = kind_of(method, target)
         conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
-        fault = self._pick(kind, key, f"{kind}/{key}/{_part(target)}")
+        with self._lock:
+            fault = self._draws.pick(self.faults, kind, key, _part(target))
         action = fault.action if fault else None
         wait = self.latency_ms / 1000 + (fault.seconds if fault else 0)
 
@@ -273,23 +231,6 @@ class S3Proxy:
         send(client, answer)
         return version != "HTTP/1.0" and head.headers.get("connection", "").lower() != "close"
 
-    def _pick(self, kind: str, key: str, identity: str) -> Fault | None:
-        with self._lock:
-            self._seen[identity] += 1
-            for place, fault in enumerate(list(self.faults)):
-                if not fault.matches(kind, key):
-                    continue
-                if fault.times is not None and self._fired[fault] >= fault.times:
-                    continue
-                if fault.probability < 1:
-                    draw = f"{self.seed}/{place}/{identity}/{self._seen[identity]}"
-                    if random.Random(draw).random() >= fault.probability:
-                        continue
-                self._fired[fault] += 1
-                self._injected[fault.action] += 1
-                return fault
-        return None
-
     def _control(self, method: str, target: str, body: bytes) -> Answer:
         match method, target:
             case "GET", "/__counts":
@@ -320,10 +261,8 @@ def _json(status: int, value: object) -> Answer:
 
 
 def _error(method: str, fault: Fault) -> Answer:
-    code = _CODES.get(fault.status, "InternalError")
-    xml = f"<Error><Code>{code}</Code><Message>injected by the proxy</Message></Error>"
     retry = "" if fault.retry_after is None else f"Retry-After: {fault.retry_after}\r\n"
-    body = b"" if method == "HEAD" else xml.encode()
+    body = b"" if method == "HEAD" else fault.body()
     return _answer(fault.status, "application/xml", body, retry)
 
 
