@@ -80,6 +80,11 @@ def key(prefix: str, number: int) -> str:
     return batches_prefix(prefix) + encode(number)
 
 
+def proof_key(prefix: str, run: str, number: int) -> str:
+    """Of one of the objects with which a writer proves its store; whatever lies there is unused."""
+    return join_key(prefix, "proof", f"{run}-{number}")
+
+
 def join_key(prefix: str, *parts: str) -> str:
     """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing.
 

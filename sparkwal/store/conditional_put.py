@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.format.keys import join_key
+from sparkwal.format.keys import proof_key
 from sparkwal.store.base import NotFound, Store, Transient
 from sparkwal.store.parallel import run_parallel
 
@@ -33,7 +33,7 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
     if proof in _proven:
         return
     run = uuid.uuid4().hex
-    keys = [join_key(prefix, "proof", f"{run}-{name}") for name in range(1 + _ROUNDS)]
+    keys = [proof_key(prefix, run, number) for number in range(1 + _ROUNDS)]
     try:
         _one_after_another(store, keys[0])
         if store.concurrency > 1:

@@ -99,19 +99,19 @@ def start_moto(port: int = 0) -> Server:
 
 
 def s3_client(url: str, **config: Any) -> Any:
-    """A boto3 client with dummy credentials for a local server or a proxy.
+    """A client with dummy credentials for a local server or a proxy.
 
     `config` goes to botocore's Config; unless it says otherwise the client does not retry.
     """
-    import boto3
     from botocore.config import Config
+    from botocore.session import Session
 
     settings: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "s3": {"addressing_style": "path"},
         "proxies": {},  # whatever the environment says, the server is on this machine
     }
-    return boto3.session.Session().client(
+    return Session().create_client(
         "s3",
         endpoint_url=url,
         region_name=REGION,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import boto3
 import pytest
 
 from sparkwal.store.base import Entry, NotFound, Store
@@ -18,6 +17,7 @@ from sparkwal.store.open import open_store
 from sparkwal.store.parallel import run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
+from sparkwal.testing.servers import make_bucket
 
 PART = 5 * 1024 * 1024
 
@@ -26,15 +26,9 @@ def s3_store(endpoint: str) -> S3Store:
     """An own, empty bucket."""
     bucket = f"log-{uuid.uuid4().hex}"
     config = S3Config(
-        endpoint=endpoint, region="us-east-1", access_key_id="test", secret_access_key="test-key"
+        endpoint=endpoint, region="us-east-1", access_key_id="test", secret_access_key="test"
     )
-    boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test-key",
-    ).create_bucket(Bucket=bucket)
+    make_bucket(endpoint, bucket)
     return S3Store(bucket, config)
 
 

@@ -1,0 +1,201 @@
+"""The architecture: which room knows which, and what none of them may know."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "sparkwal").rglob("*.py"))
+LONGEST = 350
+
+# Each room, from the bottom up, and the rooms that it may know. A module at the top level
+# is a room of its own.
+MAY_KNOW = {
+    "errors": set(),
+    "events": {"errors"},
+    "format": {"errors"},
+    "store": {"errors", "events", "format"},
+    "options": {"errors", "format", "store"},
+    "protocol": {"errors", "events", "format", "store"},
+    "open": {"format", "options", "protocol", "store"},
+    "reading": {"errors", "events", "format", "open", "options", "protocol", "store"},
+    "sequencers": {"errors", "format", "open", "options", "protocol", "reading", "store"},
+    "log": {"errors", "format", "open", "options", "protocol", "reading", "sequencers", "store"},
+    "appender": {"errors", "events", "format", "open", "options", "protocol", "reading", "store"},
+    "spark": {"errors", "events", "format", "open", "options", "protocol", "reading",
+              "sequencers", "store"},
+    "testing": {"store"},
+    "__init__": {"appender", "errors", "log", "reading", "sequencers", "spark"},
+}  # fmt: skip
+
+# What a room uses of one that it knows only in part.
+ONLY = {
+    ("store", "format"): {"format.keys"},
+    ("options", "format"): {"format.keys"},
+    # Plain values: whoever makes options opens nothing.
+    ("options", "store"): {"store.config"},
+    # The interface and what is built on nothing else.
+    ("protocol", "store"): {"store.base", "store.listing", "store.parallel"},
+    ("testing", "store"): {"store.base"},
+}
+
+# Who may know a library at all, lazily or for its types included.
+LIBRARIES = {
+    "pyspark": {"spark", "__init__"},
+    "botocore": {"store", "testing"},
+    "urllib3": {"store"},
+    "pandas": {"appender", "log", "spark"},
+}
+# The base installation.
+REQUIRED = {"pyarrow", "botocore", "urllib3"}
+
+
+class Import(NamedTuple):
+    """One import; `module` without the leading "sparkwal.", or a library's top name."""
+
+    source: str
+    module: str
+    ours: bool
+    eager: bool
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line} imports {self.module}"
+
+
+def imports(tree: ast.AST, source: str) -> Iterator[Import]:
+    def walk(node: ast.AST, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
+        for child in ast.iter_child_nodes(node):
+            lazily = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            typing = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            yield child, eager
+            yield from walk(child, eager and not lazily and not typing)
+
+    for node, eager in walk(tree, True):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{source}:{node.lineno}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            top, _, rest = name.partition(".")
+            if top == "sparkwal":
+                yield Import(source, _module(rest), True, eager, node.lineno)
+            else:
+                yield Import(source, top, False, eager, node.lineno)
+
+
+def _module(name: str) -> str:
+    """The module that `name` lies in: of "store.base.Store" it is "store.base"."""
+    path = ROOT / "sparkwal" / name.replace(".", "/")
+    if path.with_suffix(".py").exists() or (path / "__init__.py").exists():
+        return name
+    return _module(name.rpartition(".")[0]) if name else ""
+
+
+def name_of(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT / "sparkwal").with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+ALL = [x for path in SOURCES for x in imports(ast.parse(path.read_text()), name_of(path))]
+
+
+def test_each_room_knows_only_the_rooms_below_it() -> None:
+    wrong = [
+        str(x)
+        for x in ALL
+        if x.ours and room(x.module) != room(x.source)
+        if room(x.module) not in MAY_KNOW[room(x.source)]
+        or x.module not in ONLY.get((room(x.source), room(x.module)), {x.module})
+    ]
+    assert wrong == []
+
+
+def test_the_rooms_stand_one_above_the_other() -> None:
+    assert list(TopologicalSorter(MAY_KNOW).static_order())
+    assert {room(name_of(path)) for path in SOURCES} == set(MAY_KNOW)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    names = {name_of(path) for path in SOURCES}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for x in ALL:
+        if x.ours and x.eager and x.module in names and x.module != x.source:
+            graph[x.source].add(x.module)
+    try:
+        assert list(TopologicalSorter(graph).static_order())
+    except CycleError as circle:
+        pytest.fail(" imports ".join(circle.args[1]))
+
+
+def test_a_library_is_known_only_where_it_belongs() -> None:
+    wrong = [
+        str(x)
+        for x in ALL
+        if not x.ours and x.module in LIBRARIES and room(x.source) not in LIBRARIES[x.module]
+    ]
+    assert wrong == []
+
+
+def test_the_base_installation_names_all_that_is_imported_without_spark() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    named = {x.split(">")[0] for x in config["options"]["install_requires"].split()}
+    # urllib3 is what botocore sends with; it comes with it.
+    assert named == REQUIRED - {"urllib3"}
+    known = set(sys.stdlib_module_names) | REQUIRED | {"mypy_boto3_s3"}
+    wrong = [
+        str(x)
+        for x in ALL
+        if not x.ours and x.module not in known
+        # Whose rows or sessions these are has them.
+        if x.module not in ("pyspark", "pandas")
+    ]
+    assert wrong == []
+
+
+def test_every_package_is_installed() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    named = set(config["options"]["packages"].split()) - {"pyspark_weaselwal"}
+    there = {path.parent for path in SOURCES if path.parent.name != "pyspark_weaselwal"}
+    assert named == {".".join(path.relative_to(ROOT).parts) for path in there}
+
+
+def test_no_module_is_too_long_to_read() -> None:
+    paths = [*SOURCES, *sorted((ROOT / "jobs").rglob("*.py"))]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "wrong"),
+    [
+        ("protocol.plan", "from sparkwal.options import writing", "room"),
+        ("protocol.plan", "from sparkwal.store.s3 import S3Store", "part"),
+        ("format.keys", "import sparkwal.store.base", "room"),
+        ("reading.rows", "def f():\n    from pyspark.sql import Row", "library"),
+        ("protocol.task", "if TYPE_CHECKING:\n    import botocore.session", "library"),
+    ],
+)
+def test_what_breaks_the_rules_is_found(module: str, line: str, wrong: str) -> None:
+    (found,) = imports(ast.parse(line), module)
+    known = room(found.module) in MAY_KNOW[room(module)]
+    part = found.module in ONLY.get((room(module), room(found.module)), {found.module})
+    library = found.ours or room(module) in LIBRARIES[found.module]
+    assert {"room": known, "part": part, "library": library}[wrong] is False
