@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sparkwal import events
-from sparkwal.errors import FencedError, InvalidLogError, OutcomeUnknownError, StoreUnavailableError
+from sparkwal.errors import (
+    FencedError,
+    InvalidLogError,
+    OptionError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import microbatch_record
@@ -84,20 +90,29 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes) -> None:
 
     Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError.
     """
-    where = f"position {header.position} of {log.url}"
     try:
-        if not log.store.put_if_absent(log.key(header.number), data):
-            check_ours(log, header)
+        if log.store.put_if_absent(log.key(header.number), data):
+            return
     except StoreUnavailableError as error:
         # Once a request may have arrived, "failed" would be a guess.
         if not error.maybe_applied:
             raise
-        raise OutcomeUnknownError(
-            f"the commit of {where} was sent and not answered ({error}). It may be durable: "
-            "restart with the same checkpoint (or open a new appender with the same "
-            "producer_id: its last_sequence), and the log itself tells whether it is; "
-            "nothing is written twice"
-        ) from None
+        raise unknown(log, header, error) from None
+    try:
+        check_ours(log, header)
+    except (StoreUnavailableError, OptionError) as error:
+        # The record that stands there may be ours, put by an attempt whose reply was lost.
+        raise unknown(log, header, error) from None
+
+
+def unknown(log: LogStore, header: CommitHeader, error: Exception) -> OutcomeUnknownError:
+    """For a commit that may have taken effect, `error` being all that is known."""
+    return OutcomeUnknownError(
+        f"the commit of position {header.position} of {log.url} was sent and not answered "
+        f"({error}). It may be durable: restart with the same checkpoint (or open a new "
+        "appender with the same producer_id: its last_sequence), and the log itself tells "
+        "whether it is; nothing is written twice"
+    )
 
 
 def check_ours(log: LogStore, header: CommitHeader) -> None:
