@@ -39,7 +39,6 @@ MAY_KNOW = {
 # What a room uses of one that it knows only in part.
 ONLY = {
     ("store", "format"): {"format.keys"},
-    ("options", "format"): {"format.keys"},
     # Plain values: whoever makes options opens nothing.
     ("options", "store"): {"store.config"},
     # The interface and what is built on nothing else.
