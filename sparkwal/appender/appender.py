@@ -124,11 +124,10 @@ class Appender:
         finally:
             self._subscribers.leave_thread()
         last, _ = leadership.txns.get(producer_id, (-1, 0))
-        limit = settings.max_in_flight
-        pipeline = Pipeline(log, leadership, plan_id, producer_id, limit, settings.codec)
+        pipeline = Pipeline(log, leadership, plan_id, producer_id, settings.codec)
         timeout = settings.batch_timeout_ms / 1000
         return Persistence(
-            Target(log, producer_id, pipeline, age, limit),
+            Target(log, producer_id, pipeline, age, settings.max_in_flight),
             self._rows,
             Buffer(settings.batch_size, timeout, settings.max_buffered, last + 1),
             clock,

@@ -44,7 +44,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Leadership:
-    """What a leader knows after its record is in place; it may write from `next_position` on."""
+    """What a leader knows after its record is in place; it may write from `next_position` on.
+
+    Attributes:
+        in_flight_limit: the leader's own. Its commit records carry it: they are sent when
+            every slot that a former leader could reach is decided.
+    """
 
     log_id: str
     leader_id: str
@@ -96,7 +101,7 @@ def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
         term=header.term,
         window=header.window,
         next_position=header.position + reach,
-        in_flight_limit=header.in_flight_limit,
+        in_flight_limit=claim.in_flight_limit,
         txns=header.txns,
         timestamp_ms=header.timestamp_ms,
         spark_schema=spark_schema,
@@ -126,7 +131,7 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         # Strictly higher: what the former leader still has under way becomes dead.
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
-        # A takeover of a takeover must be as careful as the first.
+        # While the zone is not sealed a takeover of this takeover must be as careful.
         in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),
         timestamp_ms=max(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),

@@ -34,7 +34,6 @@ class Pipeline:
     Args:
         leadership: fresh from `lead`: every slot before `next_position` is decided.
         plan_id: one for each incarnation; a read-back compares it.
-        limit: how many slots it may have in flight; at most the leadership's.
     """
 
     def __init__(
@@ -43,12 +42,10 @@ class Pipeline:
         leadership: Leadership,
         plan_id: str,
         producer_id: str,
-        limit: int,
         codec: str | None,
     ) -> None:
-        assert 1 <= limit <= leadership.in_flight_limit
         self._log, self._lead, self._plan_id = log, leadership, plan_id
-        self._producer_id, self._limit, self._codec = producer_id, limit, codec
+        self._producer_id, self._codec = producer_id, codec
         self._txns = leadership.txns
         self._timestamp_ms = leadership.timestamp_ms
         self._next = leadership.next_position
@@ -64,9 +61,9 @@ class Pipeline:
         """Whether one more slot may be sent.
 
         A span, not a count: a slot in backoff holds its place, and whoever takes
-        over looks no further than `limit` behind the first gap.
+        over looks no further than the limit after the first gap.
         """
-        return self._next - self._undecided < self._limit
+        return self._next - self._undecided < self._lead.in_flight_limit
 
     def send(
         self, rows: int, batches: Sequence[pa.RecordBatch], sequence: int, now_ms: int

@@ -42,7 +42,7 @@ class Head:
 
     @property
     def in_flight_limit(self) -> int:
-        """Slots from the gap on that writers so far could have in flight; 1 in an empty log."""
+        """Slots from the gap on that writers so far may still reach; 1 in an empty log."""
         return self.live.header.in_flight_limit if self.live else 1
 
 
@@ -150,7 +150,9 @@ def last_live(log: LogStore, record: SlotRecord) -> SlotRecord:
     A record whose term is lower than one before it is dead: its writer had been
     fenced when it arrived. A writer of limit m leaves dead records only within
     the m−1 positions after the leader record that fenced it, so looking back
-    m−1 slots decides; in a log that only the sink wrote m is 1 and costs nothing.
+    m−1 slots decides, with the m of `record` itself: a commit carries its writer's
+    own, a leader record or seal that of all who can still reach its zone. After a
+    commit of the sink m is 1 and costs nothing.
     """
     limit = record.header.in_flight_limit
     if limit == 1:

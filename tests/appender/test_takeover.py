@@ -11,6 +11,7 @@ from sparkwal.errors import FencedError
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
 from sparkwal.reading.verification import verify_store
 
 from ..protocol.query import Query, hints_in
@@ -50,8 +51,12 @@ def test_only_what_the_former_leader_could_reach_is_sealed(plot: Plot, tmp_path:
 
     assert opened(50) == 1  # an empty log
     assert opened(5) == 50
-    # The records still carry 50: who takes over from this one is as careful.
+    # Leader and seals still carry 50: who takes over from this one is as careful.
     assert opened(1) == 50
+    with plot.appender(maxInFlightRequests=5) as wal:
+        wal.append(rows(1)).result()
+    # A commit proves that the zone is sealed: only its writer's reach is left.
+    assert opened(1) == 5
     fresh = Plot()
     Query(fresh.inner, hints_in(tmp_path)).microbatch(0, (1,))
     with fresh.appender(maxInFlightRequests=50) as wal:
@@ -113,6 +118,40 @@ def test_the_sink_after_an_appender_after_the_sink(plot: Plot, tmp_path: Path) -
     query.restarted().microbatch(2, (7,))
     assert stored(plot.inner) == [1, 2, 3, 4, 6, 7]
     sound(plot)
+
+
+def test_one_appender_makes_the_first_cold_start_of_the_sink_dear_and_no_other(
+    plot: Plot, tmp_path: Path
+) -> None:
+    with plot.appender(maxInFlightRequests=50) as wal:
+        wal.append(rows(0)).result()
+    query = Query(plot.inner, hints_in(tmp_path))
+    plot.inner.counts.clear()
+    query.microbatch(0, (1,))
+    assert plot.inner.counts == {"LIST": 1, "GET": 2, "PUT": 50 + 2}
+    for batch in (1, 2):
+        query = query.restarted()
+        plot.inner.counts.clear()
+        query.plan()
+        assert plot.inner.counts == {"LIST": 1, "GET": 1, "PUT": 1}
+        query = query.restarted()
+        query.microbatch(batch, (batch,))
+    sound(plot)
+
+
+def test_readers_of_the_sink_look_back_no_further_than_the_sink_reaches(
+    plot: Plot, tmp_path: Path
+) -> None:
+    with plot.appender(maxInFlightRequests=50) as wal:
+        wal.append(rows(0)).result()
+    query = Query(plot.inner, hints_in(tmp_path))
+    position = query.microbatch(0, (1,))
+    assert position is not None
+    log = LogStore(plot.inner, PREFIX)
+    plot.inner.counts.clear()
+    found = live_records(log, 1000, position, position + 1)
+    assert [record.header.position for record in found] == [position]
+    assert plot.inner.counts == {"GET": 1}
 
 
 def test_an_appender_fences_a_query_between_plan_and_commit(plot: Plot, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Configuration:
     budget: Budget = Budget(0, 0)
     begin: Callable[[], State] = State
     deletes: bool = False
+    every_start: bool = False
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
         """See `explore.explore`."""
@@ -35,6 +36,7 @@ class Configuration:
             self.budget,
             begin=self.begin(),
             deletes=self.deletes,
+            every_start=self.every_start,
             most_states=most_states,
             rng=rng,
         )
@@ -96,6 +98,7 @@ def exhaustive() -> dict[str, Configuration]:
         "three in flight, takeovers with one and with two": Configuration(
             {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 1, 2)},
             begin=_three_in_flight,
+            every_start=True,
         ),
         "three and one in flight, takeovers with two and with one": Configuration(
             {"C": appender("C", "r", 0, 2), "D": appender("D", "s", 1, 1)},
@@ -104,6 +107,13 @@ def exhaustive() -> dict[str, Configuration]:
         "two in flight, a sink, three in flight": Configuration(
             {"B": driver("B", "q", 1, 1), "C": appender("C", "r", 1, 3)},
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            every_start=True,
+        ),
+        "two in flight, a sink that commits, a sink, a crash": Configuration(
+            {name: driver(name, "q", 1, 1, inline=1000) for name in "BC"},
+            Budget(1, 0),
+            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            every_start=True,
         ),
     }
 
@@ -120,6 +130,18 @@ def large() -> dict[str, Configuration]:
         ),
         "three in flight one after another, a reader behind them": Configuration(
             {"A": appender("A", "p", 3, 2), "B": appender("B", "q", 1, 1), "R": reader(3)},
+        ),
+        "three in flight, one that commits with one, a takeover with two, a crash": Configuration(
+            {"B": appender("B", "q", 1, 1), "C": appender("C", "r", 1, 2)},
+            Budget(1, 0),
+            begin=_three_in_flight,
+            every_start=True,
+        ),
+        "two in flight, one that commits with one, a sink, a fault": Configuration(
+            {"B": appender("B", "q", 1, 1), "C": driver("C", "r", 1, 1)},
+            Budget(0, 1),
+            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            every_start=True,
         ),
         "two appenders, two in flight, a fault": Configuration(
             {name: appender(name, "p", 2, 2, leader_id="host:app") for name in "AB"},
@@ -270,8 +292,8 @@ MUTATIONS = [
         "in flight is a count, not a span",
         "three in flight one after another, a reader behind them",
         "protocol/pipeline.py",
-        "return self._next - self._undecided < self._limit",
-        "return self._next - self._undecided - len(self._durable) < self._limit",
+        "return self._next - self._undecided < self._lead.in_flight_limit",
+        "return self._next - self._undecided - len(self._durable) < self._lead.in_flight_limit",
     ),
     Mutation(
         "a record is acknowledged before its predecessors",
@@ -301,6 +323,22 @@ MUTATIONS = [
         "protocol/leadership.py",
         "in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),",
         "in_flight_limit=claim.in_flight_limit,",
+    ),
+    Mutation(
+        "a seal carries its writer's own limit",
+        "three in flight, takeovers with one and with two",
+        "protocol/leadership.py",
+        'position=position, reason="seal")',
+        'position=position, reason="seal", in_flight_limit=1)',
+        # Seals are put in parallel; the last of them first is one order of many.
+        ("run_parallel(log.store, seal, behind)", "run_parallel(log.store, seal, behind[::-1])"),
+    ),
+    Mutation(
+        "a commit record carries a smaller limit than its writer's",
+        "two in flight, a sink, three in flight",
+        "protocol/pipeline.py",
+        "            in_flight_limit=lead.in_flight_limit,\n",
+        "            in_flight_limit=1,\n",
     ),
     Mutation(
         "whoever starts in the middle does not look back",

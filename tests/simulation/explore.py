@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import oracle
+from . import oracle, starts
 from .codec import memoized
 from .processes import Process
 from .world import (
@@ -121,6 +121,7 @@ def explore(
     *,
     begin: State | None = None,
     deletes: bool = False,
+    every_start: bool = False,
     most_states: int = 10_000_000,
     rng: random.Random | None = None,
 ) -> Report:
@@ -131,13 +132,14 @@ def explore(
         deletes: whether some process deletes objects. If none does, a request whose key
             is taken has one answer whenever it is made, so it is made at once: fewer
             interleavings to look at, none left out that anyone could tell apart.
+        every_start: whether each log that comes up is read from every position too.
         rng: depth first and in this order, which finds a flaw sooner; without it
             breadth first, which finds the shortest way to it.
 
     Raises oracle.Violation with the trace that leads there.
     """
     with memoized():
-        return _explore(processes, budget, begin or State(), deletes, most_states, rng)
+        return _explore(processes, budget, begin or State(), deletes, every_start, most_states, rng)
 
 
 def died_in_flight(process: Process, begin: State | None = None) -> State:
@@ -167,6 +169,7 @@ def _explore(
     budget: Budget,
     begin: State,
     deletes: bool,
+    every_start: bool,
     most_states: int,
     rng: random.Random | None,
 ) -> Report:
@@ -176,6 +179,7 @@ def _explore(
     verdicts: dict[Any, oracle.Verdict] = {_key(start): ()}
     parents: dict[Any, tuple[Any, Label]] = {}
     frontier = deque([start])
+    read: set[Any] = set()
     taken = 0
     while frontier:
         node = frontier.popleft() if rng is None else frontier.pop()
@@ -192,6 +196,9 @@ def _explore(
             try:
                 verdicts[child_key] = oracle.check(verdicts[key], child[0])
                 _check_readers(histories, child, verdicts[child_key])
+                if every_start and child[0].contents not in read:
+                    read.add(child[0].contents)
+                    starts.check(child[0], verdicts[child_key])
             except oracle.Violation as violation:
                 trace = _trace(parents, child_key)
                 raise oracle.Violation(f"{violation}\n{trace}") from None

@@ -184,7 +184,7 @@ def appender(
         try:
             leadership = lead(log, claim, clock)
             sequence = leadership.txns.get(producer_id, (-1, 0))[0] + 1
-            pipeline = Pipeline(log, leadership, name, producer_id, limit, None)
+            pipeline = Pipeline(log, leadership, name, producer_id, None)
             sent: dict[int, Sent] = {}
             attempts: dict[int, int] = {}
             while sequence < appends or pipeline.in_flight:
