@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sparkwal import events
 from sparkwal.errors import OptionError
-from sparkwal.format import schema
+from sparkwal.format import keys, schema
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.hint import Hint, Hints, fresh
 from sparkwal.protocol.leadership import Claim, Leadership, lead
 from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.base import NotFound
 
 
 @dataclass(frozen=True)
@@ -104,3 +106,22 @@ def remember_committed(hints: Hints, plan: Plan, after: Leadership, clock: Clock
     hint = hints.load(plan.leadership.leader_id)
     if hint is not None and hint.planned == plan.plan_id:
         _save(hints, after, None, clock)
+
+
+def check_visible(log: LogStore, plan: Plan) -> None:
+    """For a task on a local disk: is it the disk that the driver planned on? 1 GET.
+
+    What a task writes to another machine's disk would be committed, and nobody could read it.
+
+    Raises OptionError where the record before the plan's window is not there.
+    """
+    number = keys.slot(plan.position - 1, plan.leadership.window)
+    try:
+        log.store.get_range(log.key(number), 0, 1)
+    except NotFound:
+        raise OptionError(
+            f"{log.url} on host {socket.gethostname()} does not hold the log that the driver on "
+            f"host {plan.leadership.host} writes: {log.key(number)} is missing. A log that several "
+            "machines write needs a store that all of them see: use s3://…, or a folder that is "
+            "mounted on each of them. (If the log was deleted just now: restart the query)"
+        ) from None

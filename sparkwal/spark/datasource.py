@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeVar
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from sparkwal.errors import OptionError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader, log_schema
+from sparkwal.store.open import absolute
+
+T = TypeVar("T", bound=StoreOptions)
 
 
 class WeaselWalDataSource(DataSource):
@@ -91,17 +98,22 @@ class WeaselWalDataSource(DataSource):
     def name(cls) -> str:
         return "weaselwal"
 
+    def _options(self, kind: type[T]) -> T:
+        options = parse(kind, self.options)
+        # Here, on the driver: executors have working directories of their own.
+        return replace(options, path=absolute(options.path))
+
     def schema(self) -> StructType:
         with readable_errors():
-            return log_schema(parse(SourceOptions, self.options))
+            return log_schema(self._options(SourceOptions))
 
     def reader(self, schema: StructType) -> BatchReader:
         with readable_errors():
-            return BatchReader(parse(SourceOptions, self.options), schema)
+            return BatchReader(self._options(SourceOptions), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         with readable_errors():
-            return StreamReader(parse(SourceOptions, self.options), schema)
+            return StreamReader(self._options(SourceOptions), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         with readable_errors():
@@ -109,7 +121,7 @@ class WeaselWalDataSource(DataSource):
                 raise OptionError(
                     'a log is never overwritten: use mode("append"), or write to a new path'
                 )
-            return BatchWriter(parse(SinkOptions, self.options), schema)
+            return BatchWriter(self._options(SinkOptions), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         # Called again for every commit, in another worker: it must do nothing but this.
@@ -120,7 +132,7 @@ class WeaselWalDataSource(DataSource):
                     "complete mode write them with foreachBatch, or append the aggregate's "
                     "input and aggregate when reading"
                 )
-            options = parse(SinkOptions, self.options)
+            options = self._options(SinkOptions)
             if options.txn_app_id is not None:
                 raise OptionError(
                     "txnAppId and txnVersion are for df.write; a stream is exactly-once by its "

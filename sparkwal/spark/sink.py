@@ -30,12 +30,13 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
-from sparkwal.protocol.plan import Plan, make_plan
+from sparkwal.protocol.plan import Plan, check_visible, make_plan
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_names
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
 from sparkwal.store.conditional_put import prove_put_if_absent
+from sparkwal.store.open import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +102,14 @@ class _Writer:
     def _log(self) -> LogStore:
         return open_log(self.options)
 
+    def _task_log(self) -> LogStore:
+        """The log as a task reaches it. Raises OptionError where it is not the driver's."""
+        assert self.plan is not None
+        log = self._log()
+        if is_local(self.options.path):
+            check_visible(log, self.plan)
+        return log
+
     def _write(
         self, query_id: str, batch_id: int, partition: int, rows: Iterator[pa.RecordBatch]
     ) -> Message:
@@ -114,7 +123,9 @@ class _Writer:
         )
         with readable_errors():
             return Message(
-                write_partition(self._log, self.plan, query_id, batch_id, partition, rows, limits)
+                write_partition(
+                    self._task_log, self.plan, query_id, batch_id, partition, rows, limits
+                )
             )
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -28,8 +28,7 @@ def open_store(
     path = path.strip()
     if not path:
         raise OptionError(f"the path is empty; {_SUPPORTED}")
-    match = _SCHEME.match(path)
-    scheme = (match[1] or match[2]).lower() if match else "file"
+    scheme = _scheme(path)
     if scheme in ("s3", "s3a"):
         bucket, prefix = _split_s3(path)
         config = s3 or S3Config()
@@ -40,11 +39,26 @@ def open_store(
             parts_in_flight=config.max_in_flight_parts,
         )
         return store, prefix
-    if scheme != "file":
+    if not is_local(path):
         raise OptionError(f"{path}: {scheme} is no supported store; {_SUPPORTED}")
     from sparkwal.store.local import LocalStore
 
-    return RetryingStore(LocalStore(_folder(path, bool(match))), policy), ""
+    return RetryingStore(LocalStore(_folder(path)), policy), ""
+
+
+def is_local(path: str) -> bool:
+    """Whether `path` is on a disk that other machines may not see."""
+    return _scheme(path) == "file"
+
+
+def absolute(path: str) -> str:
+    """`path` so that a process with another working directory takes it for the same."""
+    return str(_folder(path.strip())) if is_local(path) else path
+
+
+def _scheme(path: str) -> str:
+    match = _SCHEME.match(path.strip())
+    return (match[1] or match[2]).lower() if match else "file"
 
 
 def _split_s3(path: str) -> tuple[str, str]:
@@ -56,8 +70,8 @@ def _split_s3(path: str) -> tuple[str, str]:
     return bucket, join_key(prefix) if prefix else ""
 
 
-def _folder(path: str, has_scheme: bool) -> Path:
-    if has_scheme:
+def _folder(path: str) -> Path:
+    if _SCHEME.match(path):
         # file:/x and file:///x are the same; file://x/y names another machine.
         rest = path.partition(":")[2]
         if rest.startswith("//"):

@@ -1,0 +1,68 @@
+"""A log on a local disk: the driver's disk, for every task."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import LongType, StructField, StructType
+
+from sparkwal.errors import OptionError
+from sparkwal.spark.datasource import WeaselWalDataSource
+from sparkwal.spark.sink import BatchWriter
+
+SCHEMA = StructType([StructField("id", LongType())])
+
+
+def planned(path: str, **options: str) -> bytes:
+    """The writer as Spark sends it to the tasks, its plan made on this machine."""
+    source = WeaselWalDataSource({"path": path, "txnAppId": "a", "txnVersion": "1", **options})
+    return pickle.dumps(source.writer(SCHEMA, False))
+
+
+def run_task(writer: BatchWriter) -> None:
+    writer.write(iter([pa.record_batch({"id": [1, 2, 3]})]))
+
+
+@pytest.fixture(autouse=True)
+def context(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TaskContext(partitionId=0, attemptNumber=0, taskAttemptId=7, localProperties={})
+    monkeypatch.setattr(TaskContext, "_taskContext", task)
+
+
+@pytest.mark.parametrize("path", ["wal", "./wal", "file:wal"])
+def test_a_relative_path_is_the_drivers_in_every_working_directory(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, executor = tmp_path / "driver", tmp_path / "executor"
+    driver.mkdir()
+    executor.mkdir()
+    monkeypatch.chdir(driver)
+    sent = planned(path, inlineThreshold="0")
+    monkeypatch.chdir(executor)
+    run_task(pickle.loads(sent))
+    assert len(list((driver / "wal" / "batches").iterdir())) == 2
+    assert list(executor.iterdir()) == []
+
+
+def test_a_task_that_does_not_see_the_drivers_disk_is_refused_and_writes_nothing(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "wal"
+    sent = planned(str(folder), inlineThreshold="0")
+    # Another machine has another disk: what the driver wrote is not there.
+    folder.rename(tmp_path / "the driver's")
+    with pytest.raises(OptionError, match=r"all of them see: use s3://"):
+        run_task(pickle.loads(sent))
+    assert not folder.exists()
+
+
+def test_rows_that_travel_through_the_driver_need_no_disk_of_the_task(tmp_path: Path) -> None:
+    folder = tmp_path / "wal"
+    sent = planned(str(folder))
+    folder.rename(tmp_path / "the driver's")
+    run_task(pickle.loads(sent))
+    assert not folder.exists()
