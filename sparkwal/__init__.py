@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sparkwal.appender.appender import Appender, Ticket
     from sparkwal.log import Log
     from sparkwal.reading.verification import verify
-    from sparkwal.sequencers import partition_by, sequencer_for
+    from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
 
 __all__ = [
     "Appender",
@@ -41,6 +41,7 @@ __all__ = [
     "SparkWalError",
     "StoreUnavailableError",
     "Ticket",
+    "list_sequencers",
     "partition_by",
     "register",
     "sequencer_for",
@@ -61,6 +62,7 @@ _LAZY = {
     "AsyncAppender": "sparkwal.appender.aio",
     "Log": "sparkwal.log",
     "Ticket": "sparkwal.appender.appender",
+    "list_sequencers": "sparkwal.sequencers",
     "partition_by": "sparkwal.sequencers",
     "sequencer_for": "sparkwal.sequencers",
     "verify": "sparkwal.reading.verification",

@@ -52,7 +52,7 @@ class Log:
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder.
-        options: the source's options by the names the README gives them.
+        options: of reading, by their names in docs/options.md.
 
     Raises OptionError for options that are wrong.
     """

@@ -18,6 +18,9 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
 
 
@@ -111,8 +114,22 @@ def _keys(rows: Any, names: list[str]) -> list[tuple[Any, ...]]:
         raise OptionError(f"the rows have no column {error.args[0]!r}") from None
 
 
-def list_sequencers(root: LogStore) -> list[str]:
-    """The names of the sequencers under a path, sorted; ROOT among them if it is a log too.
+def list_sequencers(path: str, **options: object) -> list[str]:
+    """The names of the logs under a path: "default" is the one at the path itself.
+
+    Args:
+        path, options: as for `sparkwal.Log`.
+
+    Raises OptionError, StoreUnavailableError.
+    """
+    settings = from_keywords(SourceOptions, path, options)
+    if settings.sequencer != ROOT or settings.sequencers:
+        raise OptionError("sequencers are listed under a path: remove sequencer and sequencers")
+    return all_logs(open_log(settings, fail_fast=True))
+
+
+def sequencers_under(root: LogStore) -> list[str]:
+    """The names of the sequencers under a path, sorted.
 
     Hops from name to name: one LIST for each sequencer of a thousand objects or more,
     fewer where they are smaller.
@@ -140,5 +157,5 @@ def has_log(log: LogStore) -> bool:
 
 
 def all_logs(root: LogStore) -> list[str]:
-    """`list_sequencers`, and ROOT first if there is a log at the path itself."""
-    return ([ROOT] if has_log(root) else []) + list_sequencers(root)
+    """`sequencers_under`, and ROOT first if there is a log at the path itself."""
+    return ([ROOT] if has_log(root) else []) + sequencers_under(root)

@@ -55,7 +55,7 @@ class Appender:
         producer_id: names the sender of these rows over restarts; the log remembers how
             far it came.
         on_event: the first subscriber; see `subscribe`.
-        options: by the names the README gives them, such as maxInFlightRequests=50.
+        options: by their names in docs/options.md, such as maxInFlightRequests=50.
 
     Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError.
     """

@@ -120,7 +120,7 @@ def timestamp(value: str) -> int:
 def option(
     name: str, parse: Callable[[str], Any], default: Any, meaning: str, shown: str | None = None
 ) -> Any:
-    """A dataclass field that is an option; `shown` is its default as the README prints it."""
+    """A dataclass field that is an option; `shown` is its default as people read it."""
     return field(
         default=default,
         repr=parse is not secret,

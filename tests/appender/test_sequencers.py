@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal import Appender, Log, partition_by, sequencer_for, verify
+from sparkwal import Appender, Log, list_sequencers, partition_by, sequencer_for, verify
 from sparkwal.errors import OptionError
 from sparkwal.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.sequencers import all_logs, encode_key, list_sequencers
-from sparkwal.store.local import LocalStore
+from sparkwal.sequencers import all_logs, encode_key, sequencers_under
 from sparkwal.testing.memory import MemoryStore
 
 from .plot import SCHEMA, rows
@@ -109,7 +108,7 @@ def test_sequencers_are_listed_by_hops(root: str) -> None:
             store.put_if_absent(f"{prefix}sequencers/{name}/batches/{number:020d}", b"")
     store.put_if_absent(f"{prefix}sequencers/refused/proof/x", b"")
     store.counts.clear()
-    assert list_sequencers(LogStore(store, root)) == sorted(names)
+    assert sequencers_under(LogStore(store, root)) == sorted(names)
     # Not one for every thousand objects: "a" and "B" alone have five thousand.
     assert store.counts["LIST"] <= 3
     assert all_logs(LogStore(store, root)) == sorted(names)
@@ -131,7 +130,9 @@ def test_sequencers_are_logs_of_their_own(tmp_path: Path) -> None:
         for number, wal in enumerate((a, b, root, a)):
             wal.append(rows(number)).result()
         assert (a.last_sequence, b.last_sequence, root.last_sequence) == (1, 0, 0)
-    assert all_logs(LogStore(LocalStore(tmp_path / "wal"), "")) == ["default", "a", "b"]
+    assert list_sequencers(path) == ["default", "a", "b"]
+    with pytest.raises(OptionError, match="remove sequencer"):
+        list_sequencers(path, sequencer="a")
     for name, values in (("a", [0, 3]), ("b", [1]), ("default", [2])):
         assert list(Log(path, sequencer=name).to_pandas()["v"]) == values
         report = verify(path, sequencer=name)

@@ -13,7 +13,7 @@ from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
-from sparkwal.sequencers import list_sequencers
+from sparkwal.sequencers import sequencers_under
 from sparkwal.testing.memory import MemoryStore
 
 
@@ -77,4 +77,4 @@ def test_every_sequencer_is_found_over_short_pages(tmp_path: Path) -> None:
         replace(query, query_id=f"q{number}").microbatch(0, (1,))
     for page in (1000, 5, 1):
         store.page = page
-        assert list_sequencers(LogStore(store, "wal")) == names
+        assert sequencers_under(LogStore(store, "wal")) == names

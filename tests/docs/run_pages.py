@@ -1,0 +1,77 @@
+"""Runs the Python blocks of every page as a reader would, against the store that it is given.
+
+    python -m tests.docs.run_pages LOGS FOLDER
+
+LOGS takes the place of s3://bucket. Each page has names and logs of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import sparkwal
+
+from .pages import PAGES, Block, blocks
+
+
+def main(logs: str, folder: Path) -> None:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    sparkwal.register(spark)
+    for number, page in enumerate(PAGES):
+        found = blocks(page, "python")
+        if found:
+            run_page(spark, found, f"{logs}/{number}", folder / str(number))
+            print(f"{page}: {len(found)} blocks", flush=True)
+    spark.stop()
+
+
+def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) -> None:
+    """Runs the blocks in order. Streams end what they have to do after each."""
+    rows = folder / "in"
+    rows.mkdir(parents=True)
+    (rows / "0.json").write_text("\n".join(json.dumps({"id": n}) for n in range(5)))
+    names: dict[str, Any] = {
+        "spark": spark,
+        "events": spark.readStream.schema("id BIGINT").json(str(rows)),
+        "df": spark.range(3),
+    }
+    # The README begins without a log; the other pages speak of one that is there.
+    if page[0].page != "README.md":
+        names["sparkwal"] = sparkwal
+        with sparkwal.Appender(
+            f"{logs}/wal", pa.schema([("id", pa.int64())]), producer_id="before"
+        ) as wal:
+            wal.append([{"id": 1}])
+    for block in page:
+        text = block.text.replace("s3a://bucket", str(folder)).replace("s3://bucket", logs)
+        code = compile("\n" * (block.line - 1) + text, block.page, "exec")
+        exec(code, names)
+        for stream in spark.streams.active:
+            stream.processAllAvailable()
+    query = names.get("query")
+    if query is not None:
+        # No block of the page has taken the log away from the query that it shows.
+        (rows / "1.json").write_text('{"id": 5}')
+        query.processAllAvailable()
+        query.stop()
+        assert sparkwal.Log(f"{logs}/wal").to_pandas()["id"].tolist() == [0, 1, 2, 3, 4, 5]
+        backfill = sparkwal.Log(f"{logs}/wal", sequencer="backfill").to_pandas()
+        assert backfill["id"].tolist() == [0, 1, 2]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

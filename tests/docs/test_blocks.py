@@ -1,0 +1,106 @@
+"""Every block of code in the README and the documentation runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sparkwal
+from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
+
+from .pages import PAGES, ROOT, Block, blocks
+
+BASH = [block for page in PAGES for block in blocks(page, "bash")]
+
+
+def run_pages(logs: str, folder: Path, **environment: str) -> None:
+    source = str(Path(sparkwal.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.docs.run_pages", logs, str(folder)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([source, str(ROOT)]),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with_python = [page for page in PAGES if blocks(page, "python")]
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()][-len(with_python) :] == (
+        with_python
+    )
+
+
+@pytest.mark.spark
+def test_the_python_blocks_run_on_local_disk(tmp_path: Path) -> None:
+    run_pages(str(tmp_path / "logs"), tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.s3
+def test_the_python_blocks_run_on_s3(tmp_path: Path, ministack_url: str, s3_bucket: str) -> None:
+    run_pages(
+        f"s3://{s3_bucket}",
+        tmp_path,
+        AWS_ENDPOINT_URL=ministack_url,
+        AWS_REGION=REGION,
+        AWS_ACCESS_KEY_ID=ACCESS_KEY,
+        AWS_SECRET_ACCESS_KEY=SECRET_KEY,
+    )
+
+
+def test_every_block_is_python_or_bash() -> None:
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        fences = len(re.findall(r"^```", text, re.MULTILINE))
+        assert fences == 2 * sum(len(blocks(page, each)) for each in ("python", "bash", "text"))
+
+
+@pytest.mark.parametrize("block", BASH, ids=lambda block: f"{block.page}:{block.line}")
+def test_the_bash_blocks_name_scripts_and_options_that_exist(block: Block) -> None:
+    subprocess.run(["bash", "-n", "-c", block.text], check=True)
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        for place, word in enumerate(words):
+            if not re.match(r"(jobs|tests|\.ci)/", word):
+                continue
+            assert (ROOT / word).exists(), line
+            options = [w.partition("=")[0] for w in words[place:] if w.startswith("--")]
+            if word.startswith("jobs/") and options and options != ["--help"]:
+                script = word.removesuffix(".sh").removesuffix(".py") + ".py"
+                commands = [w for w in words[place + 1 : place + 2] if w.isalpha()]
+                shown = subprocess.run(
+                    [sys.executable, str(ROOT / script), *commands, "--help"],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+                assert all(option in shown for option in options), line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+            anchors = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
+            assert anchor in anchors, target
+
+
+def test_the_readme_is_short() -> None:
+    assert 130 <= len((ROOT / "README.md").read_text().splitlines()) <= 160
