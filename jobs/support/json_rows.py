@@ -1,12 +1,16 @@
-"""JSON as rows of an Arrow schema, and that schema out of a few words."""
+"""JSON lines as rows of an Arrow schema, exact or refused; and that schema out of a few words."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +18,13 @@ from pyarrow import types
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
+
+# Rows that are Python objects at once: those take many times what they are in Arrow.
+_CHUNK = 4096
+_KINDS = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
+_FINER = re.compile(r"\.\d{6}0*[1-9]")
+
+Reader = Callable[[Any], Any]
 
 
 def parse_schema(text: str) -> pa.Schema:
@@ -35,9 +46,6 @@ def parse_schema(text: str) -> pa.Schema:
         ) from None
 
 
-_KINDS = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
-
-
 def _split(text: str) -> list[str]:
     # Not at the comma in decimal(10,2).
     parts, depth = [""], 0
@@ -51,81 +59,206 @@ def _split(text: str) -> list[str]:
 
 
 class JsonRows:
-    """JSON lines to dicts whose values have the types of a schema.
+    """JSON lines to record batches of a schema.
 
-    Times are ISO 8601, binary values base64, decimals texts or numbers.
+    Times are ISO 8601, binary values base64, decimals texts or numbers. A value that its column
+    cannot hold as it is written is refused; only a number in a column of floats is rounded to
+    the nearest one, as the type has it.
     """
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
+        self._schema = arrow_schema
         self._columns = {field.name: _reader(field.type) for field in arrow_schema}
+        spark = schema.columns(schema.from_arrow(arrow_schema))
+        self._kinds = {name: schema.type_name(kind) for name, kind in spark.items()}
 
-    def parse(self, body: bytes) -> list[dict[str, Any]]:
+    def batches(self, body: bytes) -> Iterator[pa.RecordBatch]:
         """One row for each line that is not empty. Raises OptionError naming row and column."""
-        rows: list[dict[str, Any]] = []
-        for line in body.splitlines():
-            if not line.strip():
-                continue
-            where = f"row {len(rows)}"
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                raise OptionError(f"{where} is not JSON; one object a line is expected") from None
-            if not isinstance(row, dict):
-                raise OptionError(f"{where} is not a JSON object")
-            rows.append({name: self._value(where, name, value) for name, value in row.items()})
-        return rows
+        rows = enumerate(line for line in body.splitlines() if line.strip())
+        first = 0
+        while chunk := [self._row(place, line) for place, line in islice(rows, _CHUNK)]:
+            columns = [self._column(chunk, field, first) for field in self._schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            first += len(chunk)
 
-    def _value(self, where: str, name: str, value: Any) -> Any:
-        read = self._columns.get(name)
-        if read is None or value is None:
-            return value  # a name that is not a column is refused by the appender
+    def _row(self, place: int, line: bytes) -> dict[str, Any]:
+        where = f"row {place}"
         try:
-            return read(value)
-        except (ValueError, TypeError, AttributeError, InvalidOperation):
-            raise OptionError(
-                f"{where}: column {name!r} cannot hold this value of type {type(value).__name__}"
-            ) from None
+            row = json.loads(line.decode(), parse_float=Decimal, object_pairs_hook=_object)
+        except _Misfit as error:
+            raise OptionError(f"{where}: {error}") from None
+        except (ValueError, InvalidOperation, RecursionError):
+            raise OptionError(f"{where} is not JSON; one object a line is expected") from None
+        if not isinstance(row, dict):
+            raise OptionError(f"{where} is not a JSON object")
+        for name in row:
+            if name not in self._columns:
+                raise OptionError(
+                    f"{where} has a column {name!r} that the schema has not; it has "
+                    f"{', '.join(self._columns)}"
+                )
+        return {name: self._value(place, name, value) for name, value in row.items()}
+
+    def _value(self, place: int, name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return self._columns[name](value)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise self._misfit(place, name, value, error) from None
+
+    def _column(self, rows: Sequence[dict[str, Any]], field: pa.Field, first: int) -> pa.Array:
+        values = [row.get(field.name) for row in rows]
+        try:
+            return pa.array(values, field.type)
+        except (ValueError, TypeError, ArithmeticError):
+            for place, value in enumerate(values, first):
+                try:
+                    pa.array([value], field.type)
+                except (ValueError, TypeError, ArithmeticError) as error:
+                    raise self._misfit(place, field.name, value, error) from None
+            raise
+
+    def _misfit(self, place: int, name: str, value: Any, error: Exception) -> OptionError:
+        why = f": {error}" if isinstance(error, _Misfit) else ""
+        return OptionError(
+            f"row {place}: column {name!r} is {self._kinds[name]} and cannot hold this "
+            f"{_JSON_NAMES.get(type(value), type(value).__name__)}{why}; nothing was written"
+        )
 
 
-def _reader(kind: pa.DataType) -> Callable[[Any], Any]:
+_JSON_NAMES = {
+    str: "text", int: "number", Decimal: "number", float: "number", bool: "true or false",
+    dict: "object", list: "array",
+}  # fmt: skip
+
+
+class _Misfit(ValueError):
+    """Says in its text what to do."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Misfit("a name stands twice in one object; one of its values would be lost")
+    return found
+
+
+def _reader(kind: pa.DataType) -> Reader:
+    """From a JSON value, other than null, to one that Arrow takes as it is."""
+    for holds, read in _LEAVES:
+        if holds(kind):
+            return read
     if types.is_timestamp(kind):
-        return _moment if kind.tz else datetime.fromisoformat
-    if types.is_date(kind):
-        return date.fromisoformat
-    if types.is_time(kind):
-        return time.fromisoformat
-    if types.is_decimal(kind):
-        return lambda value: Decimal(str(value))
-    if types.is_binary(kind):
-        return lambda value: base64.b64decode(value, validate=True)
+        return _moment if kind.tz else _local_moment
+    if types.is_float32(kind) or types.is_float64(kind):
+        return _float32 if types.is_float32(kind) else _float64
     if types.is_list(kind):
         element = _nullable(_reader(kind.value_type))
         return lambda value: [element(item) for item in _checked(value, list)]
     if types.is_map(kind):
         item_of = _nullable(_reader(kind.item_type))
-        return lambda value: {k: item_of(v) for k, v in _checked(value, dict).items()}
+        return lambda value: [(k, item_of(v)) for k, v in _checked(value, dict).items()]
     if types.is_struct(kind):
-        inner = {
-            kind.field(i).name: _nullable(_reader(kind.field(i).type))
-            for i in range(kind.num_fields)
-        }
-        return lambda value: {
-            name: inner[name](item) if name in inner else item
-            for name, item in _checked(value, dict).items()
-        }
-    return lambda value: value
+        return _struct({field.name: _nullable(_reader(field.type)) for field in kind})
+    return _no_json
 
 
-def _nullable(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _nullable(read: Reader) -> Reader:
     return lambda value: None if value is None else read(value)
 
 
+def _struct(inner: dict[str, Reader]) -> Reader:
+    def read(value: Any) -> Any:
+        if unknown := _checked(value, dict).keys() - inner.keys():
+            raise _Misfit(f"it has no field {min(unknown)!r}")
+        return {name: inner[name](item) for name, item in value.items()}
+
+    return read
+
+
 def _checked(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
+    # Exactly: to Python, true is a number too.
+    if type(value) is not kind:
         raise TypeError
     return value
 
 
-def _moment(value: str) -> datetime:
-    moment = datetime.fromisoformat(value)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def _no_json(value: Any) -> Any:
+    raise _Misfit("values of this type cannot be sent as JSON; send Arrow")
+
+
+def _integer(value: Any) -> int:
+    # JSON knows no integers: 2.0 and 1e3 are some. None of them has more than 19 digits.
+    if type(value) is Decimal and value.adjusted() < 20 and value == value.to_integral_value():
+        return int(value)
+    return int(_checked(value, int))
+
+
+def _decimal(value: Any) -> Decimal:
+    if type(value) not in (int, str, Decimal):
+        raise TypeError
+    found = Decimal(value)
+    if not found.is_finite():
+        raise ValueError
+    return found
+
+
+def _float64(value: Any) -> float | int:
+    if type(value) is Decimal:
+        found = float(value)
+        if math.isinf(found):
+            raise _Misfit("it is beyond the largest")
+        return found
+    # NaN and Infinity, which Python's JSON writes, are floats already.
+    return value if type(value) is float else int(_checked(value, int))
+
+
+def _float32(value: Any) -> float | int:
+    found = _float64(value)
+    try:
+        struct.pack("<f", found)
+    except OverflowError:
+        raise _Misfit("it is beyond the largest") from None
+    return found
+
+
+def _binary(value: Any) -> bytes:
+    return base64.b64decode(_checked(value, str), validate=True)
+
+
+def _time_of_day(value: Any) -> time:
+    found = time.fromisoformat(_microseconds(value))
+    if found.tzinfo:
+        raise _Misfit("it holds no time zone; leave the offset out")
+    return found
+
+
+def _moment(value: Any) -> datetime:
+    found = datetime.fromisoformat(_microseconds(value))
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _local_moment(value: Any) -> datetime:
+    found = datetime.fromisoformat(_microseconds(value))
+    if found.tzinfo:
+        raise _Misfit("it holds no time zone; leave the offset out")
+    return found
+
+
+def _microseconds(value: Any) -> str:
+    # Python drops further digits without a word.
+    if _FINER.search(_checked(value, str)):
+        raise _Misfit("it holds microseconds, and no finer part of a second")
+    return str(value)
+
+
+_LEAVES: Sequence[tuple[Callable[[pa.DataType], bool], Reader]] = (
+    (types.is_integer, _integer),
+    (types.is_string, lambda value: _checked(value, str)),
+    (types.is_boolean, lambda value: _checked(value, bool)),
+    (types.is_decimal, _decimal),
+    (types.is_date, lambda value: date.fromisoformat(_checked(value, str))),
+    (types.is_time, _time_of_day),
+    (types.is_binary, _binary),
+)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,13 +29,20 @@ SCHEMA = "id bigint, name string, at timestamp, price decimal(10,2)"
 _open = build_opener(ProxyHandler({})).open
 
 
+def environment() -> dict[str, str]:
+    """A script may stand elsewhere and import the job."""
+    found = filter(None, [str(JOB.parent), os.environ.get("PYTHONPATH")])
+    return {**os.environ, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(found)}
+
+
 class Job:
     """A running job."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, script: Path = JOB) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(JOB), *map(str, arguments), "--port", "0"],
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+            [sys.executable, str(script), *map(str, arguments), "--port", "0"],
+            stderr=subprocess.PIPE, text=True,
+            env=environment(),
         )  # fmt: skip
         assert self.process.stderr is not None
         self.output = ""
@@ -45,8 +54,11 @@ class Job:
             if match := re.search(r"listening on (http://\S+)", line):
                 self.url = match[1]
 
-    def post(self, body: bytes, kind: str = "application/x-ndjson") -> tuple[int, Any, Any]:
-        request = Request(f"{self.url}/append", body, {"Content-Type": kind})
+    def post(
+        self, body: bytes, kind: str = "application/x-ndjson", **headers: str
+    ) -> tuple[int, Any, Any]:
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = Request(f"{self.url}/append", body, {"Content-Type": kind, **headers})
         try:
             with _open(request, timeout=60) as answer:
                 return answer.status, json.load(answer), answer.headers
@@ -71,8 +83,8 @@ class Job:
 def start() -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def started(*arguments: object) -> Job:
-        jobs.append(Job(*arguments))
+    def started(*arguments: object, **how: Any) -> Job:
+        jobs.append(Job(*arguments, **how))
         return jobs[-1]
 
     yield started
@@ -139,6 +151,161 @@ def test_a_body_that_is_too_large_is_refused(start: Callable[..., Job], tmp_path
     job = start("--log", tmp_path / "wal", "--schema", "v long", "--max-body", 100)
     assert job.post(b'{"v":1}\n' * 20)[0] == 413
     assert job.post(b'{"v":1}\n' * 2)[0] == 200
+
+
+def arrow_stream(batch: pa.RecordBatch, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write(batch)
+    return sink.getvalue().to_pybytes()
+
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+def test_rows_that_unpack_to_more_than_they_may_are_refused_before_they_are_unpacked(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Few bytes, 64 MiB of rows: as zstd, as a length without values, as one shared text."""
+    job = start("--log", tmp_path / "wal", "--schema", "v long, s string")
+    zeros = pa.py_buffer(bytes(8 * 2**20))
+    column = pa.Array.from_buffers(pa.int64(), 2**20, [None, zeros])
+    packed = arrow_stream(
+        pa.record_batch([column, pa.nulls(2**20)], names=["v", "s"]), compression="zstd"
+    )
+    # The stream says how much it unpacks to; 12 batches of it are 96 MiB.
+    with pa.ipc.open_stream(packed) as stream:
+        batch = stream.read_next_batch()
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        for _ in range(12):
+            writer.write(batch)
+    bodies = [sink.getvalue().to_pybytes()]
+    bodies.append(arrow_stream(pa.record_batch([pa.nulls(2**30)] * 2, names=["v", "s"])))
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int16()), ["x" * 10_000])
+    bodies.append(
+        arrow_stream(pa.record_batch([pa.array(range(10_000)), shared], names=["v", "s"]))
+    )
+    for body in bodies:
+        assert len(body) < 2**20
+        status, answer, _ = job.post(body, ARROW)
+        assert status == 413 and "unpack to more than 67108864 bytes" in answer["error"]
+    # Sparse JSON in a table of many columns.
+    few = start("--log", tmp_path / "few", "--schema", "v long, s string", "--max-rows-bytes", 999)
+    assert few.post(b'{"v":1}\n' * 200)[0] == 413
+    assert few.post(b'{"v":1}\n')[0] == job.post(arrow_stream(batch[:9]), ARROW)[0] == 200
+
+
+def test_what_is_not_supported_is_415_and_says_what_is(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = start("--log", tmp_path / "wal", "--schema", "v long")
+    for kind in ("application/json; charset=utf-8", "application/jsonl", "Application/X-NDJSON"):
+        assert job.post(b'{"v":1}', kind)[0] == 200
+    for kind in ("text/csv", "application/x-www-form-urlencoded", "application/xml"):
+        status, answer, _ = job.post(b'{"v":1}', kind)
+        assert status == 415 and "application/x-ndjson" in answer["error"]
+    status, answer, _ = job.post(b'{"v":1}', "application/json; charset=latin-1")
+    assert status == 415 and "UTF-8" in answer["error"]
+    status, answer, _ = job.post(gzip.compress(b'{"v":1}'), Content_Encoding="gzip")
+    assert status == 415 and "gzip" in answer["error"]
+
+
+def test_bodies_beyond_the_budget_are_429_before_they_are_parsed(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    """One body that is only half there holds its place; a second finds none, the third does."""
+    job = start("--log", tmp_path / "wal", "--schema", "v long",
+                "--max-body", 100, "--max-pending", 100)  # fmt: skip
+    host, port = job.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(
+            b"POST /append HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"Content-Length: 80\r\n\r\n" + b'{"v":1}\n' * 8
+        )
+        while "sparkwal_pending_body_bytes 64.0" not in job.get("/metrics")[1]:
+            assert job.process.poll() is None
+        status, answer, headers = job.post(b'{"v":2}\n' * 8)
+        assert status == 429 and headers["Retry-After"] == "1"
+        assert "100 bytes" in answer["error"]
+        assert job.post(b'{"v":3}\n' * 3)[0] == 200
+        half.sendall(b'{"v":1}\n' * 2)
+        assert half.recv(99).startswith(b"HTTP/1.1 200")
+    # One that goes away in the middle gives its place back.
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(
+            b"POST /append HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"Content-Length: 80\r\n\r\n{}"
+        )
+        while "sparkwal_pending_body_bytes 2.0" not in job.get("/metrics")[1]:
+            assert job.process.poll() is None
+    while "sparkwal_pending_body_bytes 0.0" not in job.get("/metrics")[1]:
+        assert job.process.poll() is None
+    assert job.stop() == 0 and "Traceback" not in job.output
+    assert sorted(Log(str(tmp_path / "wal")).to_pandas()["v"]) == [1] * 10 + [3] * 3
+
+
+def test_other_requests_are_answered_while_a_body_is_parsed(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    """A pipe as a clock: /healthz answers while a parser stands still."""
+    block = tmp_path / "block.py"
+    os.mkfifo(tmp_path / "gate")
+    block.write_text(
+        "import sys, support.bodies as bodies\n"
+        "parse = bodies.Bodies.json\n"
+        "def waiting(self, body):\n"
+        f"    open({str(tmp_path / 'gate')!r}).read()\n"
+        "    return parse(self, body)\n"
+        "bodies.Bodies.json = waiting\n"
+        "import http_ingest\n"
+        "http_ingest.main()\n"
+    )
+    job = start("--log", tmp_path / "wal", "--schema", "v long", script=block)
+    answers: list[int] = []
+    sender = threading.Thread(target=lambda: answers.append(job.post(b'{"v":1}')[0]))
+    sender.start()
+    while "sparkwal_pending_body_bytes 7.0" not in job.get("/metrics")[1]:
+        assert job.process.poll() is None
+    assert job.get("/healthz")[0] == 200
+    (tmp_path / "gate").write_text("go on")
+    sender.join()
+    assert answers == [200]
+
+
+def test_sigterm_right_after_listening_is_not_swallowed(tmp_path: Path) -> None:
+    early = tmp_path / "early.py"
+    early.write_text(
+        "import signal, uvicorn\n"
+        "run = uvicorn.Server.run\n"
+        "def signalled(self, sockets=None):\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    run(self, sockets)\n"
+        "uvicorn.Server.run = signalled\n"
+        "import http_ingest\n"
+        "http_ingest.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(early), "--log", str(tmp_path / "wal"), "--schema", "v long",
+         "--port", "0"],
+        capture_output=True, text=True, timeout=120,
+        env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "listening on" in done.stderr and "stopped; sequence -1 is durable" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = subprocess.run(
+            [sys.executable, str(JOB), "--log", str(tmp_path / "wal"), "--schema", "v long",
+             "--port", str(port)],
+            capture_output=True, text=True,
+        )  # fmt: skip
+    assert refused.returncode == 2 and f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+    assert not (tmp_path / "wal").exists()
 
 
 def test_after_another_writer_came_it_says_503(start: Callable[..., Job], tmp_path: Path) -> None:

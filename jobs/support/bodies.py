@@ -1,0 +1,176 @@
+"""The body of a request as Arrow rows: how large it gets is known before it is unpacked."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from sparkwal.errors import OptionError
+from support.json_rows import JsonRows
+
+Rows: TypeAlias = pa.RecordBatch | pa.Table
+
+
+class TooLarge(Exception):
+    """The rows take more memory than one request may; the text says how much that is."""
+
+
+class Bodies:
+    """Parses bodies for a log of this schema.
+
+    Args:
+        most: bytes of Arrow, without compression, that one body's rows may have.
+    """
+
+    def __init__(self, schema: pa.Schema, most: int) -> None:
+        self._most = most
+        self._json = JsonRows(schema)
+        # A column of nulls is a length and nothing more, and becomes a column of the log.
+        self._row_bytes = sum(_width(field.type) for field in schema)
+
+    def json(self, body: bytes) -> Rows:
+        """JSON lines. Raises OptionError, TooLarge."""
+        found: list[pa.RecordBatch] = []
+        size = 0
+        for batch in self._json.batches(body):
+            size += batch.nbytes
+            self._check(size)
+            found.append(batch)
+        return _some(found)
+
+    def arrow(self, body: bytes) -> Rows:
+        """An Arrow IPC stream. Raises OptionError, TooLarge."""
+        try:
+            rows = size = 0
+            for more, unpacked in _announced(body):
+                rows, size = rows + more, size + unpacked
+                self._check(max(size, rows * self._row_bytes))
+            with pa.ipc.open_stream(body) as stream:
+                found = list(stream)
+            self._check(sum(_decoded(batch) for batch in found))
+        except (pa.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
+            if isinstance(error, OptionError):
+                raise
+            said = str(error).partition("\n")[0]
+            raise OptionError(f"the body is no Arrow IPC stream: {said}") from None
+        return _some(found)
+
+    def _check(self, size: int) -> None:
+        if size > self._most:
+            raise TooLarge(f"its rows unpack to more than {self._most} bytes; send several")
+
+
+def _some(batches: list[pa.RecordBatch]) -> Rows:
+    if not sum(batch.num_rows for batch in batches):
+        raise OptionError("there are no rows in the body")
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches)
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return (int(kind.bit_width) + 7) // 8
+    except ValueError:
+        return 4  # at least an offset
+
+
+def _announced(body: bytes) -> Iterator[tuple[int, int]]:
+    """(rows, bytes without compression) of each batch, as the stream itself says.
+
+    Arrow allocates what a compressed buffer announces, and columns may share one region: so
+    every buffer counts, at its length after decompression, before any is unpacked.
+    """
+    for message in pa.ipc.MessageReader.open_stream(body):
+        if message.type not in ("record batch", "dictionary"):
+            continue
+        metadata, data = message.metadata.to_pybytes(), memoryview(message.body or b"")
+        header = _table(metadata, _field(metadata, _table(metadata, 0), 2))
+        if message.type == "dictionary":  # which holds a batch: its second field
+            header = _table(metadata, _field(metadata, header, 1))
+        length = _field(metadata, header, 0, needed=False)
+        rows = struct.unpack_from("<q", metadata, length)[0] if length else 0
+        packed = _field(metadata, header, 3, needed=False) > 0
+        yield (
+            rows,
+            sum(
+                max(size, struct.unpack_from("<q", data, offset)[0] if packed and size else 0)
+                for offset, size in _buffers(metadata, header)
+            ),
+        )
+
+
+def _buffers(metadata: bytes, batch: int) -> Iterator[tuple[int, int]]:
+    vector = _table(metadata, _field(metadata, batch, 2))
+    count = struct.unpack_from("<I", metadata, vector)[0]
+    yield from struct.iter_unpack("<qq", metadata[vector + 4 : vector + 4 + 16 * count])
+
+
+def _table(metadata: bytes, at: int) -> int:
+    """Where the offset stored there points; FlatBuffers' offsets are relative."""
+    return at + int(struct.unpack_from("<I", metadata, at)[0])
+
+
+def _field(metadata: bytes, table: int, number: int, *, needed: bool = True) -> int:
+    """Where the field of a FlatBuffers table is; 0 where it is not there."""
+    layout = table - int(struct.unpack_from("<i", metadata, table)[0])
+    size = struct.unpack_from("<H", metadata, layout)[0]
+    entry = 4 + 2 * number
+    offset = struct.unpack_from("<H", metadata, layout + entry)[0] if entry + 2 <= size else 0
+    if offset:
+        return table + int(offset)
+    if needed:
+        raise ValueError("a message without the fields of its kind")
+    return 0
+
+
+def _decoded(batch: pa.RecordBatch) -> int:
+    """Bytes of the columns whose values share memory, once each has its own."""
+    return sum(
+        _each(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, name)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    )
+
+
+def _each(column: pa.Array, name: str) -> int:
+    kind = column.type
+    if types.is_nested(kind):
+        if _shares(kind):
+            raise OptionError(
+                f"column {name!r} is {kind}: dictionaries and views are taken at the top level "
+                "only; cast it"
+            )
+        return 0
+    if not _shares(kind):
+        return 0
+    column.validate(full=True)
+    if types.is_dictionary(kind):
+        if types.is_nested(kind.value_type) or types.is_dictionary(kind.value_type):
+            raise OptionError(f"column {name!r} is {kind}: decode it")
+        values = column.dictionary
+        if not _texts(values.type):
+            return len(column) * _width(values.type)
+        return int(pc.sum(pc.binary_length(values).take(column.indices)).as_py() or 0)
+    # A view is 16 bytes and begins with its length; that of a null means nothing.
+    lengths = memoryview(column.buffers()[1]).cast("i")[4 * column.offset :: 4][: len(column)]
+    return sum(n for n, there in zip(lengths, column.is_valid(), strict=True) if there.as_py())
+
+
+def _texts(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind)
+        or types.is_large_binary(kind) or _is_view(kind)
+    )  # fmt: skip
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(types.is_string_view(kind) or types.is_binary_view(kind))
+
+
+def _shares(kind: pa.DataType) -> bool:
+    if types.is_nested(kind):
+        return any(_shares(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(types.is_dictionary(kind)) or _is_view(kind)

@@ -1,0 +1,268 @@
+"""HTTP in front of an appender: what a request may cost, and what its answer means."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import uvicorn
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from rich.console import Console
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from sparkwal import Appender, Ticket
+from sparkwal.appender.aio import durable
+from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
+from sparkwal.events import Durable, Event
+from support.bodies import Bodies, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.datastructures import Headers
+
+ARROW = "application/vnd.apache.arrow.stream"
+JSON = ("application/x-ndjson", "application/jsonl", "application/json")
+# Each holds the rows of one request; one parses while the other waits for Python's lock.
+_PARSERS = 2
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bytes that requests may take.
+
+    Attributes:
+        body: one body, as it is sent.
+        rows: the rows of one body, as Arrow without compression.
+        pending: all bodies that are being received, or wait to be parsed.
+    """
+
+    body: int
+    rows: int
+    pending: int
+
+
+class Metrics:
+    """What GET /metrics tells."""
+
+    def __init__(self, wal: Appender) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "sparkwal_requests", "Appends by HTTP status.", ["status"], registry=self.registry
+        )
+        self.rows = Counter("sparkwal_rows", "Rows made durable.", registry=self.registry)
+        self.bytes = Counter(
+            "sparkwal_body_bytes", "Bytes of bodies made durable.", registry=self.registry
+        )
+        self.pending = Gauge(
+            "sparkwal_pending_body_bytes", "Bytes of bodies not parsed yet.", registry=self.registry
+        )
+        self.seconds = Histogram(
+            "sparkwal_append_seconds", "From the request to its durability.",
+            buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10), registry=self.registry,
+        )  # fmt: skip
+        self._events = Counter(
+            "sparkwal_events", "Events of the appender.", ["name"], registry=self.registry
+        )
+        self._position = Gauge(
+            "sparkwal_durable_position", "The newest durable position.", registry=self.registry
+        )
+        for name, meaning, value in (
+            ("in_flight", "Records sent and not acknowledged.", lambda: wal.in_flight),
+            ("buffered_bytes", "Accepted rows not sent yet.", lambda: wal.buffered_bytes),
+            ("last_sequence", "The newest durable sequence.", lambda: wal.last_sequence),
+            ("up", "1 while the appender accepts rows.", lambda: float(wal.error is None)),
+        ):
+            gauge = Gauge(f"sparkwal_{name}", meaning, registry=self.registry)
+            gauge.set_function(value)
+        wal.subscribe(self._told)
+
+    def _told(self, event: Event) -> None:
+        self._events.labels(event.name).inc()
+        if isinstance(event, Durable):
+            self._position.set(event.position)
+
+
+class Server:
+    """The handlers over one appender."""
+
+    def __init__(self, wal: Appender, arrow_schema: pa.Schema, bounds: Bounds) -> None:
+        self._wal, self._bounds = wal, bounds
+        self._bodies = Bodies(arrow_schema, bounds.rows)
+        self._pending = 0
+        # The event loop must go on answering while rows are parsed and converted.
+        self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
+        self.metrics = Metrics(wal)
+        self.metrics.pending.set_function(lambda: self._pending)
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/append", self._counted(self.append), methods=["POST"]),
+                Route("/metrics", self.tell_metrics),
+                Route("/healthz", self.tell_health),
+            ]
+        )
+
+    def close(self) -> None:
+        """End the parsers' threads."""
+        self._parsers.shutdown()
+
+    def _counted(
+        self, handle: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def counted(request: Request) -> Response:
+            response = await handle(request)
+            self.metrics.requests.labels(str(response.status_code)).inc()
+            return response
+
+        return counted
+
+    async def append(self, request: Request) -> Response:
+        """POST /append: 200 once durable, 400, 413, 415, 429 or 503."""
+        started = time.monotonic()
+        if (wrong := _unsupported(request.headers)) is not None:
+            return _error(415, wrong)
+        try:
+            ticket, rows, size = await self._accept(request)
+            position = await durable(ticket)
+        except TooLarge as error:
+            return _error(413, str(error))
+        except BackPressureError as error:
+            return _error(429, str(error), {"Retry-After": "1"})
+        except OptionError as error:
+            if self._wal.error is None:
+                return _error(400, str(error))
+            return _stopped(error)
+        except SparkWalError as error:
+            return _stopped(error)
+        except ClientDisconnect:
+            return _error(400, "the client went away before all of the body was there")
+        self.metrics.rows.inc(rows)
+        self.metrics.bytes.inc(size)
+        self.metrics.seconds.observe(time.monotonic() - started)
+        return JSONResponse({"position": position, "sequence": ticket.sequence, "rows": rows})
+
+    async def _accept(self, request: Request) -> tuple[Ticket, int, int]:
+        """(ticket, rows, bytes) of a body. It counts as pending from its first byte on until
+        its rows are the appender's, which counts them itself."""
+        announced = int(request.headers.get("content-length", 0))
+        self._make_sure(announced, self._pending + announced)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in request.stream():
+                size += len(chunk)
+                self._pending += len(chunk)
+                self._make_sure(size, self._pending)
+                chunks.append(chunk)
+            body = b"".join(chunks)
+            chunks.clear()
+            is_arrow = _media_type(request.headers)[0] == ARROW
+            loop = asyncio.get_running_loop()
+            ticket, rows = await loop.run_in_executor(self._parsers, self._append, body, is_arrow)
+            return ticket, rows, size
+        finally:
+            self._pending -= size
+
+    def _make_sure(self, body: int, pending: int) -> None:
+        if body > self._bounds.body:
+            raise TooLarge(f"a body may have {self._bounds.body} bytes; send several")
+        if pending > self._bounds.pending:
+            raise BackPressureError(
+                f"bodies of {self._bounds.pending} bytes are being received: try again later"
+            )
+
+    def _append(self, body: bytes, is_arrow: bool) -> tuple[Ticket, int]:
+        try:
+            rows = self._bodies.arrow(body) if is_arrow else self._bodies.json(body)
+        except MemoryError:
+            raise BackPressureError("there is no memory for these rows: try again later") from None
+        return self._wal.append(rows, block=False), rows.num_rows
+
+    async def tell_metrics(self, request: Request) -> Response:
+        """GET /metrics, as Prometheus reads it."""
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def tell_health(self, request: Request) -> Response:
+        """GET /healthz: 200 while rows are accepted."""
+        if self._wal.error is not None:
+            return _stopped(self._wal.error)
+        return JSONResponse({"status": "ok", "last_sequence": self._wal.last_sequence})
+
+
+def _media_type(headers: Headers) -> tuple[str, str]:
+    """(type, charset) of a body; without a header JSON lines."""
+    kind, *parameters = headers.get("content-type", JSON[0]).lower().split(";")
+    pairs = (parameter.partition("=") for parameter in parameters)
+    charsets = [value.strip(' "') for name, _, value in pairs if name.strip() == "charset"]
+    return kind.strip(), charsets[0] if charsets else "utf-8"
+
+
+def _unsupported(headers: Headers) -> str | None:
+    """Why a body cannot be read, before any of it is."""
+    encoding = headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        return f"Content-Encoding {encoding!r} is not supported; send the body as it is"
+    kind, charset = _media_type(headers)
+    if kind not in (*JSON, ARROW):
+        return f"Content-Type {kind!r} is not supported; send {JSON[0]} (JSON lines) or {ARROW}"
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        return f"the charset {charset!r} is not supported; send UTF-8"
+    return None
+
+
+def _stopped(error: SparkWalError) -> Response:
+    outcome = "unknown" if isinstance(error, OutcomeUnknownError) else "not written"
+    return _error(503, str(error), kind=type(error).__name__, outcome=outcome)
+
+
+def _error(
+    status: int, message: str, headers: dict[str, str] | None = None, **more: str
+) -> Response:
+    return JSONResponse({"error": message, **more}, status, headers)
+
+
+def serve(server: Server, listener: socket.socket, drain_timeout: float, console: Console) -> None:
+    """Until SIGTERM or SIGINT: then answer what is under way, and accept nothing more."""
+    host, port = listener.getsockname()[:2]
+    config = uvicorn.Config(
+        server.app(),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=max(1, round(drain_timeout)),
+    )
+    running = uvicorn.Server(config)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        running.should_exit = True
+
+    # uvicorn's own handlers come later than the line that says "listening", and it raises the
+    # signal again after its work: neither must end the process before the appender is closed.
+    former = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        console.print(f"listening on http://{host}:{port}", highlight=False)
+        running.run([listener])
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        server.close()
