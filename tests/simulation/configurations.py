@@ -44,23 +44,23 @@ class Configuration:
 
 def exhaustive() -> dict[str, Configuration]:
     """Name → what is searched to the end."""
-    two = {"A": driver("A", "q", 1, 1), "B": driver("B", "q", 1, 1)}
+    two = {"A": driver("A", "q", 1), "B": driver("B", "q", 1)}
     return {
         "one life, two batches, two partitions, every fault twice": Configuration(
-            {"A": driver("A", "q", 2, 2)},
+            {"A": driver("A", "q/2", 2)},
             Budget(1, 2),
         ),
         "two lives of one query, every fault": Configuration(two, Budget(0, 1)),
         "two lives of one query, rows inlined, every fault": Configuration(
-            {name: driver(name, "q", 1, 1, inline=1000) for name in "AB"},
+            {name: driver(name, "q", 1, inline=1000) for name in "AB"},
             Budget(0, 1),
         ),
         "two lives in one application, a crash": Configuration(
-            {name: driver(name, "q", 2, 1, leader_id="app") for name in "AB"},
+            {name: driver(name, "q", 2, leader_id="app") for name in "AB"},
             Budget(1, 0),
         ),
         "two queries and a reader": Configuration(
-            {"A": driver("A", "q", 1, 1), "B": driver("B", "r", 1, 1), "R": reader()},
+            {"A": driver("A", "q", 1), "B": driver("B", "r", 1), "R": reader()},
             Budget(1, 0),
         ),
         "a straggling task behind two lives": Configuration(
@@ -69,8 +69,8 @@ def exhaustive() -> dict[str, Configuration]:
         ),
         "two lives, two batches, an empty one, a reader": Configuration(
             {
-                "A": driver("A", "q", 2, 1, empty=frozenset({0})),
-                "B": driver("B", "q", 2, 1, empty=frozenset({0})),
+                "A": driver("A", "q", 2, empty=frozenset({0})),
+                "B": driver("B", "q", 2, empty=frozenset({0})),
                 "R": reader(),
             },
             Budget(1, 0),
@@ -81,8 +81,8 @@ def exhaustive() -> dict[str, Configuration]:
         ),
         "two queries, a straggler, a reader, a crash": Configuration(
             {
-                "A": driver("A", "q", 1, 1),
-                "B": driver("B", "r", 1, 1),
+                "A": driver("A", "q", 1),
+                "B": driver("B", "r", 1),
                 "T": straggler(0),
                 "R": reader(),
             },
@@ -92,7 +92,7 @@ def exhaustive() -> dict[str, Configuration]:
             {**{name: appender(name, "p", 2, 2) for name in "AB"}, "R": reader(1)},
         ),
         "an appender and a sink": Configuration(
-            {"A": appender("A", "p", 3, 2), "B": driver("B", "q", 1, 1)},
+            {"A": appender("A", "p", 3, 2), "B": driver("B", "q", 1)},
             Budget(1, 0),
         ),
         "three in flight, takeovers with one and with two": Configuration(
@@ -105,12 +105,12 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: died_in_flight(appender("B", "q", 1, 1), _three_in_flight()),
         ),
         "two in flight, a sink, three in flight": Configuration(
-            {"B": driver("B", "q", 1, 1), "C": appender("C", "r", 1, 3)},
+            {"B": driver("B", "q", 1), "C": appender("C", "r", 1, 3)},
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
             every_start=True,
         ),
         "two in flight, a sink that commits, a sink, a crash": Configuration(
-            {name: driver(name, "q", 1, 1, inline=1000) for name in "BC"},
+            {name: driver(name, "q", 1, inline=1000) for name in "BC"},
             Budget(1, 0),
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
             every_start=True,
@@ -138,7 +138,7 @@ def large() -> dict[str, Configuration]:
             every_start=True,
         ),
         "two in flight, one that commits with one, a sink, a fault": Configuration(
-            {"B": appender("B", "q", 1, 1), "C": driver("C", "r", 1, 1)},
+            {"B": appender("B", "q", 1, 1), "C": driver("C", "r", 1)},
             Budget(0, 1),
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
             every_start=True,
@@ -148,7 +148,7 @@ def large() -> dict[str, Configuration]:
             Budget(0, 1),
         ),
         "three lives, a crash": Configuration(
-            {name: driver(name, "q", 1, 1) for name in "ABC"},
+            {name: driver(name, "q", 1) for name in "ABC"},
             Budget(1, 0),
         ),
         "three appenders, the second only leads": Configuration(

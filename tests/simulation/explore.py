@@ -1,41 +1,26 @@
 """Every interleaving of a small configuration.
 
-A process is a function of the answers it got: so instead of keeping it alive, it is
-run again from its start with the answers so far, once for every history that comes
-up, and what it asks next is remembered. The world is a value. Together that makes
+A process is a function of the answers its threads got: so instead of keeping it alive,
+it is run again from its start with the answers so far, for every history that comes up,
+and what its threads ask next is remembered. The world is a value. Together that makes
 an explicit-state search over the real code.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import oracle, starts
-from .codec import memoized
-from .processes import Process
-from .world import (
-    LOCAL,
-    Call,
-    Lost,
-    Refused,
-    State,
-    apply,
-    fly,
-    put,
-    receive,
-)
+from .codec import searching
+from .threads import Machine, Process
+from .world import LOCAL, REMOTE, SEEN, Call, Lost, Refused, State, apply, put
 
-
-class _Asked(BaseException):
-    """Unwinds a process that waits for an answer nobody has given yet."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__()
-        self.call = call
+# Processes kept as they stand, so that the next answer needs no run from the start.
+_KEPT = 500
 
 
 @dataclass(frozen=True)
@@ -55,47 +40,60 @@ class Report:
     histories: int
 
 
+class _Where(NamedTuple):
+    """Where a process stands: how it ended, if it did, and what its threads wait for."""
+
+    outcome: str | None
+    calls: tuple[tuple[int, Call], ...]
+
+
 class _Histories:
-    """Histories of answers as small numbers; what a process does next after each."""
+    """Histories of answers as small numbers, and where each brings a process."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
-        self._ids: dict[tuple[int, Any], int] = {}
-        self._answers: list[tuple[Any, ...]] = [()]
-        self._next: dict[tuple[int, int], Call | str] = {}
+        self._ids: dict[tuple[int, int, Any], int] = {}
+        self._last: list[tuple[int, int, Any]] = [(-1, -1, None)]
+        self._known: dict[tuple[int, int], _Where] = {}
+        self._kept: OrderedDict[tuple[int, int], Machine] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._next)
+        return len(self._known)
 
-    def after(self, history: int, answer: Any) -> int:
-        token = (history, _token(answer))
+    def after(self, history: int, thread: int, answer: Any) -> int:
+        token = (history, thread, _token(answer))
         if token not in self._ids:
-            self._ids[token] = len(self._answers)
-            self._answers.append((*self._answers[history], answer))
+            self._ids[token] = len(self._last)
+            self._last.append((history, thread, answer))
         return self._ids[token]
 
-    def next(self, process: int, history: int) -> Call | str:
-        """The call it waits in, or the outcome it ended with."""
-        known = self._next.get((process, history))
+    def where(self, process: int, history: int) -> _Where:
+        """Where a process stands after its answers so far."""
+        known = self._known.get((process, history))
         if known is None:
-            known = self._run(process, self._answers[history])
-            self._next[process, history] = known
+            machine = self._machine(process, history)
+            known = _Where(machine.outcome, tuple(sorted(machine.calls.items())))
+            self._known[process, history] = known
+            self._kept[process, history] = machine
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)[1].close()
         return known
 
-    def _run(self, process: int, answers: tuple[Any, ...]) -> Call | str:
-        given = iter(answers)
+    def _machine(self, process: int, history: int) -> Machine:
+        given: list[tuple[int, Any]] = []
+        machine = None
+        while history and machine is None:
+            history, thread, answer = self._last[history]
+            given.append((thread, answer))
+            machine = self._kept.pop((process, history), None)
+        machine = machine or Machine(self._processes[process])
+        for thread, answer in reversed(given):
+            machine.answer(thread, answer)
+        return machine
 
-        def ask(call: Call) -> Any:
-            for answer in given:
-                if isinstance(answer, Exception):
-                    raise answer
-                return answer
-            raise _Asked(call)
-
-        try:
-            return self._processes[process](ask)
-        except _Asked as asked:
-            return asked.call
+    def close(self) -> None:
+        for machine in self._kept.values():
+            machine.close()
 
 
 def _token(answer: Any) -> Any:
@@ -138,34 +136,46 @@ def explore(
 
     Raises oracle.Violation with the trace that leads there.
     """
-    with memoized():
-        return _explore(processes, budget, begin or State(), deletes, every_start, most_states, rng)
+    with searching():
+        histories = _Histories(list(processes.values()))
+        try:
+            return _explore(
+                list(processes),
+                histories,
+                budget,
+                begin or State(),
+                deletes,
+                every_start,
+                most_states,
+                rng,
+            )
+        finally:
+            histories.close()
 
 
 def died_in_flight(process: Process, begin: State | None = None) -> State:
-    """The world after an appender that nothing disturbed died, none of its PUTs answered:
+    """The world after an appender that nothing disturbed died, none of its records answered:
     each may still arrive at any time, or never."""
     state = begin or State()
+    with searching():
+        machine = Machine(process)
+        while waiting := [t for t, call in sorted(machine.calls.items()) if not _is_commit(call)]:
+            state, answer = apply(state, machine.calls[waiting[0]])
+            machine.answer(waiting[0], answer)
+        sent = frozenset(call.arguments for call in machine.calls.values())
+        machine.close()
+    if not sent:
+        raise ValueError("it ended with nothing in flight")
+    return replace(state, late=state.late | sent)
 
-    def ask(call: Call) -> Any:
-        nonlocal state
-        if call.operation == "receive":
-            raise _Asked(call)
-        state, answer = apply(state, call)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
-    try:
-        process(ask)
-    except _Asked:
-        sent = frozenset((key, body) for _, _, key, body in state.flying)
-        return replace(state, flying=frozenset(), late=state.late | sent)
-    raise ValueError("it ended with nothing in flight")
+def _is_commit(call: Call) -> bool:
+    return call.operation == "put" and oracle.header(call.arguments[1])["kind"] == "commit"
 
 
 def _explore(
-    processes: dict[str, Process],
+    names: list[str],
+    histories: _Histories,
     budget: Budget,
     begin: State,
     deletes: bool,
@@ -173,9 +183,11 @@ def _explore(
     most_states: int,
     rng: random.Random | None,
 ) -> Report:
-    names = list(processes)
-    histories = _Histories(list(processes.values()))
-    start: Node = (begin, tuple(0 for _ in names), budget)
+    actors: list[int] = []
+    for process in range(len(names)):
+        begin, history, _ = _settled(histories, process, 0, begin, True)
+        actors.append(history)
+    start: Node = (begin, tuple(actors), budget)
     verdicts: dict[Any, oracle.Verdict] = {_key(start): ()}
     parents: dict[Any, tuple[Any, Label]] = {}
     frontier = deque([start])
@@ -224,9 +236,9 @@ def _trace(parents: dict[Any, tuple[Any, Label]], key: Any) -> str:
 def _check_readers(histories: _Histories, node: Node, now: oracle.Verdict) -> None:
     for process, history in enumerate(node[1]):
         if history != DEAD:
-            outcome = histories.next(process, history)
-            if isinstance(outcome, str) and outcome.startswith("read "):
-                oracle.check_reading((), outcome, now)
+            outcome = histories.where(process, history).outcome
+            if outcome is not None and outcome.startswith("read "):
+                oracle.check_reading(outcome, now)
 
 
 def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -> list[Step]:
@@ -238,43 +250,55 @@ def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -
         steps.append(
             (("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget), 1)
         )
-    for flight in sorted(state.flying):
-        for fate in ("done", "lost", "refused", "late") if budget.faults else ("done",):
-            left = budget if fate == "done" else Budget(budget.crashes, budget.faults - 1)
-            steps.append(
-                (("network", f"PUT {flight[2]} of {flight[0]}", fate),
-                 (fly(state, flight, fate), actors, left), 1)
-            )  # fmt: skip
     for process, history in enumerate(actors):
         if history == DEAD:
             continue
-        call = histories.next(process, history)
-        if isinstance(call, str):
-            continue
-        for label, after, answer, left in _outcomes(state, call, budget):
-            reached = DEAD if answer is _DIES else histories.after(history, answer)
-            world, calls = after, 1
-            # What a process does on its own machine happens at once.
-            while reached != DEAD:
-                following = histories.next(process, reached)
-                if isinstance(following, str):
-                    break
-                here = following.operation in LOCAL
-                if not here and (deletes or left.faults or not _is_decided(world, following)):
-                    break
-                then, local = apply(world, following)
-                beyond = histories.after(reached, local)
-                if not here and _is_local(histories.next(process, beyond)):
-                    # What it does next here others may see: they may come before it.
-                    break
-                world, reached, calls = then, beyond, calls + 1
-            others = (*actors[:process], reached, *actors[process + 1 :])
-            steps.append(((names[process], call, label), (world, others, left), calls))
+        calls = histories.where(process, history).calls
+        if calls and budget.crashes:
+            others = (*actors[:process], DEAD, *actors[process + 1 :])
+            less = Budget(budget.crashes - 1, budget.faults)
+            steps.append(((names[process], calls[0][1], "dies before it"), (state, others, less), 1))
+        for thread, call in calls:
+            for label, after, answer, left in _outcomes(state, call, budget):
+                reached = histories.after(history, thread, answer)
+                world, reached, local = _settled(
+                    histories, process, reached, after, deletes or left.faults > 0
+                )
+                others = (*actors[:process], reached, *actors[process + 1 :])
+                steps.append(((names[process], call, label), (world, others, left), 1 + local))
     return steps
 
 
-def _is_local(following: Call | str) -> bool:
-    return not isinstance(following, str) and following.operation in LOCAL
+def _settled(
+    histories: _Histories, process: int, history: int, state: State, disturbed: bool
+) -> tuple[State, int, int]:
+    """What a process does on its own machine happens at once, and so does a request whose
+    answer is the same whenever it is made: the world, the history, and how many calls."""
+    count = 0
+    while (found := _at_once(histories, process, history, state, disturbed)) is not None:
+        state, history = found
+        count += 1
+    return state, history, count
+
+
+def _at_once(
+    histories: _Histories, process: int, history: int, state: State, disturbed: bool
+) -> tuple[State, int] | None:
+    calls = histories.where(process, history).calls
+    for thread, call in calls:
+        if call.operation in LOCAL:
+            state, answer = apply(state, call)
+            return state, histories.after(history, thread, answer)
+    if not disturbed:
+        for thread, call in calls:
+            if _is_decided(state, call):
+                then, answer = apply(state, call)
+                beyond = histories.after(history, thread, answer)
+                following = histories.where(process, beyond).calls
+                # What it does next here others may see: they may come before it.
+                if not any(call.operation in SEEN for _, call in following):
+                    return then, beyond
+    return None
 
 
 def _is_decided(state: State, call: Call) -> bool:
@@ -284,17 +308,8 @@ def _is_decided(state: State, call: Call) -> bool:
 
 def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State, Any, Budget]]:
     """Everything that can happen to one call: (label, state, answer, budget left)."""
-    outcomes: list[tuple[str, State, Any, Budget]] = []
-    if call.operation == "receive":
-        for reply in sorted(state.replies):
-            if reply[0] == call.arguments[0]:
-                outcomes.append((reply[2], *receive(state, reply), budget))
-    else:
-        outcomes.append(("", *apply(state, call), budget))
-    if budget.crashes:
-        less = Budget(budget.crashes - 1, budget.faults)
-        outcomes.append(("dies before it", state, _DIES, less))
-    if budget.faults and call.operation in ("put", "get_range", "list"):
+    outcomes = [("", *apply(state, call), budget)]
+    if budget.faults and call.operation in REMOTE:
         less = Budget(budget.crashes, budget.faults - 1)
         outcomes.append(("refused", state, Refused(), less))
         if call.operation == "put":

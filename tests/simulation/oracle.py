@@ -6,12 +6,15 @@ import ast
 import json
 import zlib
 from functools import lru_cache
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .processes import PREFIX, rows_of
-from .world import State
+from .data import PREFIX, partitions_of, rows_of
+
+if TYPE_CHECKING:
+    from .world import State
 
 _MAX = 2**64 - 1
 _WINDOW = 1000
@@ -59,27 +62,42 @@ def live(state: State) -> list[dict[str, Any]]:
     return found
 
 
-def check(before: Verdict, state: State) -> Verdict:
-    """The verdict now: the commits that every reader must see, in order.
+def committed(state: State) -> Verdict:
+    """The commits that every reader must see, in order."""
+    return _commits(live(state))
 
-    Raises Violation unless every promise holds.
-    """
-    records = live(state)
-    now = tuple(
+
+def _commits(records: list[dict[str, Any]]) -> Verdict:
+    return tuple(
         (record["position"], record["query_id"], record["batch_id"])
         for record in records
         if record["kind"] == "commit"
     )
+
+
+def check(before: Verdict, state: State) -> Verdict:
+    """The verdict now.
+
+    Raises Violation unless every promise holds.
+    """
+    records = live(state)
+    now = _commits(records)
     if now[: len(before)] != before:
         raise Violation(f"what readers saw has changed: {before} became {now}")
-    seen: dict[str, int] = {}
+    last: dict[str, int] = {}
     for position, query, batch in now:
-        if batch <= seen.get(query, -1):
+        if batch <= last.get(query, -1):
             raise Violation(f"{query}/{batch} at position {position} is doubled or out of order")
-        seen[query] = batch
+        last[query] = batch
     for query, batch, position in state.acknowledged:
         if (position, query, batch) not in now:
             raise Violation(f"{query}/{batch} was acknowledged at {position} and is not there")
+    for producer, sequence in state.promised.items():
+        if last.get(producer, -1) < sequence:
+            raise Violation(f"{producer} was told that {sequence} is durable, and it is not there")
+    for record in records:
+        if (record["plan_id"], record.get("batch_id")) in state.denied:
+            raise Violation(f"position {record['position']} holds an append that was fenced")
     # Earlier records were checked when they were the last.
     if records and records[-1]["kind"] == "commit":
         _check_rows(records[-1], state)
@@ -87,18 +105,26 @@ def check(before: Verdict, state: State) -> Verdict:
 
 
 def _check_rows(record: dict[str, Any], state: State) -> None:
+    position, query, number = record["position"], record["query_id"], record["batch_id"]
+    found: dict[int, list[int]] = {}
     for batch in record["batches"]:
         body = state.objects.get(f"{PREFIX}/batches/{batch['number']}")
         if body is None or zlib.crc32(body) != batch["crc32"]:
-            raise Violation(f"position {record['position']} names an object that is not there")
-        expected = rows_of(record["query_id"], record["batch_id"], batch["partition"])
-        if list(_values(body)) != expected:
-            raise Violation(f"position {record['position']} holds other rows than were written")
+            raise Violation(f"position {position} names an object that is not there")
+        found.setdefault(batch["partition"], []).extend(_values(body))
+    own = iter(_values(state.objects[slot_key(position)]))
+    for inline in record["inline"]:
+        found.setdefault(inline["partition"], []).extend(islice(own, inline["rows"]))
+    expected = {p: rows_of(query, number, p) for p in range(partitions_of(query))}
+    if found != expected or next(own, None) is not None:
+        raise Violation(f"position {position} holds {found}, and {expected} were written")
+    if record["rows"] != sum(map(len, expected.values())):
+        raise Violation(f"position {position} says that it holds {record['rows']} rows")
 
 
-def check_reading(before: Verdict, outcome: str, after: Verdict) -> None:
-    """A reader that ran from the verdict `before` to `after` must have seen something between."""
-    start, seen = ast.literal_eval(outcome.removeprefix("read "))
+def check_reading(outcome: str, after: Verdict) -> None:
+    """A reader must have seen all that was committed when it began, and only what is now."""
+    start, before, seen = ast.literal_eval(outcome.removeprefix("read "))
     before, after = (
         tuple(entry for entry in verdict if entry[0] >= start) for verdict in (before, after)
     )

@@ -3,21 +3,24 @@ they call of the world is simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
-from sparkwal.errors import SparkWalError, StoreUnavailableError
+from sparkwal.appender.batches import Buffer, Ticket
+from sparkwal.appender.persistence import Persistence, Target
+from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.workers import Subscribers
+from sparkwal.errors import FencedError, SparkWalError, StoreUnavailableError
 from sparkwal.format import keys, schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.commit import check_ours, commit
+from sparkwal.protocol.claim_age import ClaimAge
+from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hint
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
-from sparkwal.protocol.pipeline import Pipeline, Sent
+from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
@@ -26,15 +29,12 @@ from sparkwal.store.base import Entry, Page
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 
+from .data import PREFIX, SCHEMA, partitions_of, record_batch
+from .oracle import Verdict
+from .threads import Ask, Process
 from .world import Call
 
-PREFIX = "wal"
-SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
-_ARROW = schema.to_arrow(SCHEMA)
 TTL_MS = 600_000
-
-Ask = Callable[[Call], Any]
-Process = Callable[[Ask], str]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class WorldStore:
 
     ask: Ask
     url: str = "sim://store"
-    concurrency: int = 1
+    concurrency: int = 3
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         return bool(self.ask(Call("put", (key, bytes(body)))))
@@ -63,6 +63,18 @@ class WorldStore:
 
     def upload(self, key: str) -> Any:
         raise AssertionError("the simulated rows are small")
+
+
+@dataclass(frozen=True)
+class ReadersStore(WorldStore):
+    """The same, and it notes what was committed whenever it listed."""
+
+    committed: list[Verdict] = field(default_factory=list)
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+        committed, entries = self.ask(Call("look", (prefix, limit)))
+        self.committed.append(committed)
+        return list(entries)
 
 
 @dataclass(frozen=True)
@@ -98,18 +110,15 @@ class WorldClock:
         return "boot"
 
 
-def _log(ask: Ask, retries: int) -> LogStore:
+def _log(store: WorldStore, retries: int) -> LogStore:
     policy = RetryPolicy(max_retry_attempts=retries)
-    return LogStore(
-        RetryingStore(WorldStore(ask), policy, sleep=lambda _: None, rng=lambda: 0.0), PREFIX
-    )
+    return LogStore(RetryingStore(store, policy, sleep=lambda _: None, rng=lambda: 0.0), PREFIX)
 
 
 def driver(
     name: str,
     query_id: str,
     batches: int,
-    partitions: int,
     *,
     leader_id: str | None = None,
     retries: int = 1,
@@ -126,7 +135,7 @@ def driver(
     """
 
     def run(ask: Ask) -> str:
-        clock, hints, log = WorldClock(ask), WorldHints(ask), _log(ask, retries)
+        clock, hints, log = WorldClock(ask), WorldHints(ask), _log(WorldStore(ask), retries)
         limits = TaskLimits(2**20, 10**9, inline, 2**30, None)
         done = int(ask(Call("read_checkpoint", (query_id,))))
         for batch_id in range(done + 1, batches):
@@ -148,10 +157,13 @@ def driver(
                 else:
                     results = [
                         _task(log, plan, query_id, batch_id, partition, limits)
-                        for partition in range(partitions)
+                        for partition in range(partitions_of(query_id))
                     ]
                 position = commit(lambda: log, results, hints, clock, TTL_MS, None)
             except SparkWalError as error:
+                # Nothing of this microbatch counts, these say.
+                if isinstance(error, (FencedError, StoreUnavailableError)):
+                    ask(Call("deny", (claim.plan_id, batch_id)))
                 return type(error).__name__
             if position is not None:
                 ask(Call("acknowledge", (query_id, batch_id, position)))
@@ -177,58 +189,66 @@ def appender(
         limit: slots in flight.
     """
 
+    rows = RowSchema(schema.to_arrow(SCHEMA))
+
     def run(ask: Ask) -> str:
-        clock, log = WorldClock(ask), _log(ask, retries)
-        leader = leader_id or f"host:{name}"
-        claim = Claim(leader, "host", name, SCHEMA, False, None, limit, "open")
+        clock, log = WorldClock(ask), _log(WorldStore(ask), retries)
+        claim = Claim(
+            leader_id or f"host:{name}", "host", name, SCHEMA, False, None, limit, "open"
+        )
+        age = ClaimAge(log, clock, TTL_MS)
         try:
             leadership = lead(log, claim, clock)
-            sequence = leadership.txns.get(producer_id, (-1, 0))[0] + 1
-            pipeline = Pipeline(log, leadership, name, producer_id, None)
-            sent: dict[int, Sent] = {}
-            attempts: dict[int, int] = {}
-            while sequence < appends or pipeline.in_flight:
-                while sequence < appends and pipeline.has_room():
-                    rows = _rows(producer_id, sequence, 0)
-                    record = pipeline.send(rows.num_rows, [rows], sequence, clock.now_ms())
-                    sent[record.position] = record
-                    ask(Call("send", (name, record.position, record.key, record.data)))
-                    sequence += 1
-                position, answer = ask(Call("receive", (name,)))
-                record = sent[position]
-                if answer in ("lost", "refused"):
-                    attempts[position] = attempts.get(position, 0) + 1
-                    if attempts[position] > retries:
-                        return "OutcomeUnknownError"
-                    ask(Call("send", (name, position, record.key, record.data)))
-                    continue
-                if answer == "taken":
-                    check_ours(log, record.header)
-                for done in pipeline.durable(position):
-                    batch_id = sent[done].header.batch_id
-                    ask(Call("acknowledge", (producer_id, batch_id, done)))
         except SparkWalError as error:
             return type(error).__name__
-        return "done"
+        first = leadership.txns.get(producer_id, (-1, 0))[0] + 1
+        pipeline = Pipeline(log, leadership, name, producer_id, None)
+        target = Target(log, producer_id, pipeline, age, limit)
+        # Each append is a batch of its own, and goes at once.
+        wal = Persistence(target, rows, Buffer(1, 0.0, 2**30, first), clock, _Nobody())
+
+        def told(ticket: Ticket) -> None:
+            try:
+                position = ticket.result()
+            except FencedError:
+                ask(Call("deny", (name, ticket.sequence)))
+            except SparkWalError:
+                pass  # a new life asks the log
+            else:
+                ask(Call("acknowledge", (producer_id, ticket.sequence, position)))
+            ask(Call("promise", (producer_id, wal.last_sequence)))
+
+        try:
+            for sequence in range(first, appends):
+                batch = record_batch(producer_id, sequence, 0)
+                ticket = wal.append(*rows.accept(batch), block=True)
+                ticket.when_done(partial(told, ticket))
+        except SparkWalError:
+            pass  # it has stopped
+        wal.close()
+        return type(wal.failure.error).__name__ if wal.failure else "done"
 
     return run
 
 
-def rows_of(query_id: str, batch_id: int, partition: int) -> list[int]:
-    """The rows of one partition; the same however often Spark computes it."""
-    return [batch_id * 100 + partition * 10 + row for row in range(2)]
+class _Nobody(Subscribers):
+    """Nobody wants to know."""
 
+    def __init__(self) -> None:
+        pass
 
-def _rows(query_id: str, batch_id: int, partition: int) -> pa.RecordBatch:
-    values = rows_of(query_id, batch_id, partition)
-    return pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=_ARROW)
+    def publish(self, name: str, **fields: object) -> None:
+        pass
+
+    def enter_thread(self) -> None:
+        pass
 
 
 def _task(
     log: LogStore, plan: Any, query_id: str, batch_id: int, partition: int, limits: TaskLimits
 ) -> TaskResult:
     def attempt() -> TaskResult:
-        rows = iter([_rows(query_id, batch_id, partition)])
+        rows = iter([record_batch(query_id, batch_id, partition)])
         return write_partition(lambda: log, plan, query_id, batch_id, partition, rows, limits)
 
     try:
@@ -256,7 +276,7 @@ def straggler(partition: int, inline: int = 0) -> Process:
         plan, query_id, batch_id = taken
         limits = TaskLimits(2**20, 10**9, inline, 2**30, "zstd")
         try:
-            _task(_log(ask, 0), plan, query_id, batch_id, partition, limits)
+            _task(_log(WorldStore(ask), 0), plan, query_id, batch_id, partition, limits)
         except SparkWalError as error:
             return type(error).__name__
         return "done"
@@ -268,7 +288,7 @@ def collector(grace_ms: int) -> Process:
     """Deletes, oldest first, everything that was below the head `grace_ms` ago."""
 
     def run(ask: Ask) -> str:
-        log = _log(ask, 3)
+        log = _log(WorldStore(ask), 3)
         head = find_head(log)
         ask(Call("sleep", (grace_ms,)))
         for position in range(head.position):
@@ -283,7 +303,8 @@ def reader(start: int = 0) -> Process:
     """Reads from `start` on by the real reading code; the oracle checks its verdict."""
 
     def run(ask: Ask) -> str:
-        log = _log(ask, 3)
+        store = ReadersStore(ask)
+        log = _log(store, 3)
         try:
             head = find_head(log)
             seen = [
@@ -293,6 +314,6 @@ def reader(start: int = 0) -> Process:
             ]
         except StoreUnavailableError:
             return "StoreUnavailableError"
-        return f"read {(start, seen)!r}"
+        return f"read {(start, store.committed[0], seen)!r}"
 
     return run

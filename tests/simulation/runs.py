@@ -5,24 +5,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from greenlet import greenlet
 
 from . import oracle
-from .codec import memoized
-from .processes import Process, appender, driver, reader, straggler
-from .world import (
-    LOCAL,
-    Call,
-    Lost,
-    Refused,
-    State,
-    apply,
-    fly,
-    put,
-    receive,
-)
+from .codec import searching
+from .processes import appender, driver, reader, straggler
+from .threads import Machine, Process
+from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
 
 # Slots in flight of an appender's life.
 _LIMITS = (1, 2, 3, 5)
@@ -52,8 +40,7 @@ class Shape:
 @dataclass
 class _Life:
     name: str
-    thread: Any
-    call: Call
+    machine: Machine
     asleep_until: int = 0
 
 
@@ -73,14 +60,13 @@ class Run:
         self._verdict: oracle.Verdict = ()
         self._alive: list[_Life] = []
         self._births = 0
-        self._readings: dict[str, oracle.Verdict] = {}
 
     def run(self) -> None:
         """To the end: at last every microbatch of every query is there exactly once.
 
         Raises oracle.Violation with the trace.
         """
-        with memoized():
+        with searching():
             try:
                 while self._births < self.shape.lives or self._alive:
                     self._step(calm=False)
@@ -91,7 +77,7 @@ class Run:
 
     def _finish(self) -> None:
         """When the storm is over, one more life of each query gets everything done."""
-        queries = [f"q{n}" for n in range(self.shape.queries)]
+        queries = [self._query(n) for n in range(self.shape.queries)]
         producers = [f"p{n}" for n in range(self.shape.producers)]
         for name in queries + producers:
             start = self._start_driver if name in queries else self._start_appender
@@ -121,9 +107,7 @@ class Run:
             self._state, created = put(replace(self._state, late=self._state.late - {late}), *late)
             self._note("network", f"late PUT {late[0]}", "created" if created else "taken")
             self._check()
-        if self._state.flying and rng.random() < 0.5:
-            self._fly(calm)
-        awake = [life for life in self._alive if self._can_go_on(life)]
+        awake = [life for life in self._alive if life.asleep_until <= self.steps]
         if not awake:
             return
         life = rng.choice(awake)
@@ -136,34 +120,12 @@ class Run:
             return
         self._answer(life, calm)
 
-    def _fly(self, calm: bool) -> None:
-        """Some PUT that nobody waits for meets its fate, its sender dead or alive."""
-        flight = self._rng.choice(sorted(self._state.flying))
-        fate = "done"
-        if not calm and self._rng.random() < self.shape.fault:
-            fate = self._rng.choice(["lost", "refused", "late"])
-        self._state = fly(self._state, flight, fate)
-        self._note("network", f"PUT {flight[2]} of {flight[0]}", fate)
-        self._check()
-
-    def _can_go_on(self, life: _Life) -> bool:
-        waits = life.call.operation == "receive" and not self._replies(life)
-        return not waits and life.asleep_until <= self.steps
-
-    def _replies(self, life: _Life) -> list[tuple[str, int, str]]:
-        return sorted(reply for reply in self._state.replies if reply[0] == life.name)
-
     def _answer(self, life: _Life, calm: bool) -> None:
-        call = life.call
-        if call.operation == "receive":
-            self._state, answer = receive(self._state, self._rng.choice(self._replies(life)))
-            self._note(life.name, call, str(answer))
-            self._resume(life, answer)
-            return
+        thread = self._rng.choice(sorted(life.machine.calls))
+        call = life.machine.calls[thread]
         after, answer = apply(self._state, call)
         how = ""
-        remote = call.operation in ("put", "get_range", "list")
-        if remote and not calm and self._rng.random() < self.shape.fault:
+        if call.operation in REMOTE and not calm and self._rng.random() < self.shape.fault:
             how = self._rng.choice(
                 ["refused", "lost", "late"] if call.operation == "put" else ["refused"]
             )
@@ -176,26 +138,30 @@ class Run:
                 answer = Lost()
         self._state = after
         self._note(life.name, call, how)
-        if call.operation in ("put", "acknowledge"):
+        if call.operation == "put":
             self._check()
-        self._resume(life, answer)
+        life.machine.answer(thread, answer)
+        self._settle(life)
 
-    def _resume(self, life: _Life, answer: Any) -> None:
-        told = life.thread.switch(answer)
-        while isinstance(told, Call) and told.operation in LOCAL:
-            self._state, local = apply(self._state, told)
-            self._note(life.name, told, "")
-            if told.operation == "acknowledge":
+    def _settle(self, life: _Life) -> None:
+        """What it does on its own machine happens at once; and has it ended?"""
+        calls = life.machine.calls
+        while here := [thread for thread in sorted(calls) if calls[thread].operation in LOCAL]:
+            call = calls[here[0]]
+            self._state, answer = apply(self._state, call)
+            self._note(life.name, call, "")
+            if call.operation in ("acknowledge", "deny", "promise"):
                 self._check()
-            told = life.thread.switch(local)
-        if isinstance(told, Call):
-            life.call = told
+            life.machine.answer(here[0], answer)
+        outcome = life.machine.outcome
+        # Its other threads may still have requests under way.
+        if outcome is None or calls:
             return
         self._alive.remove(life)
-        self.outcomes.append(told)
-        self._note(life.name, "ends", told)
-        if told.startswith("read "):
-            oracle.check_reading(self._readings[life.name], told, self._verdict)
+        self.outcomes.append(outcome)
+        self._note(life.name, "ends", outcome)
+        if outcome.startswith("read "):
+            oracle.check_reading(outcome, self._verdict)
 
     def _check(self) -> None:
         self._verdict = oracle.check(self._verdict, self._state)
@@ -215,17 +181,19 @@ class Run:
                 producer = f"p{which - self.shape.queries}"
                 self._start_appender(f"{producer}-{number}", producer)
                 return
-            query = f"q{which}"
+            query = self._query(which)
             # Restarted inside its application it finds its own hint.
             leader = self._rng.choice([None, f"app-{query}"])
             self._start_driver(f"{query}-{number}", query, leader)
+
+    def _query(self, number: int) -> str:
+        return f"q{number}/{self.shape.partitions}"
 
     def _start_driver(self, name: str, query: str, leader_id: str | None = None) -> None:
         process = driver(
             name,
             query,
             self.shape.batches,
-            self.shape.partitions,
             leader_id=leader_id,
             retries=2,
             inline=self.shape.inline,
@@ -238,28 +206,18 @@ class Run:
 
     def _start(self, name: str, process: Process) -> None:
         self._births += 1
-        here = greenlet.getcurrent()
-
-        def ask(call: Call) -> Any:
-            answer = here.switch(call)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        thread = greenlet(lambda: process(ask))
-        life = _Life(name, thread, Call("now"))
-        self._alive.append(life)
-        self._readings[name] = self._verdict
         self._note(name, "begins", "")
-        told = thread.switch()
-        if isinstance(told, Call):
-            life.call = told
-        else:
-            self._alive.remove(life)
+        life = _Life(name, Machine(process))
+        self._alive.append(life)
+        self._settle(life)
 
     def _bury(self, life: _Life) -> None:
         self._alive.remove(life)
-        life.thread.throw()
+        # What it has sent may arrive after its death.
+        for call in life.machine.calls.values():
+            if call.operation == "put" and self._rng.random() < 0.5:
+                self._state = replace(self._state, late=self._state.late | {call.arguments})
+        life.machine.close()
 
     def _note(self, who: str, what: Call | str, how: str) -> None:
         if isinstance(what, Call):

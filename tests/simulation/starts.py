@@ -10,7 +10,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 
 from . import oracle
-from .processes import PREFIX, WorldStore
+from .data import PREFIX
+from .processes import WorldStore
 from .world import Call, State, apply
 
 
@@ -29,7 +30,7 @@ def check(state: State, verdict: oracle.Verdict) -> None:
     truth = oracle.live(state)
     if not truth:
         return
-    log = LogStore(WorldStore(ask), PREFIX)
+    log = LogStore(WorldStore(ask, concurrency=1), PREFIX)
     head = find_head(log)
     assert head.live is not None
     if head.live.header.position != truth[-1]["position"]:

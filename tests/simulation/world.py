@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from sparkwal.store.base import Entry, NotFound, Transient
 
+from . import oracle
+
 
 class Call(NamedTuple):
     """What a process asks of the world, and waits for."""
@@ -33,7 +35,13 @@ class Refused(Transient):
 
 # Calls that touch only the caller's own machine happen together with the call
 # before them: a crash between the two is a crash before the next remote call.
-LOCAL = frozenset({"load_hint", "save_hint", "acknowledge", "publish_plan", "now", "send"})
+LOCAL = frozenset(
+    {"load_hint", "save_hint", "acknowledge", "deny", "promise", "publish_plan", "now"}
+)
+# Of these, what other processes can see.
+SEEN = frozenset({"save_hint", "publish_plan"})
+# Calls that go through the network.
+REMOTE = frozenset({"put", "get_range", "list", "look"})
 
 
 @dataclass(frozen=True)
@@ -43,12 +51,12 @@ class State:
     Attributes:
         objects: key → body; `contents` is the same as numbers.
         late: conditional PUTs still on their way, nobody waits for them: (key, body).
-        flying: PUTs of a process that does not wait: (process, token, key, body).
-        replies: answers it has not looked at: (process, token, answer).
         hints: leader_id → hint (by number), on the drivers' disks.
         checkpoint: query_id → last microbatch in Spark's commit log.
-        acknowledged: (query_id, batch_id, position) that some driver was told is durable.
-        plans: what drivers handed to their tasks, for stragglers to pick up.
+        acknowledged: (query_id, batch_id, position) that somebody was told is durable.
+        denied: (plan_id, batch_id) that somebody was told is not in the log and never will be.
+        promised: producer_id → the `last_sequence` that some appender of it told.
+        plan: what the last driver handed to its tasks (by number), for stragglers; −1: none.
         now_ms: the clock, the same on every wall.
         collected: records that were there once and were deleted on purpose.
     """
@@ -56,12 +64,12 @@ class State:
     objects: dict[str, bytes] = field(default_factory=dict)
     contents: frozenset[int] = frozenset()
     late: frozenset[tuple[str, bytes]] = frozenset()
-    flying: frozenset[tuple[str, int, str, bytes]] = frozenset()
-    replies: frozenset[tuple[str, int, str]] = frozenset()
     hints: dict[str, int] = field(default_factory=dict)
     checkpoint: dict[str, int] = field(default_factory=dict)
     acknowledged: frozenset[tuple[str, int, int]] = frozenset()
-    plans: tuple[Any, ...] = ()
+    denied: frozenset[tuple[str, int]] = frozenset()
+    promised: dict[str, int] = field(default_factory=dict)
+    plan: int = -1
     now_ms: int = 1_000_000
     collected: frozenset[tuple[str, bytes]] = frozenset()
 
@@ -70,24 +78,31 @@ class State:
         return (
             self.contents,
             self.late,
-            self.flying,
-            self.replies,
             tuple(self.hints.items()) if len(self.hints) < 2 else frozenset(self.hints.items()),
             tuple(sorted(self.checkpoint.items())),
             self.acknowledged,
-            len(self.plans),
+            self.denied,
+            tuple(sorted(self.promised.items())),
+            self.plan,
             self.now_ms,
             self.collected,
         )
 
 
 _numbers: dict[Hashable, int] = {}
-_hints: list[Any] = []
+_things: dict[int, Any] = {}
 
 
 def _number(thing: Hashable) -> int:
     """A small number for an object of the store: comparing states compares these."""
     return _numbers.setdefault(thing, len(_numbers))
+
+
+def _shelve(thing: Any) -> int:
+    """The same for what is no bytes; `_things` has it by its number."""
+    number = _number(repr(thing))
+    _things[number] = thing
+    return number
 
 
 def apply(state: State, call: Call) -> tuple[State, Any]:
@@ -113,6 +128,11 @@ def _list(state: State, prefix: str, limit: int) -> tuple[State, Any]:
     return state, tuple(Entry(key, len(state.objects[key])) for key in keys)
 
 
+def _look(state: State, prefix: str, limit: int) -> tuple[State, Any]:
+    """A LIST, and what is committed at that moment."""
+    return state, (oracle.committed(state), _list(state, prefix, limit)[1])
+
+
 def _delete(state: State, key: str) -> tuple[State, Any]:
     objects = {k: b for k, b in state.objects.items() if k != key}
     contents = frozenset(_number(item) for item in objects.items())
@@ -121,15 +141,11 @@ def _delete(state: State, key: str) -> tuple[State, Any]:
 
 def _load_hint(state: State, leader_id: str) -> tuple[State, Any]:
     number = state.hints.get(leader_id)
-    return state, None if number is None else _hints[number]
+    return state, None if number is None else _things[number]
 
 
 def _save_hint(state: State, hint: Any) -> tuple[State, Any]:
-    number = _number(("hint", repr(hint)))
-    while len(_hints) <= number:
-        _hints.append(None)
-    _hints[number] = hint
-    return replace(state, hints={**state.hints, hint.leadership.leader_id: number}), True
+    return replace(state, hints={**state.hints, hint.leadership.leader_id: _shelve(hint)}), True
 
 
 def _read_checkpoint(state: State, query_id: str) -> tuple[State, Any]:
@@ -146,35 +162,21 @@ def _acknowledge(state: State, query_id: str, batch_id: int, position: int) -> t
     return replace(state, acknowledged=state.acknowledged | {entry}), None
 
 
+def _deny(state: State, plan_id: str, batch_id: int) -> tuple[State, Any]:
+    return replace(state, denied=state.denied | {(plan_id, batch_id)}), None
+
+
+def _promise(state: State, producer_id: str, sequence: int) -> tuple[State, Any]:
+    most = max(sequence, state.promised.get(producer_id, -1))
+    return replace(state, promised={**state.promised, producer_id: most}), None
+
+
 def _publish_plan(state: State, plan: Any) -> tuple[State, Any]:
-    return replace(state, plans=(*state.plans, plan)), None
+    return replace(state, plan=_shelve(plan)), None
 
 
 def _take_plan(state: State) -> tuple[State, Any]:
-    return state, state.plans[-1] if state.plans else None
-
-
-def _send(state: State, process: str, token: int, key: str, body: bytes) -> tuple[State, Any]:
-    return replace(state, flying=state.flying | {(process, token, key, body)}), None
-
-
-def fly(state: State, flight: tuple[str, int, str, bytes], fate: str) -> State:
-    """One PUT in flight meets its fate: done, lost (its reply), refused or late."""
-    process, token, key, body = flight
-    state = replace(state, flying=state.flying - {flight})
-    answer = fate
-    if fate == "late":
-        state, answer = replace(state, late=state.late | {(key, body)}), "lost"
-    elif fate != "refused":
-        state, created = put(state, key, body)
-        if fate == "done":
-            answer = "created" if created else "taken"
-    return replace(state, replies=state.replies | {(process, token, answer)})
-
-
-def receive(state: State, reply: tuple[str, int, str]) -> tuple[State, Any]:
-    """Hand one reply over: (token, answer)."""
-    return replace(state, replies=state.replies - {reply}), reply[1:]
+    return state, _things.get(state.plan)
 
 
 def _sleep(state: State, milliseconds: int) -> tuple[State, Any]:
@@ -196,15 +198,17 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "put": put,
     "get_range": _get_range,
     "list": _list,
+    "look": _look,
     "delete": _delete,
     "load_hint": _load_hint,
     "save_hint": _save_hint,
     "read_checkpoint": _read_checkpoint,
     "write_checkpoint": _write_checkpoint,
     "acknowledge": _acknowledge,
+    "deny": _deny,
+    "promise": _promise,
     "publish_plan": _publish_plan,
     "take_plan": _take_plan,
-    "send": _send,
     "sleep": _sleep,
     "collect": _collect,
     "now": _now,

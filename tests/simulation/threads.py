@@ -1,0 +1,381 @@
+"""Threads that a simulated process starts: one runs at a time, until it asks the world for
+something or waits for another thread. So the library's own threads run, and a run repeats.
+
+Inside `simulated()` the library's modules find these in the place of `threading`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue as RealQueue
+from types import SimpleNamespace
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from .world import Call
+
+Ask = Callable[[Call], Any]
+Process = Callable[[Ask], str]
+
+
+class Stuck(Exception):
+    """A process waits, and nothing it has asked for can wake it."""
+
+
+class Machine:
+    """One life of a process: what its threads wait for, and how it ended.
+
+    Attributes:
+        calls: thread → what it has asked of the world. Thread 0 is the process's own.
+        outcome: what thread 0 ended with; the others may go on.
+    """
+
+    current: Machine
+
+    def __init__(self, process: Process) -> None:
+        self.calls: dict[int, Call] = {}
+        self.outcome: str | None = None
+        self._threads: list[greenlet] = []
+        self._ready: deque[greenlet] = deque()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._scheduler = getcurrent()
+
+        def first() -> None:
+            self.outcome = process(self._ask)
+
+        self.start(first)
+        self._run()
+
+    def start(self, function: Callable[[], None]) -> int:
+        """A new thread; it begins once the one that runs now waits."""
+
+        def guarded() -> None:
+            try:
+                function()
+            except GreenletExit:
+                raise
+            except BaseException as error:
+                self._failure = self._failure or error
+
+        self._threads.append(greenlet(guarded, self._scheduler))
+        self._ready.append(self._threads[-1])
+        return len(self._threads) - 1
+
+    def answer(self, thread: int, answer: Any) -> None:
+        """Let a thread go on, and whoever it wakes, until all of them wait again.
+
+        Raises Stuck, and what a thread failed with.
+        """
+        del self.calls[thread]
+        self._run(self._threads[thread], answer)
+
+    def _run(self, *first: Any) -> None:
+        Machine.current = self
+        if first:
+            first[0].switch(first[1])
+        while self._ready:
+            self._ready.popleft().switch()
+        if self._failure is not None:
+            raise self._failure
+        if self.outcome is None and not self.calls:
+            raise Stuck("the process waits for nobody")
+
+    def _ask(self, call: Call) -> Any:
+        self.calls[self.me()] = call
+        answer = self._wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def me(self) -> int:
+        """The thread that runs."""
+        return self._threads.index(getcurrent())
+
+    def block(self, waiting: deque[greenlet]) -> None:
+        """Wait until somebody takes this thread out of `waiting` and wakes it."""
+        waiting.append(getcurrent())
+        self._wait()
+
+    def _wait(self) -> Any:
+        if self._closed:
+            raise GreenletExit
+        return self._scheduler.switch()
+
+    def wake(self, waiting: deque[greenlet]) -> None:
+        """The thread that has waited longest."""
+        self._ready.append(waiting.popleft())
+
+    def close(self) -> None:
+        """End every thread where it stands."""
+        self._closed = True
+        Machine.current = self
+        for waiting in self._threads:
+            while waiting:
+                waiting.throw()
+
+
+class Lock:
+    """`threading.Lock`."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._waiting: deque[greenlet] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        while self._held:
+            if not blocking:
+                return False
+            Machine.current.block(self._waiting)
+        self._held = True
+        return True
+
+    def release(self) -> None:
+        self._held = False
+        if self._waiting:
+            Machine.current.wake(self._waiting)
+
+    def locked(self) -> bool:
+        return self._held
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock(Lock):
+    """`threading.RLock`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owner, self._count = -1, 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = Machine.current.me()
+        if self._owner != me:
+            if not super().acquire(blocking):
+                return False
+            self._owner = me
+        self._count += 1
+        return True
+
+    def release(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self._owner = -1
+            super().release()
+
+
+class Condition:
+    """`threading.Condition`; no time passes in it, so no wait ends by a timeout."""
+
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = lock or RLock()
+        self._waiting: deque[greenlet] = deque()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._lock.release()
+        Machine.current.block(self._waiting)
+        self._lock.acquire()
+        return True
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        while not predicate():
+            self.wait()
+        return True
+
+    def notify(self, n: int = 1) -> None:
+        for _ in range(min(n, len(self._waiting))):
+            Machine.current.wake(self._waiting)
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiting))
+
+
+class Event:
+    """`threading.Event`."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: deque[greenlet] = deque()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        while self._waiting:
+            Machine.current.wake(self._waiting)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        while not self._set:
+            Machine.current.block(self._waiting)
+        return True
+
+
+class Semaphore:
+    """`threading.Semaphore`."""
+
+    def __init__(self, value: int = 1) -> None:
+        self._value = value
+        self._waiting: deque[greenlet] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        while not self._value:
+            if not blocking:
+                return False
+            Machine.current.block(self._waiting)
+        self._value -= 1
+        return True
+
+    def release(self, n: int = 1) -> None:
+        self._value += n
+        for _ in range(min(n, len(self._waiting))):
+            Machine.current.wake(self._waiting)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Thread:
+    """`threading.Thread`."""
+
+    def __init__(
+        self,
+        target: Callable[..., object],
+        name: str = "",
+        args: Iterable[Any] = (),
+        *,
+        daemon: bool = False,
+    ) -> None:
+        self._target, self.name, self._args, self.daemon = target, name, args, daemon
+        self._ended = Event()
+        self.ident = -1
+
+    def start(self) -> None:
+        def run() -> None:
+            self._target(*self._args)
+            self._ended.set()
+
+        self.ident = Machine.current.start(run)
+
+    def join(self, timeout: float | None = None) -> None:
+        self._ended.wait()
+
+    def is_alive(self) -> bool:
+        return not self._ended.is_set()
+
+
+class SimpleQueue:
+    """`queue.SimpleQueue`."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._filled = Semaphore(0)
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._filled.release()
+
+    def get(self) -> Any:
+        self._filled.acquire()
+        return self._items.popleft()
+
+
+class _Future:
+    """What `Pool.submit` returns."""
+
+    def __init__(self) -> None:
+        self._done = Event()
+        self._result: Any = None
+        self._error: Exception | None = None
+
+    def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        try:
+            self._result = function(*arguments)
+        except Exception as error:
+            self._error = error
+        self._done.set()
+
+    def result(self) -> Any:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class Pool:
+    """`ThreadPoolExecutor`, with a thread for each task: who submits keeps to the width."""
+
+    def __init__(self, width: int, thread_name_prefix: str = "") -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> _Future:
+        future = _Future()
+        Machine.current.start(lambda: future.run(function, arguments))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        pass
+
+
+class _Threading(SimpleNamespace):
+    """In the place of the module; what is not simulated is the module's own."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(threading, name)
+
+
+_THREADING = _Threading(
+    Lock=Lock,
+    RLock=RLock,
+    Condition=Condition,
+    Event=Event,
+    Semaphore=Semaphore,
+    BoundedSemaphore=Semaphore,
+    Thread=Thread,
+    get_ident=lambda: Machine.current.me(),
+)
+_INSTEAD = ((threading, _THREADING), (RealQueue, SimpleQueue), (ThreadPoolExecutor, Pool))
+
+
+def _uses() -> Iterator[tuple[Any, str, Any, Any]]:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "sparkwal":
+            for attribute, value in list(vars(module).items()):
+                for real, ours in _INSTEAD:
+                    if value is real:
+                        yield module, attribute, real, ours
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """Let every module of the library that is loaded start these threads."""
+    uses = list(_uses())
+    for module, attribute, _, ours in uses:
+        setattr(module, attribute, ours)
+    try:
+        yield
+    finally:
+        for module, attribute, real, _ in uses:
+            setattr(module, attribute, real)
