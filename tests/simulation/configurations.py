@@ -79,6 +79,14 @@ def exhaustive() -> dict[str, Configuration]:
             {**two, "C": collector(GRACE_MS)},
             deletes=True,
         ),
+        "a sleeping appender behind a collector": Configuration(
+            {
+                "A": appender("A", "p", 1, 1, idle=True),
+                "B": driver("B", "q", 1),
+                "C": collector(GRACE_MS),
+            },
+            deletes=True,
+        ),
         "two queries, a straggler, a reader, a crash": Configuration(
             {
                 "A": driver("A", "q", 1),
@@ -103,6 +111,10 @@ def exhaustive() -> dict[str, Configuration]:
         "three and one in flight, takeovers with two and with one": Configuration(
             {"C": appender("C", "r", 0, 2), "D": appender("D", "s", 1, 1)},
             begin=lambda: died_in_flight(appender("B", "q", 1, 1), _three_in_flight()),
+        ),
+        "an appender that does not repeat, a fault": Configuration(
+            {"A": appender("A", "p", 2, 2, retries=0), "B": appender("B", "p", 2, 1, retries=0)},
+            Budget(0, 1),
         ),
         "two in flight, a sink, three in flight": Configuration(
             {"B": driver("B", "q", 1), "C": appender("C", "r", 1, 3)},
@@ -157,10 +169,6 @@ def large() -> dict[str, Configuration]:
                 "B": appender("B", "q", 0, 1),
                 "C": appender("C", "q", 1, 1),
             },
-        ),
-        "an appender that does not repeat, a fault": Configuration(
-            {"A": appender("A", "p", 3, 3, retries=0), "B": appender("B", "p", 3, 1, retries=0)},
-            Budget(0, 1),
         ),
         "four appenders, 2 1 1 1 in flight, the last three only lead": Configuration(
             {
@@ -362,13 +370,111 @@ MUTATIONS = [
         "    gap = max(listed, default=gap - 1) + 1\n",
     ),
     Mutation(
+        "rows never get into the record",
+        "two lives of one query, rows inlined, every fault",
+        "protocol/commit_record.py",
+        "    return encode_record(header, inlined, lead.spark_schema, codec)\n",
+        "    return encode_record(header, [], lead.spark_schema, codec)\n",
+    ),
+    Mutation(
+        "an appender's rows never get into the record",
+        "an appender and a sink",
+        "protocol/pipeline.py",
+        "[(0, rows, batches)] if rows else []",
+        "[]",
+    ),
+    Mutation(
+        "an inlined row is doubled",
+        "two lives of one query, rows inlined, every fault",
+        "protocol/commit_record.py",
+        "for batch in batches]\n        data",
+        "for batch in [*batches, *batches]]\n        data",
+    ),
+    Mutation(
+        "readers see nothing",
+        "two queries and a reader",
+        "protocol/replay.py",
+        "            term = record.header.term\n            yield record\n",
+        "            term = record.header.term\n            continue\n            yield record\n",
+    ),
+    Mutation(
+        "readers stop one record before the head",
+        "two queries and a reader",
+        "protocol/replay.py",
+        "for chunk in _chunks(start, end, at_once):",
+        "for chunk in _chunks(start, end - 1, at_once):",
+    ),
+    Mutation(
+        "a refused seal does not fence",
+        "two in flight, a sink, three in flight",
+        "protocol/leadership.py",
+        "if found.header.term >= leader.term:",
+        "if False:",
+    ),
+    Mutation(
+        "an appender that slept does not look at the log before it claims a slot",
+        "a sleeping appender behind a collector",
+        "protocol/claim_age.py",
+        "                    if other is not None:\n",
+        "                    if False:\n",
+    ),
+    Mutation(
+        "an appender whose request took long does not look at the log after it",
+        "a sleeping appender behind a collector",
+        "protocol/claim_age.py",
+        "if self._clock.boot_ms() - began >= self._ttl_ms and",
+        "if False and",
+    ),
+    Mutation(
+        "an appender acknowledges whatever is done",
+        "an appender and a sink",
+        "appender/persistence.py",
+        "for ready in self._pipeline.durable(position):",
+        "self._pipeline.durable(position)\n            for ready in (position,):",
+    ),
+    Mutation(
         "with retries exhausted a slot is skipped",
         "an appender that does not repeat, a fault",
-        "simulation/processes.py",
-        '                        return "OutcomeUnknownError"\n',
-        "                        for done in pipeline.durable(position):\n"
-        "                            batch_id = sent[done].header.batch_id\n"
-        '                            ask(Call("acknowledge", (producer_id, batch_id, done)))\n'
-        "                        continue\n",
+        "appender/persistence.py",
+        "                self._errors[position] = error\n                self._stop(error)\n",
+        "                for ready in self._pipeline.durable(position):\n"
+        "                    self._sent.pop(ready).batch.complete(ready)\n",
+    ),
+    Mutation(
+        "a stopped appender goes on sending",
+        "an appender that does not repeat, a fault",
+        "appender/persistence.py",
+        "                self._errors[position] = error\n                self._stop(error)\n",
+        "                self._pipeline.durable(position)\n"
+        "                self._sent.pop(position).batch.fail(error, Failure(error))\n",
+    ),
+    Mutation(
+        "what is not acknowledged is told why the appender stopped, not what became of it",
+        "an appender that does not repeat, a fault",
+        "appender/persistence.py",
+        "error = verdict(error, self._errors.get(position))",
+        "error = self.failure.error",
+    ),
+    Mutation(
+        "what follows a slot that may be durable counts as fenced",
+        "an appender that does not repeat, a fault",
+        "appender/verdicts.py",
+        "    return before\n",
+        "    return before if own else FencedError('')\n",
+    ),
+    Mutation(
+        "last_sequence counts what is only sent",
+        "an appender and a sink",
+        "appender/persistence.py",
+        "            self._sent[sent.position] = _InFlight(batch, taken[-1], rows)\n",
+        "            self._sent[sent.position] = _InFlight(batch, taken[-1], rows)\n"
+        "            self.last_sequence = taken[-1]\n",
+    ),
+    Mutation(
+        "batches are sent newest first",
+        "an appender and a sink",
+        "appender/batches.py",
+        "batch = self._closed.popleft()",
+        "batch = self._closed.pop()",
     ),
 ]

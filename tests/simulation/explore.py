@@ -257,15 +257,17 @@ def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -
         if calls and budget.crashes:
             others = (*actors[:process], DEAD, *actors[process + 1 :])
             less = Budget(budget.crashes - 1, budget.faults)
-            steps.append(((names[process], calls[0][1], "dies before it"), (state, others, less), 1))
+            steps.append(
+                ((names[process], calls[0][1], "dies before it"), (state, others, less), 1)
+            )
         for thread, call in calls:
-            for label, after, answer, left in _outcomes(state, call, budget):
+            for how, after, answer, left in _outcomes(state, call, budget):
                 reached = histories.after(history, thread, answer)
                 world, reached, local = _settled(
                     histories, process, reached, after, deletes or left.faults > 0
                 )
                 others = (*actors[:process], reached, *actors[process + 1 :])
-                steps.append(((names[process], call, label), (world, others, left), 1 + local))
+                steps.append(((names[process], call, how), (world, others, left), 1 + local))
     return steps
 
 

@@ -32,21 +32,32 @@ from sparkwal.store.retry import RetryingStore
 from .data import PREFIX, SCHEMA, partitions_of, record_batch
 from .oracle import Verdict
 from .threads import Ask, Process
-from .world import Call
+from .world import Call, Lost
 
 TTL_MS = 600_000
 
 
 @dataclass(frozen=True)
 class WorldStore:
-    """The Store of a simulated process: every call is asked of the world."""
+    """The Store of a simulated process: every call is asked of the world.
+
+    Attributes:
+        patient: others may go on before a lost reply is noticed, as it takes a while. It
+            matters where the process's own threads are among these others.
+    """
 
     ask: Ask
+    patient: bool = False
     url: str = "sim://store"
     concurrency: int = 3
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        return bool(self.ask(Call("put", (key, bytes(body)))))
+        try:
+            return bool(self.ask(Call("put", (key, bytes(body)))))
+        except Lost:
+            if self.patient:
+                self.ask(Call("idle"))
+            raise
 
     def get(self, key: str) -> bytes:
         return self.get_range(key, 0, 2**40)
@@ -71,10 +82,10 @@ class ReadersStore(WorldStore):
 
     committed: list[Verdict] = field(default_factory=list)
 
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         committed, entries = self.ask(Call("look", (prefix, limit)))
         self.committed.append(committed)
-        return list(entries)
+        return Page(list(entries), more=len(entries) == limit)
 
 
 @dataclass(frozen=True)
@@ -181,21 +192,21 @@ def appender(
     *,
     leader_id: str | None = None,
     retries: int = 1,
+    idle: bool = False,
 ) -> Process:
     """One life of an appender: its records in flight together, acknowledged in order.
 
     Args:
         appends: how many the service has to make; it resends from the log's last on.
         limit: slots in flight.
+        idle: time may pass before each append.
     """
 
     rows = RowSchema(schema.to_arrow(SCHEMA))
 
     def run(ask: Ask) -> str:
-        clock, log = WorldClock(ask), _log(WorldStore(ask), retries)
-        claim = Claim(
-            leader_id or f"host:{name}", "host", name, SCHEMA, False, None, limit, "open"
-        )
+        clock, log = WorldClock(ask), _log(WorldStore(ask, patient=True), retries)
+        claim = Claim(leader_id or f"host:{name}", "host", name, SCHEMA, False, None, limit, "open")
         age = ClaimAge(log, clock, TTL_MS)
         try:
             leadership = lead(log, claim, clock)
@@ -220,6 +231,8 @@ def appender(
 
         try:
             for sequence in range(first, appends):
+                if idle:
+                    ask(Call("idle"))
                 batch = record_batch(producer_id, sequence, 0)
                 ticket = wal.append(*rows.accept(batch), block=True)
                 ticket.when_done(partial(told, ticket))

@@ -212,4 +212,5 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "sleep": _sleep,
     "collect": _collect,
     "now": _now,
+    "idle": lambda state: (state, None),
 }
