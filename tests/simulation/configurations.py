@@ -338,8 +338,6 @@ MUTATIONS = [
         "protocol/leadership.py",
         'position=position, reason="seal")',
         'position=position, reason="seal", in_flight_limit=1)',
-        # Seals are put in parallel; the last of them first is one order of many.
-        ("run_parallel(log.store, seal, behind)", "run_parallel(log.store, seal, behind[::-1])"),
     ),
     Mutation(
         "a commit record carries a smaller limit than its writer's",

@@ -10,8 +10,9 @@ from typing import Any
 from sparkwal.appender.batches import Buffer, Ticket
 from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.workers import Subscribers
+from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import FencedError, SparkWalError, StoreUnavailableError
+from sparkwal.events import Event
 from sparkwal.format import keys, schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge
@@ -250,7 +251,7 @@ class _Nobody(Subscribers):
     def __init__(self) -> None:
         pass
 
-    def publish(self, name: str, **fields: object) -> None:
+    def publish(self, event: Event) -> None:
         pass
 
     def enter_thread(self) -> None:
