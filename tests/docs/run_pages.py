@@ -35,7 +35,7 @@ def main(logs: str, folder: Path) -> None:
         found = blocks(page, "python")
         if found:
             run_page(spark, found, f"{logs}/{number}", folder / str(number))
-            print(f"{page}: {len(found)} blocks", flush=True)
+            print(f"ran {page}", flush=True)
     spark.stop()
 
 
