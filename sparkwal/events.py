@@ -104,7 +104,7 @@ class Stopped(Event, level=logging.WARNING):
 
 @dataclass(frozen=True)
 class Missed(Event):
-    """told to one slow subscriber of an appender: so many events before were left out"""
+    """one slow subscriber of an appender did not get this many earlier events"""
 
     events: int
 
@@ -148,7 +148,7 @@ class SkippedReplay(Event):
 
 @dataclass(frozen=True)
 class Aborted(Event):
-    """Spark gave a microbatch up; nothing was deleted"""
+    """Spark gave up a microbatch; nothing was deleted"""
 
     path: str
 

@@ -1,9 +1,9 @@
 """One object: an Arrow IPC file whose schema metadata holds the header.
 
-A header tells how many rows follow it, and the CRC of rows inlined behind it,
-before either is known. So a file is begun with a draft of its header, every late
-number at its widest; the final header, padded with spaces to the same length,
-takes its place when the file is complete.
+The header holds the number of rows and the CRC of the inlined rows that come after it,
+and neither is known when the file begins. So the file begins with a draft of the header,
+with each unknown number at its widest. When the file is complete, the final header, padded
+with spaces to the same length, replaces the draft.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from sparkwal.format.header import (
 MAGIC = b"ARROW1\x00\x00"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _PREAMBLE = len(MAGIC) + 8  # magic, continuation marker, length of the schema message
-# Stands for the header's CRC until the header is final; no name or JSON holds it.
+# Placeholder for the header's CRC until the header is final; no name or JSON contains it.
 _DRAFT_CRC = b"\x01draft\x01\x02"
 _END_OF_STREAM = _CONTINUATION + b"\x00\x00\x00\x00"
-# Bytes before the first frame. Readers take no more, so that a lying length allocates nothing.
+# Bytes before the first frame. Readers accept no more, so that a damaged length allocates nothing.
 LARGEST_FRONT = 256 * 2**20
 
 Frame = tuple[int, int, int, int]  # offset, length, rows, crc32
@@ -162,8 +162,8 @@ def encode(header: Header, spark_schema: str) -> bytes:
 def _readable(front: bytes, header: Header) -> bytes:
     """`front`, after every check that a reader makes of it.
 
-    A record that readers refuse makes the log unreadable from there on, for ever: so nothing
-    reaches the store, and is acknowledged, that has not passed here.
+    A record that readers refuse makes the log unreadable from there on: so every
+    object passes here before its PUT.
     """
     where = f"{header.kind} object {header.number}"
     try:
@@ -208,8 +208,8 @@ def needed(front: bytes) -> int:
 def open_front(data: bytes, where: str) -> Opened:
     """Decode the header of an object from its first bytes.
 
-    Raises InvalidLogError for anything but an intact header. Reads no length
-    from the data beyond what is there, so a lying one allocates nothing.
+    Raises InvalidLogError for anything but an intact header. Trusts no length
+    that exceeds the data at hand, so a damaged one allocates nothing.
     """
     if len(data) < _PREAMBLE or data[: len(MAGIC)] != MAGIC:
         raise InvalidLogError(f"{where}: not an Arrow IPC file; an object of the log is expected")
@@ -246,7 +246,7 @@ def read_frames(
         columns: indices of the columns to decode; None for all.
     """
     source = schema.to_arrow(spark_schema).serialize().to_pybytes() + data + _END_OF_STREAM
-    # As in writing: threads for the columns of a small frame cost more than they save.
+    # As in `frame`: threads for the columns of a small frame cost more than they save.
     options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     try:
         yield from pa.ipc.open_stream(source, options=options)

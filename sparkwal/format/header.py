@@ -45,7 +45,7 @@ class Inline:
     """Rows of one partition that travel inside the commit record itself.
 
     They are `record_batches` messages of `bytes` bytes in all, one partition
-    after the other behind the schema message; `crc32` covers those bytes.
+    after the other, directly after the schema message; `crc32` covers those bytes.
     """
 
     partition: int

@@ -1,7 +1,7 @@
 """Position ↔ number ↔ key, and every other path of a log.
 
 Numbers are unsigned 64-bit and count down from MAX, so that the newest object
-is the first one of a LIST (WeaselDB's persistence thread). A window is W
+is the first one of a LIST. A window is W
 numbers; position j owns MAX − W·j … MAX − W·j − (W−1). Its first number is the
 slot (a commit or a leader record), the others are the data objects of Spark's
 partitions 0 … W−2.
@@ -81,7 +81,7 @@ def key(prefix: str, number: int) -> str:
 
 
 def proof_key(prefix: str, run: str, number: int) -> str:
-    """Of one of the objects with which a writer proves its store; whatever lies there is unused."""
+    """The key of one of the objects with which a writer proves its store; no reader looks there."""
     return join_key(prefix, "proof", f"{run}-{number}")
 
 

@@ -229,7 +229,7 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
 
 
 def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
-    """The schema with more fields behind its own."""
+    """The schema with more fields after its own."""
     fields = json.loads(spark_schema)["fields"] + new
     document = {"type": "struct", "fields": fields}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

@@ -13,14 +13,14 @@ def acknowledge_at_once() -> None:
     """In a worker, before it reads the input of its task: let the kernel acknowledge now.
 
     Spark sends a task and its first rows in small writes to one TCP socket. Nagle's algorithm
-    holds the second back until the first is acknowledged, and the kernel of a receiver that
-    sends nothing delays that by 40 ms: a third of a small microbatch. Linux only, and nothing
-    where Spark uses Unix sockets.
+    holds the second write back until the first is acknowledged, and the kernel of a receiver
+    that sends nothing delays the acknowledgement by 40 ms: a third of a small microbatch.
+    Linux only; does nothing where Spark uses Unix sockets.
     """
     quick, descriptors = getattr(socket, "TCP_QUICKACK", None), Path("/proc/self/fd")
     if quick is None or not descriptors.is_dir():
         return
-    # Spark does not tell which one it is; it does the others no harm.
+    # Spark does not tell which socket it is; the option does the others no harm.
     for descriptor in map(int, os.listdir(descriptors)):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):

@@ -76,13 +76,13 @@ class WeaselWalDataSource(DataSource):
     - startingTimestamp (moment): read commits at or after this time: ISO 8601 (UTC
       unless it says otherwise) or milliseconds since 1970
     - endingTimestamp (moment): batch reads: read commits at or before this time
-    - maxRowsPerTrigger (number): streams: at most so many rows a microbatch; a commit
-      is never split
-    - maxBytesPerTrigger (size): streams: at most so many stored bytes a microbatch; a
+    - maxRowsPerTrigger (number): streams: at most this many rows in a microbatch; a
       commit is never split
-    - maxCommitsPerTrigger (number): streams: at most so many commits a microbatch
-    - minPartitions (number; Spark's parallelism): split the read into at least so many
-      tasks where the log's frames allow it
+    - maxBytesPerTrigger (size): streams: at most this many stored bytes in a
+      microbatch; a commit is never split
+    - maxCommitsPerTrigger (number): streams: at most this many commits in a microbatch
+    - minPartitions (number; Spark's parallelism): split the read into at least this
+      many tasks where the log's frames allow it
     - failOnDataLoss (boolean; true): false: go on where positions were collected or are
       missing
     - includeMetadata (boolean; false): add _wal_position, _wal_timestamp,

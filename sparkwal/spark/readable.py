@@ -14,8 +14,7 @@ from sparkwal.errors import SparkWalError
 def readable_errors(*, pickling: bool = False) -> Iterator[None]:
     """In one of Spark's Python workers: let an error of ours reach the user as its message.
 
-    The worker ends with the error, so dropping the frames of its traceback for
-    good takes nothing from anyone.
+    The worker ends with the error, so nothing else needs the frames of its traceback.
 
     Args:
         pickling: the error passes through a pickler, which replaces every error

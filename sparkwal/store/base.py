@@ -37,8 +37,8 @@ class Transient(Exception):
     """A request failed in a way that another attempt may mend.
 
     The request may have taken effect all the same (a lost reply looks like
-    this too), so whoever retries a conditional write must read back what is
-    there when the retry finds the key taken.
+    this too). So a caller that retries a conditional write must read the object
+    back when the retry finds the key taken.
 
     Args:
         reason: what happened, for people; never holds a secret.

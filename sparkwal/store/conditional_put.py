@@ -82,7 +82,7 @@ def _race(store: Store, key: str) -> None:
 
 def _keeping(put: Callable[[bytes], bool]) -> Callable[[bytes], bool | Exception]:
     # All racers must end before the objects are removed: a straggler's put would
-    # otherwise leave its object behind.
+    # otherwise leave its object in the store.
     def attempt(body: bytes) -> bool | Exception:
         try:
             return put(body)

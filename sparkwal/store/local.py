@@ -15,7 +15,7 @@ from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import Entry, NotFound, Page, Transient
 
 # Unpublished files live here, beside the objects and never listed. A writer that is
-# killed leaves one behind; nothing ever reads it.
+# killed leaves its file there; nothing ever reads it.
 _TEMPS = ".tmp"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -53,7 +53,7 @@ class LocalStore:
         return 8
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Write a file nobody sees, then link it to its name: the link is the commit."""
+        """Write an unlisted file, then link it to its name: the link is the commit."""
         path = self._path(key)
         with self.errors("put", key):
             descriptor, temp = self.open_temp()
@@ -134,8 +134,8 @@ class LocalStore:
         else:
             created = True
         try:
-            # Also when the name was taken: its writer may have died before this sync, and
-            # whoever reads the object back and trusts it must not lose it to a power cut.
+            # Also when the name was taken: its writer may have died before this sync. A caller
+            # that reads the object back and trusts it must not lose it to a power cut.
             self._sync(path.parent)
         except OSError as error:
             raise StoreUnavailableError(
@@ -230,7 +230,7 @@ class LocalStore:
 
 
 class LocalUpload:
-    """Parts written at their offsets into a file that nobody sees until `complete`."""
+    """Parts written at their offsets into an unlisted file until `complete`."""
 
     def __init__(self, store: LocalStore, path: Path, key: str) -> None:
         self._store = store
@@ -285,7 +285,7 @@ def _read_at(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def _keys(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
-    """Up to `limit` (or a few more) keys behind `after` below `folder` whose names begin
+    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin
     with `start`.
 
     A folder sorts as its name with "/", as the keys in it do. Python orders strings by
@@ -301,7 +301,7 @@ def _keys(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iter
                     continue
                 key = prefix + entry.name
                 if entry.is_dir():
-                    # The folder that `after` lies in is still of interest.
+                    # The folder that holds `after` may hold greater keys too.
                     if key + "/" <= after and not after.startswith(key + "/"):
                         continue
                     folders.append(entry.name + "/")

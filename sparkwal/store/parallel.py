@@ -24,7 +24,7 @@ def run_parallel(
     weigh: Callable[[T], int] = lambda _: 0,
     capacity: int = 0,
 ) -> Iterator[R]:
-    """`function` of each item, in order, as many at once as the store bears.
+    """`function` of each item, in order, at most `store.concurrency` at once.
 
     Bounded: at most `store.concurrency` results wait to be consumed, and of those that
     weigh anything at most `capacity` (one at least). Takes items as it needs them.

@@ -1,4 +1,4 @@
-"""A `Store` that repeats what may pass, with exponential backoff and full jitter."""
+"""A `Store` that retries transient failures with exponential backoff and full jitter."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class RetryingStore:
         policy: how often and how patiently to repeat.
         sleep: waits that many seconds.
         rng: a number in [0, 1).
-        fail_fast: until something has answered, do not repeat a request that
-            reached nobody: a wrong endpoint must not look like a slow one.
+        fail_fast: until the store has answered once, do not retry a request that reached
+            no server: a wrong endpoint must not look like a slow one.
         parts_in_flight: how many parts of one upload are sent at once; with 1 they
             are sent by the caller's thread.
     """
@@ -120,7 +120,7 @@ class RetryingStore:
                 if not maybe_applied:
                     raise
                 # An attempt before this refusal may have been stored (credentials
-                # that expired between the two): "nothing was written" would be a lie.
+                # that expired between the two): "nothing was written" could be false.
                 raise StoreUnavailableError(
                     f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
                     f"next one was refused: {error}",
@@ -198,9 +198,9 @@ class RetryingUpload:
         return self._store.attempt("complete", self._key, self._upload.complete, writes=True)
 
     def abort(self) -> None:
-        """Give up. Never raises for the store: an event tells of parts left behind."""
+        """Give up. Never raises for the store: an event tells of parts that remain."""
         self._stopped = True
-        # A part that arrives after the abort would stay stored, and paid for, for ever.
+        # A part that arrives after the abort would stay in the store, unseen and paid for.
         self._join()
         try:
             self._store.attempt("abort", self._key, self._upload.abort)

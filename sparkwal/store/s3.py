@@ -201,7 +201,7 @@ class S3Upload:
             return False
         except (UploadGone, NotFound):
             # A lost reply to an earlier Complete looks like this: the object may be
-            # there, and ours. Whoever called reads back.
+            # there, and ours. The caller reads it back.
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""One S3 client per process for each configuration, and what it does in another way than usual."""
+"""One S3 client per process and configuration, and what differs from botocore's defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _clients_lock = threading.Lock()
 
 
 def _forget_parent() -> None:
-    # Another thread may have held the lock at the fork, and nobody in the child would
+    # Another thread may have held the lock at the fork, and no thread of the child would
     # ever release it. The parent's clients go too: two processes on one socket would
     # read each other's replies.
     global _clients_lock
@@ -58,8 +58,8 @@ def _new_client(config: S3Config, endpoint: str | None) -> S3Client:
         # Other stores ignore the region, but the signature needs one.
         region_name=region or ("us-east-1" if endpoint else None),
         config=Config(
-            # The retry decorator is the only one who retries: it alone knows that a
-            # refusal after a lost reply may be our own object.
+            # Only the retry decorator retries: it alone knows that a refusal after a lost
+            # reply may mean our own object.
             retries={"total_max_attempts": 1, "mode": "standard"},
             max_pool_connections=config.max_pool_connections,
             connect_timeout=config.connect_timeout,
@@ -74,7 +74,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> S3Client:
         ),
     )
     client.meta.events.register_last("before-call.s3", _one_plain_request)
-    # This pattern comes before the library's own check of every body.
+    # This pattern runs before botocore's own check of the body.
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
     return cast("S3Client", client)
 
@@ -82,8 +82,8 @@ def _new_client(config: S3Config, endpoint: str | None) -> S3Client:
 def _one_plain_request(params: Any, context: Any, **_: object) -> None:
     # "Expect: 100-continue" would add a round trip to every commit.
     params["headers"].pop("Expect", None)
-    # The library would look for the bucket's region with a HEAD and send the request
-    # again, on every client of every worker; a clear error once is cheaper.
+    # botocore would look for the bucket's region with a HEAD and send the request again,
+    # in every client of every worker; one clear error is cheaper.
     context.get("s3_redirect", {})["redirected"] = True
 
 
@@ -93,9 +93,10 @@ def _keys_and_sizes(
     customized_response_dict: dict[str, Any],
     **_: object,
 ) -> None:
-    # Decoded by the library a LIST of 1000 keys costs more than all else in a recovery: it
-    # parses the whole twice, and every time, tag and owner. What does not look right is left
-    # to it, and what is left after the entries, so a reply that breaks off is found as ever.
+    # Parsing a LIST of 1000 keys in botocore costs more than everything else in a recovery: it
+    # parses the reply twice, with every time, tag and owner. So the entries are cut out here.
+    # botocore parses the rest, and a reply that looks different, so it still finds one that
+    # breaks off.
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
     before, *entries = response_dict["body"].split(b"<Contents>")
@@ -103,17 +104,17 @@ def _keys_and_sizes(
     rest: list[bytes] = [before]
     try:
         for entry in entries:
-            inside, behind = _cut(entry, b"</Contents>")
+            inside, after = _cut(entry, b"</Contents>")
             key = _cut(_cut(inside, b"<Key>")[1], b"</Key>")[0]
             size = _cut(_cut(inside, b"<Size>")[1], b"</Size>")[0]
             if b"<" in key:
                 return
             contents.append({"Key": html.unescape(key.decode()), "Size": int(size)})
-            rest.append(behind)
+            rest.append(after)
     except ValueError:
         return
     left = b"".join(rest)
-    # Entries written in other words, with a prefix for example, are no empty log.
+    # Entries in another form, such as with an XML prefix, must not pass for an empty log.
     if b"Contents" in left:
         return
     response_dict["body"] = left
@@ -121,7 +122,7 @@ def _keys_and_sizes(
 
 
 def _cut(text: bytes, at: bytes) -> tuple[bytes, bytes]:
-    before, found, behind = text.partition(at)
+    before, found, after = text.partition(at)
     if not found:
         raise ValueError(f"no {at!r}")
-    return before, behind
+    return before, after

@@ -221,7 +221,7 @@ class S3Proxy:
             answer = _error(method, fault)
         if action == "lost_reply":
             answer = None
-        # Before the answer: whoever has it finds the request counted.
+        # Before the answer: a client that has the answer finds the request counted.
         record(answer, body, upstream_status)
         if answer is None:
             return False

@@ -85,7 +85,7 @@ class Upstream:
         last = not framed or version == "HTTP/1.0"
         if last or answer.headers.get("connection", "").lower() == "close":
             self.close()
-        # Our connection to the client lives on, whatever became of the one to the store.
+        # The connection to the client goes on even if the one to the store was closed.
         words = Head(("HTTP/1.1", str(status), reason), answer.lines, answer.headers)
         raw = words.raw(drop=("connection", "keep-alive"))
         if not framed:
