@@ -66,12 +66,17 @@ def run(script: str, log: Path, pythonpath: list[Path]) -> str:
     return done.stdout
 
 
+def installed(tmp_path: Path) -> list[Path]:
+    """Where to import from, so that Spark finds the module that setup.cfg puts at the top."""
+    if (SOURCE.parent / "pyspark_weaselwal").exists():
+        return [SOURCE.parent]
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "pyspark_weaselwal").symlink_to(SOURCE / "spark" / "pyspark_weaselwal")
+    return [tmp_path / "site", SOURCE.parent]
+
+
 def test_spark_finds_the_format_without_registering(tmp_path: Path) -> None:
-    installed = tmp_path / "site"
-    installed.mkdir()
-    # As setup.cfg installs it: a top-level module that Spark looks for by its name.
-    (installed / "pyspark_weaselwal").symlink_to(SOURCE / "spark" / "pyspark_weaselwal")
-    assert "sum 45" in run(WITHOUT_REGISTERING, tmp_path / "log", [installed, SOURCE.parent])
+    assert "sum 45" in run(WITHOUT_REGISTERING, tmp_path / "log", installed(tmp_path))
     assert sum(commit.rows for commit in commits(tmp_path / "log")) == 10
 
 
