@@ -63,7 +63,13 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     script = tmp_path / "tour.py"
     script.write_text("\n".join(cells))
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "leader term 1" in done.stdout
 
