@@ -40,7 +40,7 @@ MAY_KNOW = {
 ONLY = {
     ("store", "format"): {"format.keys"},
     # Plain values: whoever makes options opens nothing.
-    ("options", "store"): {"store.config"},
+    ("options", "store"): {"store.config", "store.path"},
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.listing", "store.parallel"},
     ("testing", "store"): {"store.base"},

@@ -9,6 +9,7 @@ from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
 from sparkwal.options.types import duration, option, secret, sequencer_name, text, whole
 from sparkwal.store.config import RetryPolicy, S3Config, check_endpoint
+from sparkwal.store.path import check_path
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class StoreOptions:
             raise OptionError(
                 'option path is missing: .option("path", "s3://bucket/wal") or .start("s3://…")'
             )
+        check_path(self.path)
         if not 1 <= self.max_in_flight <= 1000:
             raise OptionError(
                 f"maxInFlightRequests is {self.max_in_flight}; 1…1000 is allowed, because "

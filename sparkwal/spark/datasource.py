@@ -16,7 +16,7 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader, log_schema
-from sparkwal.store.open import absolute
+from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
 

@@ -36,7 +36,7 @@ from sparkwal.reading.metadata import check_names
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
 from sparkwal.store.conditional_put import prove_put_if_absent
-from sparkwal.store.open import is_local
+from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -60,9 +60,11 @@ def check_endpoint(endpoint: str) -> None:
     # Before anything shows the endpoint: a password in it would end up in messages.
     if "@" in endpoint:
         raise OptionError(
-            "the option endpoint must hold no credentials; use accessKeyId and secretAccessKey"
+            "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"
         )
-    if not usable or parts.query or parts.fragment:
+    if "?" in endpoint or "#" in endpoint:
+        raise OptionError("the endpoint must be a URL without ? and #: https://host:port")
+    if not usable:
         raise OptionError(
             f"endpoint must be a URL such as https://s3.example.com:9000, not {endpoint!r}"
         )

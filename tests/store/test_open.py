@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
 
 from sparkwal.errors import OptionError
+from sparkwal.format.keys import join_key
 from sparkwal.open import open_log
-from sparkwal.options.parsing import from_keywords
+from sparkwal.options.parsing import from_keywords, parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.store.config import RetryPolicy, S3Config
-from sparkwal.store.open import join_key, open_store
+from sparkwal.store.open import open_store
 
 
 def opened(path: str) -> tuple[str, str]:
@@ -67,6 +69,9 @@ def test_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> 
         ("s3://bucket//a", "empty segment"),
         ("s3://bucket/a\tb", "unprintable"),
         ("s3://logs--use1-az4--x-s3/a", "directory bucket"),
+        ("s3n://bucket/a", "write s3://bucket"),
+        ("S3N://bucket/a", "write s3://bucket"),
+        ("s3:bucket/a", "no bucket"),
         ("gs://bucket/a", "supported are s3://"),
         ("abfss://c@a/x", "supported are s3://"),
         ("hdfs://host/x", "supported are s3://"),
@@ -163,3 +168,50 @@ def test_an_identity_holds_no_secret() -> None:
 
 def identity(path: str, options: dict[str, str]) -> str:
     return open_log(from_keywords(SinkOptions, path, options)).identity
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"path": "s3://AKIAKEY:s3cr3t@bucket/wal"},
+        {"path": "s3a://AKIAKEY:s3/cr3t@bucket/wal"},
+        {"path": "s3://AKIAKEY:s3cr3t"},
+        {"path": "s3://s3cr3t@bucket"},
+        {"path": "s3:/AKIAKEY:s3cr3t@bucket/wal"},
+        {"path": "s3n://AKIAKEY:s3cr3t@bucket/wal"},
+        {"path": "http://AKIAKEY:s3cr3t@host/wal"},
+        {"path": "hdfs://me:s3cr3t@host/wal"},
+        {"path": "file://me:s3cr3t@host/wal"},
+        {"endpoint": "http://AKIAKEY:s3cr3t@host:9000"},
+        {"endpoint": "AKIAKEY:s3cr3t@host:9000"},
+        {"endpoint": "http://host/?X-Amz-Signature=s3cr3t"},
+        {"endpoint": "ftp://host/#s3cr3t"},
+    ],
+)
+def test_credentials_in_a_url_are_refused_and_never_shown(given: dict[str, str]) -> None:
+    options = {"path": "s3://bucket/wal", **given}
+    for attempt in (
+        lambda: parse(SinkOptions, options),
+        lambda: open_store(options["path"], None, RetryPolicy()),
+        lambda: S3Config(endpoint=options.get("endpoint")),
+    ):
+        try:
+            attempt()
+        except OptionError as refused:
+            shown = "".join(traceback.format_exception(refused)) + repr(refused)
+            assert "s3cr3t" not in shown and "AKIAKEY" not in shown
+            assert "\n" not in str(refused)
+        else:
+            # The path is not the endpoint's to refuse, nor the endpoint the path's.
+            continue
+    with pytest.raises(OptionError):
+        parse(SinkOptions, options)
+
+
+def test_an_endpoint_of_the_environment_shows_no_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://AKIAKEY:s3cr3t@host")
+    with pytest.raises(OptionError, match="no credentials") as refused:
+        open_store("s3://bucket/wal", None, RetryPolicy())
+    assert "s3cr3t" not in str(refused.value)

@@ -1,0 +1,78 @@
+"""What a path names: a bucket and a prefix in it, or a folder. Opens nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from sparkwal.errors import OptionError
+from sparkwal.format.keys import join_key
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)|(file|s3[an]?):", re.IGNORECASE)
+_SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
+
+
+def check_path(path: str) -> None:
+    """Raises OptionError for a path that names nothing. Shows no credentials that it holds."""
+    if is_local(path):
+        folder(path)
+    else:
+        bucket_and_prefix(path)
+
+
+def is_local(path: str) -> bool:
+    """Whether `path` is on a disk that other machines may not see."""
+    return _scheme(path) == "file"
+
+
+def absolute(path: str) -> str:
+    """`path` so that a process with another working directory takes it for the same."""
+    return str(folder(path)) if is_local(path) else path
+
+
+def bucket_and_prefix(path: str) -> tuple[str, str]:
+    """Of an s3:// path; the prefix ends with no "/". Raises OptionError for any other."""
+    path = path.strip()
+    scheme = _scheme(path)
+    # Every message before the check for credentials leaves the path out.
+    if scheme == "s3n":
+        raise OptionError("s3n:// is no supported store; write s3://bucket/folder")
+    if scheme not in ("s3", "s3a"):
+        raise OptionError(f"{scheme} is no supported store; {_SUPPORTED}")
+    _, separator, rest = path.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if "@" in bucket or ":" in bucket:
+        raise OptionError(
+            "the path must hold no credentials and no port: write s3://bucket/folder, and give "
+            "keys with accessKeyId and secretAccessKey, a server with endpoint"
+        )
+    if not separator or not bucket:
+        raise OptionError("the path names no bucket; paths look like s3://bucket/folder")
+    prefix = prefix.rstrip("/")
+    return bucket, join_key(prefix) if prefix else ""
+
+
+def folder(path: str) -> Path:
+    """Of a local path, absolute. Raises OptionError for the disk of another machine."""
+    path = path.strip()
+    if not path:
+        raise OptionError(f"the path is empty; {_SUPPORTED}")
+    if _SCHEME.match(path):
+        # file:/x and file:///x are the same; file://x/y names another machine.
+        rest = path.partition(":")[2]
+        if rest.startswith("//"):
+            host, slash, tail = rest[2:].partition("/")
+            if host not in ("", "localhost") or not slash:
+                named = "***" if "@" in host or ":" in host else host
+                raise OptionError(f"the path names the host {named!r}; use file:///folder")
+            rest = "/" + tail
+        path = rest
+    if "\0" in path:
+        raise OptionError("the path has a zero byte in it; correct it")
+    return Path(os.path.abspath(path))
+
+
+def _scheme(path: str) -> str:
+    match = _SCHEME.match(path.strip())
+    return (match[1] or match[2]).lower() if match else "file"
