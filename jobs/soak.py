@@ -189,7 +189,7 @@ class Soak:
         other.wait_line("started")
         self.torture(self.rng.uniform(2, 6), other)
         sleeper.signal(SIGCONT)
-        # It learns it when it next asks the store for something.
+        # It gets FencedError with its next request.
         self.torture(20, other, until=lambda: bool(sleeper.failures()))
         self.kill(sleeper, other)
 

@@ -39,14 +39,14 @@ MAY_KNOW = {
 # What a room uses of one that it knows only in part.
 ONLY = {
     ("store", "format"): {"format.keys"},
-    # Plain values: whoever makes options opens nothing.
+    # Plain values: making options opens nothing.
     ("options", "store"): {"store.config", "store.path"},
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.listing", "store.parallel"},
     ("testing", "store"): {"store.base"},
 }
 
-# Who may know a library at all, lazily or for its types included.
+# Which rooms may know a library at all, lazily or for its types included.
 LIBRARIES = {
     "pyspark": {"spark", "__init__"},
     "botocore": {"store", "testing"},

@@ -185,7 +185,7 @@ def measure_memory(
     To be called before anything else made workers grow.
 
     Args:
-        slow: behind a proxy that adds latency; the same rows again, counted part by part.
+        slow: through a proxy that adds latency; the same rows again, counted part by part.
     """
     rows_of(spark, 1000, 1).write.format("python-noop").mode("append").save()
     idle = max(_peak_rss(pid) for pid in _workers())

@@ -126,7 +126,7 @@ def measure(
     """All peers in turns with one added latency, and the store's own conditional PUT.
 
     Args:
-        place: makes a new one behind the proxy with that latency.
+        place: makes a new one with a proxy of that latency before it.
     """
     runs: dict[str, list[Run]] = defaultdict(list)
     puts: list[float] = []

@@ -43,7 +43,7 @@ class Place:
     Attributes:
         endpoint: the URL of the S3 server, or of a proxy in front of it.
         bucket: S3A knows its endpoint by this name.
-        key: a prefix that nobody else uses.
+        key: a prefix that no other run uses.
     """
 
     endpoint: str

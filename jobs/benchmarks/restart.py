@@ -84,7 +84,7 @@ def measure(start: Start, place: Place, rng: random.Random) -> tuple[float, floa
     started: list[Application] = []
 
     def first_commit(name: str) -> float:
-        """By the new record's own clock, so that nobody has to ask the store meanwhile."""
+        """By the new record's own clock, so that the store is not asked meanwhile."""
         before, noted = len(place.commits()), place.stream.noted
         application, began = start(place, name)
         started.append(application)

@@ -52,7 +52,7 @@ STORMS = {
     "refusals": overload(0.4),
     "a lost reply to every second put": [Fault("lost_reply", kind="PUT", probability=0.5)],
     "lost replies": lost_replies(0.4),
-    "errors after the deed": late_errors(0.4),
+    "errors after the request took effect": late_errors(0.4),
     "resets within the body": resets(0.4),
 }
 

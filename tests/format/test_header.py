@@ -220,7 +220,7 @@ def test_every_truncation_is_detected(name: str) -> None:
     for length in range(body):
         with pytest.raises(InvalidLogError):
             arrowfile.open_front(data[:length], name)
-    # Behind the header the file's own reader sees it.
+    # After the header the file's own reader sees it.
     for length in range(body, len(data)):
         with pytest.raises((pa.ArrowException, OSError)):
             pa.ipc.open_file(data[:length])

@@ -37,7 +37,7 @@ MEMORY = 3 * 2**30
 
 
 def decode(data: bytes) -> None:
-    """Decode as readers do: the front, the header, the rows behind it."""
+    """Decode as readers do: the front, the header, the rows after it."""
     try:
         opened = arrowfile.open_front(data, "fuzz")
     except InvalidLogError:

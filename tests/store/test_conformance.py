@@ -109,8 +109,8 @@ def test_list_is_in_byte_order_with_sizes(store: Store) -> None:
         assert [e.key for e in page.entries] == ordered[:limit]
         assert page.more == (limit < len(ordered))
     for after in [*ordered, "b/0", "b/1", "b0", "zzz"]:
-        behind = [key for key in ordered if key > after]
-        assert [e.key for e in store.list("", 3, after).entries] == behind[:3]
+        greater = [key for key in ordered if key > after]
+        assert [e.key for e in store.list("", 3, after).entries] == greater[:3]
 
 
 def test_list_of_one_folder_with_a_limit(store: Store) -> None:
