@@ -131,21 +131,23 @@ def _foreach_batch(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
 PEERS: Mapping[str, Peer] = {
     "noop": Peer("no-op Python sink", _noop),
     "weaselwal": Peer(
-        "weaselwal", functools.partial(_weaselwal, inlineThreshold="0"), _read_weaselwal
+        "sparkwal, rows as objects",
+        functools.partial(_weaselwal, inlineThreshold="0"),
+        _read_weaselwal,
     ),
     "inlined": Peer(
-        "weaselwal, inlined",
+        "sparkwal",
         _weaselwal,
         bulk=False,
     ),
     "lz4": Peer(
-        "weaselwal, lz4",
+        "sparkwal, lz4",
         functools.partial(_weaselwal, compression="lz4"),
         _read_weaselwal,
         microbatches=False,
     ),
     "uncompressed": Peer(
-        "weaselwal, uncompressed",
+        "sparkwal, uncompressed",
         functools.partial(_weaselwal, compression="none"),
         _read_weaselwal,
         microbatches=False,

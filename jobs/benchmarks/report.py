@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers import PEERS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
 
@@ -162,34 +165,67 @@ _COLOURS = {
 
 
 def draw(results: Results, file: Path) -> None:
-    """The chart as SVG; needs matplotlib, the extra `bench`."""
+    """The chart as SVG; nothing where no part of it was measured."""
+    if (figure := chart(results)) is not None:
+        figure.savefig(file, metadata={"Date": None})
+
+
+def chart(results: Results) -> Figure | None:
+    """A panel for each part that was measured; needs matplotlib, the extra `bench`.
+
+    Bars begin at zero, so that their lengths compare.
+    """
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "sparkwal"
-    from matplotlib import pyplot as plt
+    panels = [
+        *_microbatch_panels(_at_20_ms(results.get("microbatch", []))),
+        *_bulk_panels(_at_20_ms(results.get("bulk-write", [])), results),
+    ]
+    if not panels:
+        return None
+    figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
+    for axis, (title, values) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+    ):
+        axis.set_title(title, fontsize=10)
+        _bars(axis, values)
+    return figure
 
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
-    if one := _at_20_ms(results.get("microbatch", [])):
-        peers, ms = one["peers"], one["latency_ms"]
-        _bars(axes[0], {n: x["add_batch_p50_ms"] for n, x in peers.items()}, log=True)
-        axes[0].set_title(f"addBatch of a microbatch, ms (p50, +{ms} ms a request)", fontsize=9)
-        dollars = {n: x["dollars_per_million"] for n, x in peers.items() if n != "noop"}
-        _bars(axes[1], dollars)
-        axes[1].set_title("requests of a million microbatches, $", fontsize=9)
-    if one := _at_20_ms(results.get("bulk-write", [])):
-        size, ms = results["source"]["arrow_bytes"] / 1e6, one["latency_ms"]
-        _bars(axes[2], {n: size / x["seconds"] for n, x in one["peers"].items()})
-        axes[2].set_title(f"bulk write of {size:.0f} MB of Arrow, MB/s (+{ms} ms)", fontsize=9)
-    figure.savefig(file, metadata={"Date": None})
-    plt.close(figure)
+
+Panel = tuple[str, Mapping[str, float]]
+
+
+def _microbatch_panels(one: Results | None) -> Iterator[Panel]:
+    if one is None:
+        return
+    peers = one["peers"]
+    yield (
+        f"addBatch of a microbatch, median ms\n(+{one['latency_ms']} ms on each request)",
+        {n: x["add_batch_p50_ms"] for n, x in peers.items()},
+    )
+    yield (
+        "requests of a million microbatches, $",
+        {n: x["dollars_per_million"] for n, x in peers.items() if n != "noop"},
+    )
+
+
+def _bulk_panels(one: Results | None, results: Results) -> Iterator[Panel]:
+    if one is None:
+        return
+    size = results["source"]["arrow_bytes"] / 1e6
+    yield (
+        f"bulk write of {size:.0f} MB of Arrow, MB/s\n(+{one['latency_ms']} ms on each request)",
+        {n: size / x["seconds"] for n, x in one["peers"].items()},
+    )
 
 
 def _at_20_ms(found: Sequence[Results]) -> Results | None:
     return next((x for x in found if x["latency_ms"] == 20), found[0] if found else None)
 
 
-def _bars(axis: Any, values: Mapping[str, float], *, log: bool = False) -> None:
+def _bars(axis: Any, values: Mapping[str, float]) -> None:
     names = list(values)[::-1]
     colours = [_COLOURS[name] for name in names]
     bars = axis.barh([PEERS[n].title for n in names], [values[n] for n in names], color=colours)
@@ -197,5 +233,3 @@ def _bars(axis: Any, values: Mapping[str, float], *, log: bool = False) -> None:
     axis.tick_params(labelsize=8)
     axis.margins(x=0.15)
     axis.spines[["top", "right"]].set_visible(False)
-    if log:
-        axis.set_xscale("log")

@@ -44,7 +44,7 @@ def test_peers_side_by_side(tmp_path: Path) -> None:
     logs = results["recovery"]["logs"]
     assert [log["commits"] for log in logs] == [10, 2000]
     assert all(log["requests"] == ["1 GET, 1 LIST, 1 PUT"] for log in logs)
-    assert "weaselwal, inlined: requests" in done.stdout
+    assert "sparkwal: requests" in done.stdout
     assert "<svg" in (tmp_path / "benchmark.svg").read_text()
 
 
