@@ -16,6 +16,7 @@ from sparkwal.errors import (
     InvalidLogError,
     OptionError,
     OutcomeUnknownError,
+    RecomputedError,
     SparkWalError,
     StoreUnavailableError,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Log",
     "OptionError",
     "OutcomeUnknownError",
+    "RecomputedError",
     "SparkWalError",
     "StoreUnavailableError",
     "Ticket",

@@ -1,4 +1,4 @@
-"""The errors a user can meet: six kinds, each saying what to do next."""
+"""The errors a user can meet: seven kinds, each saying what to do next."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ class FencedError(SparkWalError):
 
     Nothing of this microbatch was committed. Stop one of the two writers; a
     restart with the same checkpoint takes the log over again.
+    """
+
+
+class RecomputedError(SparkWalError):
+    """Spark computed a partition once more, and its rows are not those it had stored before.
+
+    Nothing of this microbatch was committed. Restart with the same checkpoint: all of it is
+    written anew, in a window of its own.
     """
 
 

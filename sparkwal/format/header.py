@@ -81,7 +81,9 @@ class DataHeader(Header):
     batch_id: int
     partition: int
     rows: int
-    stage_attempt: int  # a stage that Spark computes again may hold other rows
+    # Which attempt wrote it, by Spark's id of the task attempt: PySpark tells no task which
+    # attempt of its stage it belongs to, and no two attempts of a stage share a task attempt.
+    stage_attempt: int
 
     kind: ClassVar[str] = "data"
 

@@ -8,8 +8,14 @@ import zlib
 import pyarrow as pa
 
 from sparkwal import events
-from sparkwal.errors import FencedError, InvalidLogError, StoreUnavailableError
+from sparkwal.errors import (
+    FencedError,
+    InvalidLogError,
+    RecomputedError,
+    StoreUnavailableError,
+)
 from sparkwal.format import arrowfile, schema
+from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
@@ -17,11 +23,16 @@ from sparkwal.protocol.slots import read_front, read_slot
 from sparkwal.store.base import PART_SIZE, NotFound
 
 
-def adopt(log: LogStore, ours: DataHeader) -> Batch:
-    """The object that stands at our key, if another attempt of this very task wrote it.
+def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
+    """The object that stands at our key, if an attempt of this very task wrote it.
 
     The first attempt wins, so that a retried or speculative task, and a PUT whose
     reply was lost, all end with the same object. Anyone else's: we are fenced.
+
+    Args:
+        content: of our own rows; None where nothing is known of them any more.
+
+    Raises FencedError, RecomputedError, StoreUnavailableError, InvalidLogError.
     """
     where = log.where(ours.number)
     try:
@@ -42,8 +53,25 @@ def adopt(log: LogStore, ours: DataHeader) -> Batch:
             "this microbatch was committed. Stop one of the two; a restart with the same "
             "checkpoint takes the log over again"
         )
+    batch, stored = _measure(log, header, opened)
+    # A stage that is computed again may deal its rows out otherwise: beside the other
+    # partitions' new rows an old object would lose some and double some.
+    if header.stage_attempt != ours.stage_attempt and stored != content:
+        raise _recomputed(where, content)
     events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
-    return _measure(log, header, opened)
+    return batch
+
+
+def _recomputed(where: str, content: Content | None) -> RecomputedError:
+    if content is None:
+        found = "stored its rows, and this one cannot tell whether its own are the same: "
+        found += "Spark's next attempt can"
+    else:
+        found = "stored other rows than this one computed"
+    return RecomputedError(
+        f"{where}: an earlier attempt of this task {found}. Nothing of this microbatch was "
+        "committed. Restart with the same checkpoint: it is written anew, in a window of its own"
+    )
 
 
 class _Tape(io.RawIOBase):
@@ -76,21 +104,22 @@ class _Tape(io.RawIOBase):
         return data
 
 
-def _measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> Batch:
-    """What the commit record says of an object, from the object itself."""
+def _measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
+    """What the commit record says of an object, from the object itself, and its rows' content."""
     tape = _Tape(log, header.number)
     tape.read(opened.body)
     crc = zlib.crc32(tape.cut())
     arrow = schema.to_arrow(opened.spark_schema)
     found: list[arrowfile.Frame] = []
-    offset, rows = opened.body, 0
+    offset, rows, content = opened.body, 0, Content()
     for message in pa.ipc.MessageReader.open_stream(tape):
-        count = pa.ipc.read_record_batch(message, arrow).num_rows
+        batch = pa.ipc.read_record_batch(message, arrow)
+        content.add(batch)
         data = tape.cut()
-        found.append((offset, len(data), count, zlib.crc32(data)))
+        found.append((offset, len(data), batch.num_rows, zlib.crc32(data)))
         crc = zlib.crc32(data, crc)
         offset += len(data)
-        rows += count
+        rows += batch.num_rows
     while tape.read(PART_SIZE):
         pass
     tail = tape.cut()
@@ -98,11 +127,14 @@ def _measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> Bat
         raise InvalidLogError(
             f"{log.where(header.number)}: {rows} rows in the frames, {header.rows} in the header"
         )
-    return Batch(
-        number=header.number,
-        partition=header.partition,
-        rows=rows,
-        bytes=offset + len(tail),
-        crc32=zlib.crc32(tail, crc),
-        frames=tuple(found),
+    return (
+        Batch(
+            number=header.number,
+            partition=header.partition,
+            rows=rows,
+            bytes=offset + len(tail),
+            crc32=zlib.crc32(tail, crc),
+            frames=tuple(found),
+        ),
+        content,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sparkwal.format import arrowfile
+from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader
 from sparkwal.protocol.adopt import adopt
 from sparkwal.protocol.log_store import LogStore
@@ -59,22 +60,28 @@ def write_object(
     spark_schema: str,
     batches: Iterator[pa.RecordBatch],
     limits: TaskLimits,
+    *,
+    compare: bool = False,
 ) -> Batch:
     """Stream the rows into one object: one PUT, or parts once it grows too large.
 
     Args:
         header: with `rows` at its widest, until the count is known.
+        compare: keep track of the rows' content also where they do not stay in memory.
 
-    Raises FencedError, StoreUnavailableError.
+    Raises FencedError, RecomputedError, StoreUnavailableError.
     """
     log = open_log()
     writer = arrowfile.FileWriter(header, spark_schema, limits.codec)
     key = log.key(header.number)
     buffer: list[bytes] = []
     upload: _Parts | None = None
+    content = Content() if compare else None
     try:
         for batch in frames(batches, limits.batch_size, limits.batch_timeout_ms):
             data = writer.frame(batch)
+            if content is not None:
+                content.add(batch)
             if upload is not None:
                 upload.add(data)
                 continue
@@ -94,7 +101,10 @@ def write_object(
             upload.upload.abort()
         raise
     if not created:
-        return adopt(log, header)
+        if upload is None:
+            where = log.where(header.number)
+            content = Content.of(arrowfile.read_frames(b"".join(buffer), spark_schema, where))
+        return adopt(log, header, content)
     return Batch(
         number=header.number,
         partition=header.partition,

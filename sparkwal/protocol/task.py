@@ -52,15 +52,20 @@ def write_partition(
     partition: int,
     batches: Iterator[pa.RecordBatch],
     limits: TaskLimits,
-    stage_attempt: int = 0,
+    *,
+    attempt: int = 0,
+    again: bool = False,
 ) -> TaskResult:
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
     Args:
         batches: the partition's rows in order; always consumed to the end, because
             stateful operators upstream commit their state only then.
+        attempt: names this attempt of the task; no other of this plan has the same.
+        again: an attempt of this task ran before. One that finds a large object there
+            can only then tell whether its own rows are the same.
 
-    Raises FencedError, StoreUnavailableError, OptionError (too many partitions).
+    Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
     most = keys.max_partitions(plan.leadership.window)
     if partition >= most:
@@ -95,10 +100,11 @@ def write_partition(
     lead = plan.leadership
     batch = write_object(
         open_log,
-        _data_header(result, stage_attempt),
+        _data_header(result, attempt),
         lead.spark_schema,
         _chain(first, rows),
         limits,
+        compare=again,
     )
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
 
@@ -117,7 +123,7 @@ def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _data_header(task: TaskResult, stage_attempt: int) -> DataHeader:
+def _data_header(task: TaskResult, attempt: int) -> DataHeader:
     lead = task.plan.leadership
     return DataHeader(
         log_id=lead.log_id,
@@ -134,5 +140,5 @@ def _data_header(task: TaskResult, stage_attempt: int) -> DataHeader:
         batch_id=task.batch_id,
         partition=task.partition,
         rows=_MANY,
-        stage_attempt=stage_attempt,
+        stage_attempt=attempt,
     )

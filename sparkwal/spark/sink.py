@@ -111,7 +111,11 @@ class _Writer:
         return log
 
     def _write(
-        self, query_id: str, batch_id: int, partition: int, rows: Iterator[pa.RecordBatch]
+        self,
+        query_id: str,
+        batch_id: int,
+        context: TaskContext,
+        rows: Iterator[pa.RecordBatch],
     ) -> Message:
         assert self.plan is not None
         limits = TaskLimits(
@@ -124,7 +128,15 @@ class _Writer:
         with readable_errors():
             return Message(
                 write_partition(
-                    self._task_log, self.plan, query_id, batch_id, partition, rows, limits
+                    self._task_log,
+                    self.plan,
+                    query_id,
+                    batch_id,
+                    context.partitionId(),
+                    rows,
+                    limits,
+                    attempt=context.taskAttemptId(),
+                    again=context.attemptNumber() > 0,
                 )
             )
 
@@ -160,7 +172,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         assert query_id is not None and batch_id is not None
-        return self._write(query_id, int(batch_id), context.partitionId(), iterator)
+        return self._write(query_id, int(batch_id), context, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
@@ -182,7 +194,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             query_id, batch_id = self.options.txn_app_id, self.options.txn_version or 0
         else:
             query_id, batch_id = f"{ANONYMOUS}{self.plan.plan_id}", 0
-        return self._write(query_id, batch_id, context.partitionId(), iterator)
+        return self._write(query_id, batch_id, context, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages)

@@ -78,10 +78,19 @@ class Query:
         )
         return make_plan(self.open, claim, self.hints, self.clock, TTL_MS)
 
-    def task(self, plan: Plan, batch_id: int, partition: int, *values: int) -> TaskResult:
+    def task(
+        self, plan: Plan, batch_id: int, partition: int, *values: int, attempt: int = 0
+    ) -> TaskResult:
         batches = iter([rows(*values)] if values else [])
         return write_partition(
-            self.open, plan, self.query_id, batch_id, partition, batches, self.limits
+            self.open,
+            plan,
+            self.query_id,
+            batch_id,
+            partition,
+            batches,
+            self.limits,
+            attempt=attempt,
         )
 
     def commit(self, results: list[TaskResult]) -> int | None:
