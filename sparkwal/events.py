@@ -139,6 +139,31 @@ class Fenced(Event, level=logging.WARNING):
 
 
 @dataclass(frozen=True)
+class HandoverAsked(Event):
+    """a newcomer lost the race for the gap twice and asked the leader of `term` to stop"""
+
+    path: str
+    term: int
+
+
+@dataclass(frozen=True)
+class HandedOver(Event, level=logging.WARNING):
+    """another writer asked for the log; this appender sends nothing more"""
+
+    path: str
+    by: str
+    term: int
+
+
+@dataclass(frozen=True)
+class HandoverLeftBehind(Event, level=logging.WARNING):
+    """a takeover's request could not be deleted; it has no effect, you may delete it"""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class SkippedReplay(Event):
     """Spark repeated a microbatch that the log already holds; nothing was written"""
 

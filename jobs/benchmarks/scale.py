@@ -54,6 +54,9 @@ class SimulatedClock:
     def boot_id(self) -> str:
         return "simulated"
 
+    def sleep(self, seconds: float) -> None:
+        self.ms += int(seconds * 1000)
+
 
 @dataclass(frozen=True)
 class Deployment:

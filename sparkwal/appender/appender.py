@@ -32,6 +32,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.commit_record import ANONYMOUS
+from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.pipeline import Pipeline
@@ -124,10 +125,11 @@ class Appender:
         finally:
             self._subscribers.leave_thread()
         last, _ = leadership.txns.get(producer_id, (-1, 0))
+        lookout = Lookout(log, leadership.log_id, leadership.term, clock)
         pipeline = Pipeline(log, leadership, plan_id, producer_id, settings.codec)
         timeout = settings.batch_timeout_ms / 1000
         return Persistence(
-            Target(log, producer_id, pipeline, age, settings.max_in_flight),
+            Target(log, producer_id, pipeline, age, lookout, settings.max_in_flight),
             self._rows,
             Buffer(settings.batch_size, timeout, settings.max_buffered, last + 1),
             clock,

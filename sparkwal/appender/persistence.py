@@ -18,10 +18,17 @@ from sparkwal.appender.rows import Payload, RowSchema
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import unexpected, unsent, used_up, verdict
 from sparkwal.appender.workers import Workers
-from sparkwal.errors import BackPressureError, OptionError, SparkWalError
+from sparkwal.errors import (
+    BackPressureError,
+    FencedError,
+    OptionError,
+    SparkWalError,
+    StoreUnavailableError,
+)
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import put_record
+from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.pipeline import Pipeline, Sent
 
@@ -34,6 +41,7 @@ class Target:
     producer_id: str
     pipeline: Pipeline
     claim: ClaimAge
+    lookout: Lookout
     limit: int
 
 
@@ -196,6 +204,8 @@ class Persistence:
             self._workers.submit(partial(self._put, sent))
         except RuntimeError as error:
             self._failed(sent.position, unexpected("no thread could be started", error))
+        if self._target.lookout.is_due():
+            self._workers.submit(self._look)
 
     def _reject(self, batch: Batch, rejected: dict[int, OptionError]) -> None:
         for index, error in rejected.items():
@@ -232,6 +242,19 @@ class Persistence:
             self._failed(sent.position, unexpected(what, error))
         else:
             self._succeeded(sent.position)
+
+    def _look(self) -> None:
+        """Stop when another writer asks for the log; what is in flight goes on."""
+        try:
+            self._target.lookout.look()
+        except StoreUnavailableError:
+            pass  # the next look may see more
+        except FencedError as error:
+            with self._acks:
+                self._stop(error)
+        except BaseException as error:
+            with self._acks:
+                self._stop(unexpected("a request for the log could not be read", error))
 
     def _succeeded(self, position: int) -> None:
         with self._acks:

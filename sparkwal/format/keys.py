@@ -85,6 +85,11 @@ def proof_key(prefix: str, run: str, number: int) -> str:
     return join_key(prefix, "proof", f"{run}-{number}")
 
 
+def handover_key(prefix: str, log_id: str, term: int) -> str:
+    """Of the request that the leader of a term hand the log over; absent at rest."""
+    return join_key(prefix, "handover", f"{log_id}-{term:020d}")
+
+
 def join_key(prefix: str, *parts: str) -> str:
     """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing.
 

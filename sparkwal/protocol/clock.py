@@ -20,6 +20,9 @@ class Clock(Protocol):
     def boot_id(self) -> str:
         """Names this boot of this machine: `boot_ms` is comparable only within one."""
 
+    def sleep(self, seconds: float) -> None:
+        """Let others act."""
+
 
 class SystemClock:
     """The clocks of this machine."""
@@ -34,6 +37,9 @@ class SystemClock:
 
     def boot_id(self) -> str:
         return _boot_id()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 @functools.cache  # No process outlives its boot, and every microbatch asks several times.

@@ -10,13 +10,16 @@ from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import LeaderHeader, Txns
 from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.parallel import run_parallel
 
-# How often another writer may take the gap first before we give way to it.
-ATTEMPTS = 8
+# How often another writer may take the gap first before we give way to it. From the second
+# time on it has been asked to stop, and the pauses give it some 20 seconds for that.
+ATTEMPTS = 40
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
 
 
 @dataclass(frozen=True)
@@ -63,26 +66,13 @@ class Leadership:
     spark_schema: str
 
 
-def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
+def lead(log: LogStore, claim: Claim, clock: Clock, attempts: int = ATTEMPTS) -> Leadership:
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
     Raises OptionError when the schema or window contradicts the log's,
     FencedError when other writers keep getting there first, InvalidLogError.
     """
-    for _ in range(ATTEMPTS):
-        head = find_head(log, claim.window or DEFAULT_WINDOW)
-        events.emit(events.Recovered(path=log.url, position=head.position))
-        header, spark_schema = _leader_header(head, claim, clock)
-        # Into the FIRST gap: a late PUT of the former leader can then never fill it,
-        # and whatever data it left in that window is abandoned.
-        if _put_leader(log, header, spark_schema):
-            break
-        # Someone moved: look again, never overwrite.
-    else:
-        raise FencedError(
-            f"other writers took the next position of {log.url} {ATTEMPTS} times "
-            "while this one tried to lead; stop all writers of this log but one"
-        )
+    head, header, spark_schema = _take_gap(log, claim, clock, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
     _seal(log, header, spark_schema, reach)
@@ -105,6 +95,35 @@ def lead(log: LogStore, claim: Claim, clock: Clock) -> Leadership:
         txns=header.txns,
         timestamp_ms=header.timestamp_ms,
         spark_schema=spark_schema,
+    )
+
+
+def _take_gap(
+    log: LogStore, claim: Claim, clock: Clock, attempts: int
+) -> tuple[Head, LeaderHeader, str]:
+    """The head that was found, and our leader record in the first gap after it."""
+    requests = Requests(log, claim.leader_id)
+    pause = _FIRST_PAUSE
+    for attempt in range(attempts):
+        head = find_head(log, claim.window or DEFAULT_WINDOW)
+        events.emit(events.Recovered(path=log.url, position=head.position))
+        header, spark_schema = _leader_header(head, claim, clock)
+        # Into the FIRST gap: a late PUT of the former leader can then never fill it,
+        # and whatever data it left in that window is abandoned.
+        if _put_leader(log, header, spark_schema):
+            requests.withdraw()
+            return head, header, spark_schema
+        # Someone moved: look again, never overwrite. Once may be chance; a leader with
+        # many in flight is faster each time, so it is asked to stop.
+        if attempt > 0:
+            if head.live is not None:
+                requests.ask(head.live.header)
+            clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    requests.withdraw()
+    raise FencedError(
+        f"other writers took the next position of {log.url} {attempts} times "
+        "while this one tried to lead; stop all writers of this log but one"
     )
 
 
@@ -131,7 +150,8 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         # Strictly higher: what the former leader still has under way becomes dead.
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
-        # While the zone is not sealed a takeover of this takeover must be as careful.
+        # Safety (§3): while the zone is not sealed a takeover of this takeover must be as
+        # careful ("a takeover forgets how far the former leader reached").
         in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),
         timestamp_ms=max(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 
 from sparkwal.errors import FencedError
 from sparkwal.format.header import LeaderHeader
+from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Requests
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.verification import verify_store
+from sparkwal.store.base import Transient
 
-from ..protocol.query import Query, hints_in
+from ..protocol.query import Query, StoppedClock, hints_in
 from .plot import PREFIX, Plot, commits, rows, stored, until
 
 
@@ -152,6 +155,81 @@ def test_readers_of_the_sink_look_back_no_further_than_the_sink_reaches(
     found = live_records(log, 1000, position, position + 1)
     assert [record.header.position for record in found] == [position]
     assert plot.inner.counts == {"GET": 1}
+
+
+def _ask(plot: Plot) -> None:
+    """As a newcomer does that has lost the race for the first gap twice."""
+    log = LogStore(plot.inner, PREFIX)
+    live = find_head(log).live
+    assert live is not None
+    Requests(log, "newcomer").ask(live.header)
+
+
+def test_a_leader_that_is_asked_sends_nothing_more_and_settles_what_is_in_flight(
+    plot: Plot,
+) -> None:
+    clock = StoppedClock()
+    with plot.appender(clock=clock) as one:
+        for i in range(LOOK_RECORDS):
+            one.append(rows(i)).result()
+        last = plot.gap()
+        plot.hold(last)
+        _ask(plot)
+        clock.since_boot_ms += LOOK_MS
+        ticket = one.append(rows(99))
+        until(lambda: one.error is not None)
+        with pytest.raises(FencedError, match="'newcomer'.*asked for"):
+            one.append(rows(100))
+        assert not ticket.done()
+        plot.release(last)
+        assert ticket.result() == last
+    with plot.appender() as two:
+        assert two.last_sequence == LOOK_RECORDS
+    sound(plot)
+
+
+def test_a_leader_looks_for_requests_once_in_so_many_records_and_no_sooner(plot: Plot) -> None:
+    clock = StoppedClock()
+    with plot.appender(clock=clock) as wal:
+        plot.inner.counts.clear()
+        for i in range(3 * LOOK_RECORDS):
+            wal.append(rows(i)).result()
+        assert not plot.inner.counts["GET"]
+        for i in range(2 * LOOK_RECORDS):
+            clock.since_boot_ms += LOOK_MS
+            wal.append(rows(i)).result()
+        until(lambda: plot.inner.counts["GET"] == 2)
+    assert plot.inner.counts["GET"] == 2
+    assert plot.inner.counts["PUT"] == 5 * LOOK_RECORDS
+
+
+def test_a_request_that_was_left_over_stops_no_later_leader(plot: Plot) -> None:
+    with plot.appender():
+        _ask(plot)
+    clock = StoppedClock()
+    with plot.appender(clock=clock) as two:
+        for i in range(2 * LOOK_RECORDS):
+            clock.since_boot_ms += LOOK_MS
+            two.append(rows(i)).result()
+        until(lambda: plot.inner.counts["GET"] > 0)
+    assert two.error is None
+
+
+def test_a_look_that_fails_stops_nobody(plot: Plot, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StoppedClock()
+    looked = threading.Event()
+
+    def get(key: str) -> bytes:
+        looked.set()
+        raise Transient("no answer")
+
+    with plot.appender(clock=clock, retries=0) as wal:
+        monkeypatch.setattr(plot.inner, "get", get)
+        clock.since_boot_ms += LOOK_MS
+        for i in range(LOOK_RECORDS):
+            wal.append(rows(i)).result()
+        assert looked.wait(30)
+        wal.append(rows(99)).result()
 
 
 def test_an_appender_fences_a_query_between_plan_and_commit(plot: Plot, tmp_path: Path) -> None:

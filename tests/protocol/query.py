@@ -39,6 +39,9 @@ class StoppedClock:
     def boot_id(self) -> str:
         return self.boot
 
+    def sleep(self, seconds: float) -> None:
+        pass
+
 
 def rows(*values: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.int64())], names=["v"])

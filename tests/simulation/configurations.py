@@ -28,6 +28,7 @@ class Configuration:
     begin: Callable[[], State] = State
     deletes: bool = False
     every_start: bool = False
+    gets_in: str = ""
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
         """See `explore.explore`."""
@@ -37,6 +38,7 @@ class Configuration:
             begin=self.begin(),
             deletes=self.deletes,
             every_start=self.every_start,
+            gets_in=self.gets_in,
             most_states=most_states,
             rng=rng,
         )
@@ -120,6 +122,22 @@ def exhaustive() -> dict[str, Configuration]:
             {"B": driver("B", "q", 1), "C": appender("C", "r", 1, 3)},
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
             every_start=True,
+        ),
+        # The newcomer's first two looks lose the race before it asks. Then the leader may
+        # send one more record; with the one in flight that is two more looks lost.
+        "a busy appender is taken over in five looks whatever its pace": Configuration(
+            {
+                "A": appender("A", "p", 6, 1, looks=True),
+                "B": appender("B", "q", 1, 1, looks=True, attempts=5),
+            },
+            gets_in="B",
+        ),
+        "a busy appender hands over, a crash": Configuration(
+            {
+                "A": appender("A", "p", 3, 2, looks=True),
+                "B": appender("B", "p", 3, 1, looks=True),
+            },
+            Budget(1, 0),
         ),
         "two in flight, a sink that commits, a sink, a crash": Configuration(
             {name: driver(name, "q", 1, inline=1000) for name in "BC"},
@@ -331,6 +349,34 @@ MUTATIONS = [
         "protocol/leadership.py",
         "in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),",
         "in_flight_limit=claim.in_flight_limit,",
+    ),
+    Mutation(
+        "a newcomer that keeps losing the race does not ask for the log",
+        "a busy appender is taken over in five looks whatever its pace",
+        "protocol/leadership.py",
+        "requests.ask(head.live.header)",
+        "pass",
+    ),
+    Mutation(
+        "a leader that is asked for the log goes on",
+        "a busy appender is taken over in five looks whatever its pace",
+        "protocol/handover.py",
+        "        except NotFound:\n            return\n",
+        "        except NotFound:\n            return\n        return\n",
+    ),
+    Mutation(
+        "a newcomer asks for the term that it wants instead of the one that is to end",
+        "a busy appender is taken over in five looks whatever its pace",
+        "protocol/handover.py",
+        "keys.handover_key(self._log.prefix, leader.log_id, leader.term)",
+        "keys.handover_key(self._log.prefix, leader.log_id, leader.term + 1)",
+    ),
+    Mutation(
+        "whoever asked for the log takes it without a look at the first gap",
+        "a busy appender hands over, a crash",
+        "protocol/leadership.py",
+        "requests.ask(head.live.header)",
+        "requests.ask(head.live.header); return head, header, spark_schema",
     ),
     Mutation(
         "a seal carries its writer's own limit",

@@ -120,6 +120,7 @@ def explore(
     begin: State | None = None,
     deletes: bool = False,
     every_start: bool = False,
+    gets_in: str = "",
     most_states: int = 10_000_000,
     rng: random.Random | None = None,
 ) -> Report:
@@ -131,6 +132,7 @@ def explore(
             is taken has one answer whenever it is made, so it is made at once: fewer
             interleavings to look at, none left out that anyone could tell apart.
         every_start: whether each log that comes up is read from every position too.
+        gets_in: the name of a process that must not be fenced before it led.
         rng: depth first and in this order, which finds a flaw sooner; without it
             breadth first, which finds the shortest way to it.
 
@@ -146,6 +148,7 @@ def explore(
                 begin or State(),
                 deletes,
                 every_start,
+                gets_in,
                 most_states,
                 rng,
             )
@@ -180,6 +183,7 @@ def _explore(
     begin: State,
     deletes: bool,
     every_start: bool,
+    gets_in: str,
     most_states: int,
     rng: random.Random | None,
 ) -> Report:
@@ -208,6 +212,7 @@ def _explore(
             try:
                 verdicts[child_key] = oracle.check(verdicts[key], child[0])
                 _check_readers(histories, child, verdicts[child_key])
+                _check_gets_in(names, histories, child, gets_in)
                 if every_start and child[0].contents not in read:
                     read.add(child[0].contents)
                     starts.check(child[0], verdicts[child_key])
@@ -239,6 +244,16 @@ def _check_readers(histories: _Histories, node: Node, now: oracle.Verdict) -> No
             outcome = histories.where(process, history).outcome
             if outcome is not None and outcome.startswith("read "):
                 oracle.check_reading(outcome, now)
+
+
+def _check_gets_in(names: list[str], histories: _Histories, node: Node, gets_in: str) -> None:
+    if gets_in:
+        process = names.index(gets_in)
+        history = node[1][process]
+        if history != DEAD:
+            outcome = histories.where(process, history).outcome
+            if outcome == "FencedError before it led":
+                raise oracle.Violation(f"{gets_in} did not get in")
 
 
 def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -> list[Step]:

@@ -17,8 +17,9 @@ from sparkwal.format import keys, schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import commit
+from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.hint import Hint
-from sparkwal.protocol.leadership import Claim, lead
+from sparkwal.protocol.leadership import ATTEMPTS, Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.pipeline import Pipeline
@@ -121,6 +122,9 @@ class WorldClock:
     def boot_id(self) -> str:
         return "boot"
 
+    def sleep(self, seconds: float) -> None:
+        pass  # whoever waits is scheduled at any time
+
 
 def _log(store: WorldStore, retries: int) -> LogStore:
     policy = RetryPolicy(max_retry_attempts=retries)
@@ -194,6 +198,8 @@ def appender(
     leader_id: str | None = None,
     retries: int = 1,
     idle: bool = False,
+    looks: bool = False,
+    attempts: int = ATTEMPTS,
 ) -> Process:
     """One life of an appender: its records in flight together, acknowledged in order.
 
@@ -201,6 +207,8 @@ def appender(
         appends: how many the service has to make; it resends from the log's last on.
         limit: slots in flight.
         idle: time may pass before each append.
+        looks: whether it looks, after each record, if another writer asks for the log.
+        attempts: how often it may find the gap taken when it was about to lead.
     """
 
     rows = RowSchema(schema.to_arrow(SCHEMA))
@@ -210,12 +218,16 @@ def appender(
         claim = Claim(leader_id or f"host:{name}", "host", name, SCHEMA, False, None, limit, "open")
         age = ClaimAge(log, clock, TTL_MS)
         try:
-            leadership = lead(log, claim, clock)
+            leadership = lead(log, claim, clock, attempts)
+        except FencedError:
+            return "FencedError before it led"
         except SparkWalError as error:
             return type(error).__name__
         first = leadership.txns.get(producer_id, (-1, 0))[0] + 1
         pipeline = Pipeline(log, leadership, name, producer_id, None)
-        target = Target(log, producer_id, pipeline, age, limit)
+        every = 1 if looks else 10**9
+        lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
+        target = Target(log, producer_id, pipeline, age, lookout, limit)
         # Each append is a batch of its own, and goes at once.
         wal = Persistence(target, rows, Buffer(1, 0.0, 2**30, first), clock, _Nobody())
 

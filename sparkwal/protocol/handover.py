@@ -1,0 +1,94 @@
+"""Asking a busy leader for its log.
+
+A leader with many slots in flight moves the first gap faster than another can LIST, GET
+and PUT. So a newcomer that keeps losing that race puts a request, named by the term that
+is to end. The leader of that term looks for it now and then and sends nothing more: the
+gap stands still.
+
+A request carries no right. Who asked leads by its record in the first gap and by nothing
+else, and a leader that never looks is fenced by that record. A request that is lost,
+late or left over can at worst stop one leader, as any newcomer may.
+"""
+
+from __future__ import annotations
+
+from sparkwal import events
+from sparkwal.errors import FencedError, SparkWalError
+from sparkwal.format import keys
+from sparkwal.format.header import Header
+from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.base import NotFound
+
+# A leader looks after so many records, but no more often than that: far below one GET
+# for sixteen PUTs. One that sends fewer leaves a newcomer time enough.
+LOOK_RECORDS = 16
+LOOK_MS = 500
+
+
+class Requests:
+    """What one newcomer asks for, and takes back in the end."""
+
+    def __init__(self, log: LogStore, leader_id: str) -> None:
+        self._log, self._leader_id = log, leader_id
+        self._keys: list[str] = []
+
+    def ask(self, leader: Header) -> None:
+        """Ask whoever leads now, by a record of its own; once for each term."""
+        key = keys.handover_key(self._log.prefix, leader.log_id, leader.term)
+        if key not in self._keys:
+            self._keys.append(key)
+            # Refused: another has asked already, which will do.
+            self._log.store.put_if_absent(key, self._leader_id.encode())
+            events.emit(events.HandoverAsked(path=self._log.url, term=leader.term))
+
+    def withdraw(self) -> None:
+        """The log was handed over, or the newcomer gives up."""
+        for key in self._keys:
+            try:
+                self._log.store.delete(key)
+            except SparkWalError as error:
+                # Its term has ended, or a newcomer that needs it will ask again.
+                events.emit(events.HandoverLeftBehind(key=key, reason=str(error)))
+
+
+class Lookout:
+    """A leader looks whether another writer asks for its log. Not thread-safe, but for `look`."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        log_id: str,
+        term: int,
+        clock: Clock,
+        records: int = LOOK_RECORDS,
+        ms: int = LOOK_MS,
+    ) -> None:
+        self._log, self._clock, self._records, self._ms = log, clock, records, ms
+        # By term: a request that was left over must not stop those who come later.
+        self._key, self._term = keys.handover_key(log.prefix, log_id, term), term
+        self._sent, self._looked_ms = 0, clock.boot_ms()
+
+    def is_due(self) -> bool:
+        """Call once for each record sent: whether to look now."""
+        self._sent += 1
+        if self._sent < self._records:
+            return False
+        now = self._clock.boot_ms()
+        if now - self._looked_ms < self._ms:
+            return False
+        self._sent, self._looked_ms = 0, now
+        return True
+
+    def look(self) -> None:
+        """1 GET. Raises FencedError when another writer asks: send nothing more."""
+        try:
+            asks = self._log.store.get(self._key).decode(errors="replace")[:200]
+        except NotFound:
+            return
+        events.emit(events.HandedOver(path=self._log.url, by=asks, term=self._term))
+        raise FencedError(
+            f"another writer ({asks!r}) asked for {self._log.url} and takes it over: what was in "
+            "flight is decided still, nothing more is sent. Stop one of the two; a new appender "
+            "with the same producer_id takes the log over again"
+        )
