@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError
 
+# Seconds that a store may ask for between two attempts.
+LONGEST_WAIT = 60.0
 _AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 
 
@@ -105,8 +107,9 @@ class RetryPolicy:
         """Seconds to wait after failed attempt `attempt` (1, 2, …).
 
         Full jitter: writers that failed together must not come back together.
-        What the store asked for is a lower bound, even beyond `max_delay_ms`.
+        What the store asked for is a lower bound, up to LONGEST_WAIT: a server that says
+        "tomorrow" must not stop a writer until then.
         """
         # 2^60 ms is beyond any cap; the bound keeps the power from growing without end.
         ceiling = min(self.max_delay_ms, self.base_delay_ms << min(attempt - 1, 60))
-        return max(ceiling * rng() / 1000, retry_after or 0.0)
+        return max(ceiling * rng() / 1000, min(retry_after or 0.0, LONGEST_WAIT))

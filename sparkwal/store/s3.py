@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,13 +14,33 @@ from typing import TYPE_CHECKING, Any
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient
 from sparkwal.store.config import S3Config, is_aws, normal_endpoint
-from sparkwal.store.s3_client import s3_client
-from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone, translate
+from sparkwal.store.s3_client import renew, s3_client
+from sparkwal.store.s3_errors import (
+    BeyondEnd,
+    KeyTaken,
+    UploadGone,
+    credentials_refused,
+    not_http,
+    translate,
+)
+from sparkwal.store.tls import speaks_tls
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+
+# Endpoints that have answered, or were asked whether they speak TLS: none is asked twice.
+_plain: set[str | None] = set()
+
+
+def _needs_tls(endpoint: str) -> bool:
+    if not endpoint.startswith("http:") or endpoint in _plain:
+        return False
+    if speaks_tls(endpoint):
+        return True
+    _plain.add(endpoint)
+    return False
 
 
 class S3Store:
@@ -65,16 +87,39 @@ class S3Store:
     @contextmanager
     def request(self, key: str) -> Iterator[S3Client]:
         """The client for one request; what goes wrong inside comes out translated."""
+        client = None
         try:
-            yield s3_client(self._config, self._endpoint)
+            client = s3_client(self._config, self._endpoint)
+            yield client
         except (SparkWalError, Transient, NotFound):
             raise
+        except ImportError as error:
+            # On an executor, say, whose Python is not the driver's.
+            library = (error.name or "botocore").partition(".")[0]
+            raise OptionError(
+                f"{library} is missing in {sys.executable} on "
+                f"{socket.gethostname()}: pip install sparkwal there"
+            ) from None
         except Exception as error:
-            translated = translate(error, key, self.url, self._config.secrets)
-            if translated is None:
+            failure = self._failure(error, key, client)
+            if failure is error:
                 raise
             # Not chained: what the library below prints may hold a signed header.
-            raise translated from None
+            raise failure from None
+        else:
+            _plain.add(self._endpoint)
+
+    def _failure(self, error: Exception, key: str, client: S3Client | None) -> Exception:
+        """`error` as this library's, or itself where it is a programming error."""
+        if client is not None and credentials_refused(error):
+            try:
+                if renew(self._config, self._endpoint, client):
+                    return Transient("the credentials were refused; they were read again")
+            except Exception as unreadable:
+                error = unreadable
+        if self._endpoint and not_http(error) and _needs_tls(self._endpoint):
+            return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
+        return translate(error, key, self.url, self._config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object with If-None-Match. Raises Transient, OptionError."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 import html
 import os
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwal.store.config import S3Config
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-_clients: dict[tuple[int, str | None, S3Config], S3Client] = {}
+
+class _Made(NamedTuple):
+    client: S3Client
+    credentials: Any
+
+
+_clients: dict[tuple[int, str | None, S3Config], _Made] = {}
 _clients_lock = threading.Lock()
 
 
@@ -31,15 +37,41 @@ os.register_at_fork(after_in_child=_forget_parent)
 def s3_client(config: S3Config, endpoint: str | None) -> S3Client:
     """This process's client for `config`: a new one costs tens of milliseconds."""
     key = (os.getpid(), endpoint, config)
-    client = _clients.get(key)
-    if client is None:
+    made = _clients.get(key)
+    if made is None:
         with _clients_lock:
-            client = _clients.get(key) or _new_client(config, endpoint)
-            _clients[key] = client
-    return client
+            made = _clients.get(key) or _new_client(config, endpoint)
+            _clients[key] = made
+    return made.client
 
 
-def _new_client(config: S3Config, endpoint: str | None) -> S3Client:
+def renew(config: S3Config, endpoint: str | None, refused: S3Client) -> bool:
+    """Read the credentials again for a client whose own were refused.
+
+    True: `s3_client` now gives another client, with other credentials. False: they are the
+    same, or options gave them.
+    """
+    if config.access_key_id is not None:
+        return False
+    key = (os.getpid(), endpoint, config)
+    with _clients_lock:
+        known = _clients.get(key)
+        if known is None or known.client is not refused:
+            # Another thread was here before.
+            return True
+        # A new session: the old one never looks into its files and environment again.
+        fresh = _new_client(config, endpoint)
+        if _frozen(fresh) == _frozen(known):
+            return False
+        _clients[key] = fresh
+        return True
+
+
+def _frozen(made: _Made) -> object:
+    return made.credentials and made.credentials.get_frozen_credentials()
+
+
+def _new_client(config: S3Config, endpoint: str | None) -> _Made:
     # boto3's session asks this one for everything, credentials of every kind included
     # (environment, profile, SSO, process, web identity, container, instance). Importing it
     # would cost each new worker of Spark a quarter more: 0.49 s instead of 0.38 s.
@@ -76,7 +108,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> S3Client:
     client.meta.events.register_last("before-call.s3", _one_plain_request)
     # This pattern runs before botocore's own check of the body.
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
-    return cast("S3Client", client)
+    return _Made(client, session.get_credentials())
 
 
 def _one_plain_request(params: Any, context: Any, **_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Any
 
 from sparkwal.errors import OptionError
@@ -40,6 +41,10 @@ _PASSING = {
 }
 
 _KEYS = "check the options accessKeyId, secretAccessKey and sessionToken, or the profile"
+_EXPIRED = (
+    "the credentials expired; renew them and run again. Keys given as options are never read "
+    "again, those of a profile are"
+)
 _REGION = "set the option region to the bucket's region"
 _ADVICE = {
     "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
@@ -53,9 +58,9 @@ _ADVICE = {
     "InvalidToken": _KEYS,
     "InvalidClientTokenId": _KEYS,
     "UnrecognizedClientException": _KEYS,
-    "ExpiredToken": "the credentials expired; renew them and run again",
-    "ExpiredTokenException": "the credentials expired; renew them and run again",
-    "TokenRefreshRequired": "the credentials expired; renew them and run again",
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
     "RequestTimeTooSkewed": "set this machine's clock",
     "PermanentRedirect": _REGION,
     "TemporaryRedirect": _REGION,
@@ -81,6 +86,35 @@ _BY_STATUS = {
 }
 
 
+# What a server says of credentials that were good once.
+_STALE = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidToken",
+    "TokenRefreshRequired",
+    "UnrecognizedClientException",
+}
+_NO_TLS = ("wrong_version_number", "record layer failure", "unknown_protocol", "http_request")
+
+
+def credentials_refused(error: Exception) -> bool:
+    """Whether other credentials may do what these did not."""
+    from botocore.exceptions import ClientError
+
+    return isinstance(error, ClientError) and error.response["Error"].get("Code") in _STALE
+
+
+def not_http(error: Exception) -> bool:
+    """Whether what came back, if anything, does not look like an S3 server's HTTP."""
+    from botocore import exceptions as boto
+
+    if isinstance(error, boto.ClientError):
+        return error.response["Error"].get("Code") == "400"
+    return isinstance(error, boto.ConnectionClosedError)
+
+
 def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> Exception | None:
     """The error of this library that `error` stands for, or None for a programming error.
 
@@ -102,6 +136,8 @@ def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> E
             f"{url}: the endpoint's certificate was not accepted ({text(error)}); "
             "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
         )
+    if isinstance(error, boto.SSLError) and any(said in str(error).lower() for said in _NO_TLS):
+        return OptionError(f"{url} speaks no TLS: write http:// in the endpoint")
     if isinstance(
         error,
         boto.EndpointConnectionError | boto.ConnectTimeoutError | boto.ProxyConnectionError,
@@ -159,7 +195,8 @@ def _retry_after(value: str | None) -> float | None:
     if not value:
         return None
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if isfinite(seconds) else None
     except ValueError:
         pass
     try:

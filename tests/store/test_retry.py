@@ -171,6 +171,11 @@ def test_retry_after_is_a_lower_bound(bench: Bench) -> None:
     assert bench.slept == [30.0]
 
 
+def test_a_store_that_says_tomorrow_does_not_stop_a_writer_until_then(bench: Bench) -> None:
+    bench.store(Transient("slow down", retry_after=86_400.0)).put_if_absent("k", b"x")
+    assert bench.slept == [60.0]
+
+
 @pytest.mark.parametrize(("attempts", "requests"), [(0, 1), (1, 2), (3, 4)])
 def test_exhausted(bench: Bench, attempts: int, requests: int) -> None:
     store = bench.store(*[RESET] * 9, policy=RetryPolicy(max_retry_attempts=attempts))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import threading
+import ssl
+import subprocess
+import sys
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from stub_s3 import Reply, Stub, error
 
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store import s3_client
@@ -30,50 +32,6 @@ CONFIG = S3Config(
     secret_access_key=SECRETS[1],
     session_token=SECRETS[2],
 )
-
-Reply = tuple[int, dict[str, str], bytes] | None
-
-
-class Stub:
-    """An HTTP server that answers what the test says, None: closes without an answer."""
-
-    def __init__(self) -> None:
-        self.replies: list[Reply] = []
-        self.requests: list[tuple[str, str, dict[str, str]]] = []
-        stub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                stub.requests.append((self.command, self.path, headers))
-                reply = stub.replies.pop(0) if stub.replies else (500, {}, b"")
-                if reply is None:
-                    self.close_connection = True
-                    return
-                status, fields, body = reply
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **fields}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-                # A length that is a lie: the rest never comes.
-                self.close_connection = "Content-Length" in fields
-
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +52,6 @@ def stub(server: Stub) -> Stub:
 @pytest.fixture
 def store(stub: Stub) -> S3Store:
     return S3Store("bucket", replace(CONFIG, endpoint=stub.url))
-
-
-def error(status: int, code: str, message: str = "said so", **headers: str) -> Reply:
-    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
-    return status, headers, body
 
 
 def put(store: Store) -> object:
@@ -198,7 +151,12 @@ def test_endpoint_that_is_no_s3(stub: Stub, store: S3Store, act: Callable[[Store
 
 @pytest.mark.parametrize(
     ("value", "low", "high"),
-    [("7", 7, 7), (formatdate(4102444800, usegmt=True), 1e6, 1e12), ("soon", None, None)],
+    [
+        ("7", 7, 7),
+        ("inf", None, None),
+        (formatdate(4102444800, usegmt=True), 1e6, 1e12),
+        ("soon", None, None),
+    ],
 )
 def test_retry_after(
     stub: Stub, store: S3Store, value: str, low: float | None, high: float | None
@@ -469,3 +427,64 @@ def test_clients_are_shared_within_a_process_and_never_across_a_fork(stub: Stub)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_botocore_missing_on_an_executor_is_one_sentence(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    store = S3Store("bucket", replace(CONFIG, endpoint=stub.url, read_timeout=59.0))
+    with pytest.raises(OptionError) as refused:
+        put(store)
+    said = str(refused.value)
+    assert "botocore is missing in " + sys.executable in said
+    assert said.endswith("pip install sparkwal there")
+    assert "\n" not in said and refused.value.__suppress_context__
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    folder = tmp_path_factory.mktemp("tls")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    files = {"-keyout": folder / "key.pem", "-out": folder / "certificate.pem"}
+    words = [word for pair in files.items() for word in map(str, pair)]
+    try:
+        subprocess.run([*make.split(), *words], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl on this machine")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files["-out"], files["-keyout"])
+    return context
+
+
+def test_https_against_a_plain_server_is_said_at_once() -> None:
+    plain = Stub()
+    sleeps: list[float] = []
+    config = replace(CONFIG, endpoint=plain.url.replace("http:", "https:"))
+    store = RetryingStore(S3Store("bucket", config), RetryPolicy(), sleep=sleeps.append)
+    with pytest.raises(OptionError, match="speaks no TLS: write http:// in the endpoint"):
+        put(store)
+    assert sleeps == []
+    plain.close()
+
+
+def test_http_against_a_tls_server_is_said_at_once(certificate: ssl.SSLContext) -> None:
+    tls = Stub()
+    tls.server.socket = certificate.wrap_socket(tls.server.socket, server_side=True)
+    tls.server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    sleeps: list[float] = []
+    config = replace(CONFIG, endpoint=tls.url)
+    store = RetryingStore(S3Store("bucket", config), RetryPolicy(), sleep=sleeps.append)
+    with pytest.raises(OptionError, match="speaks TLS: write https:// in the endpoint"):
+        put(store)
+    assert sleeps == []
+    tls.close()
+
+
+def test_a_plain_server_that_closes_is_not_taken_for_tls() -> None:
+    closing = Stub()
+    closing.replies = [None]
+    store = S3Store("bucket", replace(CONFIG, endpoint=closing.url))
+    with pytest.raises(Transient):
+        put(store)
+    closing.close()

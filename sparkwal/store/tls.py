@@ -1,0 +1,29 @@
+"""Whether a server that does not answer plain HTTP speaks TLS instead."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from urllib.parse import urlsplit
+
+_SECONDS = 1.0
+
+
+def speaks_tls(endpoint: str) -> bool:
+    """Try one handshake with an http:// endpoint. Never raises; False when in doubt."""
+    parts = urlsplit(endpoint)
+    # Only the question whether it shakes hands: nothing is sent that must stay secret.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((parts.hostname, parts.port or 80), _SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=parts.hostname),
+        ):
+            return True
+    except ssl.SSLError as refused:
+        # It refused our hello in TLS's own words.
+        return "ALERT" in (refused.reason or "")
+    except (OSError, ValueError):
+        return False
