@@ -124,7 +124,7 @@ def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:
     )  # fmt: skip
     reset(proxy)
     begin = time.perf_counter()
-    found = lead(log, claim, SystemClock())
+    found = lead(log, claim, SystemClock(), options.plan_ttl_ms)
     taken = (time.perf_counter() - begin) * 1000
     if found.next_position < commits + 2 or found.txns[QUERY][0] != commits - 1:
         raise RuntimeError(f"the log of {commits} commits was not recovered whole")

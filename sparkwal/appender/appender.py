@@ -120,16 +120,20 @@ class Appender:
         )
         self._subscribers.enter_thread()
         try:
-            age = ClaimAge(log, clock, settings.plan_ttl_ms)
-            leadership = lead(log, claim, clock)
+            looked_ms = clock.boot_ms()
+            leadership = lead(log, claim, clock, settings.plan_ttl_ms)
         finally:
             self._subscribers.leave_thread()
+        limit = settings.max_in_flight
+        age = ClaimAge(
+            log, clock, settings.plan_ttl_ms, leadership.began, limit, looked_ms=looked_ms
+        )
         last, _ = leadership.txns.get(producer_id, (-1, 0))
         lookout = Lookout(log, leadership.log_id, leadership.term, clock)
         pipeline = Pipeline(log, leadership, plan_id, producer_id, settings.codec)
         timeout = settings.batch_timeout_ms / 1000
         return Persistence(
-            Target(log, producer_id, pipeline, age, lookout, settings.max_in_flight),
+            Target(log, producer_id, pipeline, age, lookout, limit),
             self._rows,
             Buffer(settings.batch_size, timeout, settings.max_buffered, last + 1),
             clock,

@@ -16,7 +16,7 @@ from sparkwal import events
 from sparkwal.appender.batches import Batch, Buffer, Failure, Ticket
 from sparkwal.appender.rows import Payload, RowSchema
 from sparkwal.appender.subscribers import Subscribers
-from sparkwal.appender.verdicts import unexpected, unsent, used_up, verdict
+from sparkwal.appender.verdicts import overtaken, unexpected, unsent, used_up, verdict
 from sparkwal.appender.workers import Workers
 from sparkwal.errors import (
     BackPressureError,
@@ -234,7 +234,8 @@ class Persistence:
         try:
             began = target.claim.before(sent.header)
             put_record(target.log, sent.header, sent.data)
-            target.claim.after(sent.header, began)
+            if target.claim.stands(sent.header, began) is not None:
+                raise overtaken(target.log, sent.position)
         except SparkWalError as error:
             self._failed(sent.position, used_up(error))
         except BaseException as error:

@@ -12,6 +12,7 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
 )
+from sparkwal.protocol.log_store import LogStore
 
 _ASK = "open a new appender with the same producer_id, its last_sequence tells what is durable"
 
@@ -39,6 +40,15 @@ def unsent(error: SparkWalError) -> SparkWalError:
     if isinstance(error, FencedError):
         return error
     return OutcomeUnknownError(f"not sent, because the appender has stopped: {error}")
+
+
+def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
+    """Of a slot that was written, but so slowly that another writer leads by now."""
+    # It may be the record from before the other came, or one put after a collection.
+    return OutcomeUnknownError(
+        f"position {position} of {log.url} was written, but it took so long that another writer "
+        f"leads now: {_ASK}"
+    )
 
 
 def unexpected(what: str, error: BaseException) -> OutcomeUnknownError:

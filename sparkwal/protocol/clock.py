@@ -24,6 +24,12 @@ class Clock(Protocol):
         """Let others act."""
 
 
+def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:
+    """Whether a moment of `boot_ms` is `ttl_ms` ago, or of another boot."""
+    age = clock.boot_ms() - since_ms
+    return boot_id != clock.boot_id() or not 0 <= age < ttl_ms
+
+
 class SystemClock:
     """The clocks of this machine."""
 

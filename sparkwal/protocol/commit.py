@@ -14,13 +14,13 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.plan import Plan, remember_committed
-from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskResult
 
@@ -50,21 +50,52 @@ def commit(
             "the tasks of this microbatch ran under different plans; nothing was committed. "
             "Restart with the same checkpoint"
         )
+    try:
+        return _commit(open_log, plan, results, hints, clock, ttl_ms, codec)
+    except FencedError:
+        # Told now; the next start takes the log over again and is not told a second time.
+        hints.forget(plan.leadership.leader_id)
+        raise
+
+
+def _commit(
+    open_log: Callable[[], LogStore],
+    plan: Plan,
+    results: Sequence[TaskResult],
+    hints: Hints,
+    clock: Clock,
+    ttl_ms: int,
+    codec: str | None,
+) -> int | None:
+    run_id = results[0].run_id
     written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
     if not written:
         if any(result.skipped for result in results):
+            if not plan.is_for(run_id):
+                check_same_log(open_log(), plan.leadership)
             first = results[0]
             events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
         # The window was planned and not used; every task is done, so it is free again.
-        remember_committed(hints, plan, plan.leadership, clock)
+        remember_committed(
+            hints, plan, plan.leadership, plan.run_id or run_id, plan.looked_ms, clock
+        )
         return None
     log = open_log()
-    if _expired(plan, clock, ttl_ms):
-        _check_claim(log, plan)
+    age = ClaimAge(
+        log, clock, ttl_ms, plan.leadership.began, 1, looked_ms=plan.looked_ms, boot_id=plan.boot_id
+    )
     header, data = microbatch_record(plan, written, clock, codec)
+    began = age.before(header, look=not plan.is_for(run_id))
     put_record(log, header, data)
-    # Again: the driver may have slept between the check and the PUT.
-    if _expired(plan, clock, ttl_ms) and not _is_head(log, plan, header):
+    other = age.stands(header, began)
+    if other is not None:
+        # Whether the log holds it is for the head's transactions to say.
+        if other.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:
+            raise FencedError(
+                f"this driver slept, and {log.url} went on without it: what it put at position "
+                f"{plan.position} lies outside of the log. Nothing of this microbatch was "
+                "committed. Restart with the same checkpoint"
+            )
         events.emit(events.SkippedReplay(query_id=header.query_id, batch_id=header.batch_id))
         return None
     events.emit(
@@ -81,7 +112,7 @@ def commit(
         txns=header.txns,
         timestamp_ms=header.timestamp_ms,
     )
-    remember_committed(hints, plan, after, clock)
+    remember_committed(hints, plan, after, run_id, age.looked_ms, clock)
     return header.position
 
 
@@ -129,36 +160,3 @@ def check_ours(log: LogStore, header: CommitHeader) -> None:
     # plan_id, never leader_id: another plan of this very leader is another microbatch.
     if found.header.plan_id != header.plan_id:
         raise fenced(log, found)
-
-
-def _expired(plan: Plan, clock: Clock, ttl_ms: int) -> bool:
-    """Whether the log may have passed this claim and collected what stood in its place:
-    then the number is free again, and a PUT there succeeds outside of the log."""
-    return clock.boot_id() != plan.boot_id or clock.boot_ms() - plan.planned_ms >= ttl_ms
-
-
-def _is_head(log: LogStore, plan: Plan, header: CommitHeader) -> bool:
-    """Whether a record that was put late is the log's head. If not, whether the log holds
-    its microbatch is for the head's transactions to say: the record may be a stray.
-
-    Raises FencedError when the log does not hold it.
-    """
-    live = find_head(log, header.window).live
-    if live is not None and live.header.plan_id == plan.plan_id:
-        return True
-    if live is None or live.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:
-        raise FencedError(
-            f"this driver slept, and {log.url} went on without it: what it put "
-            f"at position {plan.position} lies outside of the log. Nothing of this microbatch "
-            "was committed. Restart with the same checkpoint"
-        )
-    return False
-
-
-def _check_claim(log: LogStore, plan: Plan) -> None:
-    """Raises FencedError where the log has passed an expired claim."""
-    head = find_head(log, plan.leadership.window)
-    if head.live is not None and head.gap > plan.position:
-        own = read_slot(log, plan.position, plan.leadership.window)
-        if own is None or own.header.plan_id != plan.plan_id:
-            raise fenced(log, own or head.live)

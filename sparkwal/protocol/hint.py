@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwal import events
-from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.leadership import Leadership
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -31,20 +30,35 @@ class Hint:
     Attributes:
         planned: the plan that owns `leadership.next_position`, or None when the
             last plan was committed (then that position is free).
-        boot_ms: when it was written, on the boot-time clock.
+        run_id: of the query's run whose commit this tells of.
+        looked_ms: when the log was last looked at, on the boot-time clock.
+        boot_ms: when it was written, on the same clock.
     """
 
     leadership: Leadership
     planned: str | None
+    run_id: str
+    looked_ms: int
     boot_ms: int
     boot_id: str
+
+
+@dataclass(frozen=True)
+class FencingNote:
+    """What a leader leaves in place of the hints of those it fenced on its machine."""
+
+    leader_id: str
+    host: str
+    position: int
+    term: int
+    timestamp_ms: int
 
 
 class Hints:
     """Hints of one user on this machine for one log, one file for each leader.
 
     Args:
-        log: what the log is called on this machine, such as its path.
+        log: names the log and no other, however its path is spelled: `LogStore.identity`.
 
     The folder is private (0700) and checked to be so: a file that another user
     could plant or redirect is not read.
@@ -57,14 +71,16 @@ class Hints:
     def _file(self, leader_id: str) -> Path:
         return self.folder / f"{self._log}-{_short_hash(leader_id)}.json"
 
-    def load(self, leader_id: str) -> Hint | None:
-        """The last hint of this leader, or None if there is none that can be trusted."""
+    def load(self, leader_id: str) -> Hint | FencingNote | None:
+        """The last hint of this leader, or who fenced it; None if nothing can be trusted."""
         try:
             if not self._private():
                 return None
             document = json.loads(self._file(leader_id).read_bytes())
             if document.pop("version") != _VERSION:
                 return None
+            if "fenced_by" in document:
+                return FencingNote(**document["fenced_by"])
             leadership = Leadership(**_with_txns(document.pop("leadership")))
             hint = Hint(leadership=leadership, **document)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -75,7 +91,10 @@ class Hints:
         """Replace this leader's hint; whoever looks finds the old one, none or the new one,
         never a part. False when the disk did not take it."""
         file = self._file(hint.leadership.leader_id)
-        document = json.dumps({"version": _VERSION, **vars(hint)}, default=vars)
+        return self._write(file, {"version": _VERSION, **vars(hint)})
+
+    def _write(self, file: Path, document: dict[str, Any]) -> bool:
+        text = json.dumps(document, default=vars)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
@@ -83,7 +102,7 @@ class Hints:
             # Another process's draft has another name; within one there is one at a time.
             draft = file.with_suffix(f".{os.getpid()}")
             try:
-                draft.write_text(document)
+                draft.write_text(text)
                 # ext4 writes a file's data to the disk before it may replace another, and a
                 # microbatch waits milliseconds for it. Between the two: no hint, a cold start.
                 file.unlink(missing_ok=True)
@@ -93,19 +112,29 @@ class Hints:
                     os.unlink(draft)
                 raise
         except OSError as error:
+            # The one there tells of an earlier plan: by it this leader would claim a slot that
+            # it has filled itself, and fence itself. (A full disk still removes files.)
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
             events.emit(events.HintNotSaved(folder=str(self.folder), reason=str(error)))
             return False
         return True
 
-    def forget_others(self, leader_id: str) -> None:
-        """Remove the hints of this log's other leaders here, which `leader_id` has just fenced.
+    def forget(self, leader_id: str) -> None:
+        """Remove what stands for this leader: its next plan starts cold."""
+        with suppress(OSError):
+            self._file(leader_id).unlink(missing_ok=True)
 
-        One of them, planning by its hint, would only learn that by a failed microbatch.
+    def fence_others(self, note: FencingNote) -> None:
+        """Leave the note of a leader to the others of this log on this machine.
+
+        Without it one that slept meanwhile would find nothing or an old hint, start cold and
+        take the log back without a word.
         """
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
-                if file != self._file(leader_id):
-                    file.unlink(missing_ok=True)
+                if file != self._file(note.leader_id):
+                    self._write(file, {"version": _VERSION, "fenced_by": vars(note)})
 
     def _private(self) -> bool:
         status = os.lstat(self.folder)
@@ -123,9 +152,3 @@ def _short_hash(text: str) -> str:
 def _with_txns(document: dict[str, Any]) -> dict[str, Any]:
     txns = {query: (int(last), int(ms)) for query, (last, ms) in document["txns"].items()}
     return {**document, "txns": txns}
-
-
-def fresh(hint: Hint, clock: Clock, ttl_ms: int) -> bool:
-    """Whether a hint is from this boot and younger than `ttl_ms`."""
-    age = clock.boot_ms() - hint.boot_ms
-    return hint.boot_id == clock.boot_id() and 0 <= age < ttl_ms

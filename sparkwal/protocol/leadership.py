@@ -9,7 +9,7 @@ from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import LeaderHeader, Txns
-from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
@@ -50,6 +50,7 @@ class Leadership:
     """What a leader knows after its record is in place; it may write from `next_position` on.
 
     Attributes:
+        began: the position of its leader record.
         in_flight_limit: the leader's own. Its commit records carry it: they are sent when
             every slot that a former leader could reach is decided.
     """
@@ -59,6 +60,7 @@ class Leadership:
     host: str
     term: int
     window: int
+    began: int
     next_position: int
     in_flight_limit: int
     txns: Txns
@@ -66,16 +68,32 @@ class Leadership:
     spark_schema: str
 
 
-def lead(log: LogStore, claim: Claim, clock: Clock, attempts: int = ATTEMPTS) -> Leadership:
+def lead(
+    log: LogStore,
+    claim: Claim,
+    clock: Clock,
+    ttl_ms: int,
+    known: Leadership | None = None,
+    attempts: int = ATTEMPTS,
+) -> Leadership:
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
+    Args:
+        ttl_ms: a look at the log that is older than this is not acted upon.
+        known: what this leader led before it slept, or None after a restart.
+
     Raises OptionError when the schema or window contradicts the log's,
-    FencedError when other writers keep getting there first, InvalidLogError.
+    FencedError when other writers keep getting there first, or one leads since `known`;
+    InvalidLogError.
     """
-    head, header, spark_schema = _take_gap(log, claim, clock, attempts)
+    looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
     _seal(log, header, spark_schema, reach)
+    # Again: it may have slept between the look and a PUT, and what was put lies outside of a
+    # log that has gone on and was collected there.
+    if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
+        _check_still_leads(log, header)
     events.emit(
         events.LeaderClaimed(
             path=log.url,
@@ -90,6 +108,7 @@ def lead(log: LogStore, claim: Claim, clock: Clock, attempts: int = ATTEMPTS) ->
         host=claim.host,
         term=header.term,
         window=header.window,
+        began=header.position,
         next_position=header.position + reach,
         in_flight_limit=claim.in_flight_limit,
         txns=header.txns,
@@ -99,20 +118,31 @@ def lead(log: LogStore, claim: Claim, clock: Clock, attempts: int = ATTEMPTS) ->
 
 
 def _take_gap(
-    log: LogStore, claim: Claim, clock: Clock, attempts: int
-) -> tuple[Head, LeaderHeader, str]:
-    """The head that was found, and our leader record in the first gap after it."""
+    log: LogStore,
+    claim: Claim,
+    clock: Clock,
+    ttl_ms: int,
+    known: Leadership | None,
+    attempts: int,
+) -> tuple[int, Head, LeaderHeader, str]:
+    """When the log was looked at, the head that was found, and our leader record in the first
+    gap after it."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
     for attempt in range(attempts):
+        looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         head = find_head(log, claim.window or DEFAULT_WINDOW)
+        if known is not None and head.live is not None:
+            _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
         header, spark_schema = _leader_header(head, claim, clock)
+        if is_old(clock, looked_ms, boot_id, ttl_ms):
+            continue  # slept since: the gap may have been filled, and collected
         # Into the FIRST gap: a late PUT of the former leader can then never fill it,
         # and whatever data it left in that window is abandoned.
         if _put_leader(log, header, spark_schema):
             requests.withdraw()
-            return head, header, spark_schema
+            return looked_ms, head, header, spark_schema
         # Someone moved: look again, never overwrite. Once may be chance; a leader with
         # many in flight is faster each time, so it is asked to stop.
         if attempt > 0:
@@ -125,6 +155,25 @@ def _take_gap(
         f"other writers took the next position of {log.url} {attempts} times "
         "while this one tried to lead; stop all writers of this log but one"
     )
+
+
+def _check_not_replaced(log: LogStore, claim: Claim, known: Leadership, live: SlotRecord) -> None:
+    """Raises FencedError where another leader wrote the head since `known`."""
+    header = live.header
+    if header.leader_id != claim.leader_id and (
+        header.log_id != known.log_id or header.term > known.term
+    ):
+        raise fenced(log, live)
+
+
+def _check_still_leads(log: LogStore, leader: LeaderHeader) -> None:
+    live = find_head(log, leader.window).live
+    if live is None:
+        raise FencedError(
+            f"this process slept while it took {log.url} over, and the log is gone; start again"
+        )
+    if (live.header.log_id, live.header.term) != (leader.log_id, leader.term):
+        raise fenced(log, live)
 
 
 def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader, str]:
@@ -202,20 +251,19 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
 def fenced(log: LogStore, other: SlotRecord) -> FencedError:
     """The error that tells who leads now."""
     header = other.header
-    since = datetime.fromtimestamp(header.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     host = header.host if isinstance(header, LeaderHeader) else header.leader_id.split(":")[0]
-    error = FencedError(
-        f"another writer leads {log.url}: leader {header.leader_id} on host {host} "
-        f"holds position {header.position} (term {header.term}) since {since}. Nothing of this "
+    return fenced_by(log, header.leader_id, host, header.position, header.term, header.timestamp_ms)
+
+
+def fenced_by(
+    log: LogStore, leader_id: str, host: str, position: int, term: int, timestamp_ms: int
+) -> FencedError:
+    """As `fenced`, of a leader that is known otherwise than by its record."""
+    since = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+    events.emit(events.Fenced(path=log.url, position=position, by=leader_id, term=term))
+    return FencedError(
+        f"another writer leads {log.url}: leader {leader_id} on host {host} "
+        f"holds position {position} (term {term}) since {since}. Nothing of this "
         "microbatch was committed. Stop one of the two; a restart with the same checkpoint "
         "takes the log over again"
     )
-    events.emit(
-        events.Fenced(
-            path=log.url,
-            position=header.position,
-            by=header.leader_id,
-            term=header.term,
-        )
-    )
-    return error

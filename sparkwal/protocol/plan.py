@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sparkwal import events
-from sparkwal.errors import OptionError
+from sparkwal.errors import FencedError, OptionError
 from sparkwal.format import keys, schema
-from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.hint import Hint, Hints, fresh
-from sparkwal.protocol.leadership import Claim, Leadership, lead
+from sparkwal.protocol.clock import Clock, is_old
+from sparkwal.protocol.hint import FencingNote, Hint, Hints
+from sparkwal.protocol.leadership import Claim, Leadership, fenced_by, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
 
@@ -24,17 +24,25 @@ class Plan:
     to the commit. Two plans never have the same `plan_id`.
 
     Attributes:
-        planned_ms, boot_id: when it was made, on the driver's boot-time clock.
+        run_id: of the query's run whose commit this plan builds on; None when the log was
+            looked at for it. Another run must look before it writes: between two runs the
+            log may have been deleted and made again.
+        looked_ms, boot_id: when the log was last looked at, on the driver's boot-time clock.
     """
 
     plan_id: str
     leadership: Leadership
-    planned_ms: int
+    run_id: str | None
+    looked_ms: int
     boot_id: str
 
     @property
     def position(self) -> int:
         return self.leadership.next_position
+
+    def is_for(self, run_id: str) -> bool:
+        """Whether this run may write by this plan without a look at the log."""
+        return self.run_id is None or self.run_id == run_id
 
 
 def make_plan(
@@ -44,38 +52,79 @@ def make_plan(
     clock: Clock,
     ttl_ms: int,
 ) -> Plan:
-    """Plan one microbatch. Warm: no request. Cold: see `leadership.lead`.
+    """Plan one microbatch of a stream. Warm: no request. Cold: see `cold_plan`.
 
     Args:
         open_log: called on a cold start only; a client costs tens of milliseconds.
         claim: its plan_id becomes the plan's.
 
-    Raises what `leadership.lead` raises.
+    Raises what `leadership.lead` raises, and FencedError when another leader took the log
+    over since this one's last microbatch: once, then the next start takes it over again.
     """
-    leadership = _warm(claim, hints, clock, ttl_ms)
-    if leadership is None:
-        leadership = lead(open_log(), claim, clock)
-        hints.forget_others(claim.leader_id)
-        _save(hints, leadership, claim.plan_id, clock)
-        kind = "cold"
+    hint = hints.load(claim.leader_id)
+    if isinstance(hint, FencingNote):
+        hints.forget(claim.leader_id)
+        raise fenced_by(open_log(), **vars(hint))
+    plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
+    if plan is None:
+        # A plan that was not committed failed in front of its user, who starts again. One that
+        # was committed has slept: it must not take back what another took meanwhile.
+        known = hint.leadership if hint is not None and hint.planned is None else None
+        try:
+            plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
+        except FencedError:
+            hints.forget(claim.leader_id)
+            raise
+        _save(hints, plan.leadership, claim.plan_id, "", plan.looked_ms, clock)
     else:
-        kind = "warm"
-    events.emit(
-        events.Planned(
-            position=leadership.next_position,
-            plan_id=claim.plan_id,
-            term=leadership.term,
-            start=kind,
+        _planned(plan, "warm")
+    return plan
+
+
+def cold_plan(
+    log: LogStore,
+    claim: Claim,
+    hints: Hints,
+    clock: Clock,
+    ttl_ms: int,
+    known: Leadership | None = None,
+) -> Plan:
+    """Take the log over and plan its next window; see `leadership.lead`.
+
+    Args:
+        known: what this leader led before; it is fenced if another leads since.
+    """
+    looked_ms = clock.boot_ms()
+    leadership = lead(log, claim, clock, ttl_ms, known)
+    hints.fence_others(
+        FencingNote(
+            claim.leader_id,
+            claim.host,
+            leadership.next_position - 1,
+            leadership.term,
+            leadership.timestamp_ms,
         )
     )
-    return Plan(claim.plan_id, leadership, clock.boot_ms(), clock.boot_id())
+    plan = Plan(claim.plan_id, leadership, None, looked_ms, clock.boot_id())
+    _planned(plan, "cold")
+    return plan
 
 
-def _warm(claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Leadership | None:
-    hint = hints.load(claim.leader_id)
+def _planned(plan: Plan, start: str) -> None:
+    events.emit(
+        events.Planned(
+            position=plan.position,
+            plan_id=plan.plan_id,
+            term=plan.leadership.term,
+            start=start,
+        )
+    )
+
+
+def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
     # A plan that was not committed may still have tasks running: its window is
     # theirs, and only a leader record in its slot takes it away from them.
-    if hint is None or hint.planned is not None or not fresh(hint, clock, ttl_ms):
+    if hint.planned is not None or is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
     known = hint.leadership
     if claim.window not in (None, known.window):
@@ -92,20 +141,33 @@ def _warm(claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Leadership |
     # Written down before anyone may act on it: a planner that dies here leaves
     # "planned", and the next one starts cold. Where it cannot be written, a later
     # planner would plan this window again, so do not use the hint at all.
-    return leadership if _save(hints, leadership, claim.plan_id, clock) else None
+    if not _save(hints, leadership, claim.plan_id, hint.run_id, hint.looked_ms, clock):
+        return None
+    return Plan(claim.plan_id, leadership, hint.run_id, hint.looked_ms, hint.boot_id)
 
 
-def _save(hints: Hints, leadership: Leadership, planned: str | None, clock: Clock) -> bool:
-    return hints.save(Hint(leadership, planned, clock.boot_ms(), clock.boot_id()))
+def _save(
+    hints: Hints,
+    leadership: Leadership,
+    planned: str | None,
+    run_id: str,
+    looked_ms: int,
+    clock: Clock,
+) -> bool:
+    return hints.save(
+        Hint(leadership, planned, run_id, looked_ms, clock.boot_ms(), clock.boot_id())
+    )
 
 
-def remember_committed(hints: Hints, plan: Plan, after: Leadership, clock: Clock) -> None:
+def remember_committed(
+    hints: Hints, plan: Plan, after: Leadership, run_id: str, looked_ms: int, clock: Clock
+) -> None:
     """Tell the next planner that `plan` is done and `after` holds. Never fails a commit."""
     # Only if the hint still speaks of this plan: a commit that was stopped for
     # hours must not wake up and overwrite what happened since.
     hint = hints.load(plan.leadership.leader_id)
-    if hint is not None and hint.planned == plan.plan_id:
-        _save(hints, after, None, clock)
+    if isinstance(hint, Hint) and hint.planned == plan.plan_id:
+        _save(hints, after, None, run_id, looked_ms, clock)
 
 
 def check_visible(log: LogStore, plan: Plan) -> None:

@@ -7,7 +7,7 @@ and a window of 1000 has at most 999 data objects before its slot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -29,11 +29,13 @@ class Head:
         live: the last live record at or before `position`; None in an empty log.
             Its term, transactions, schema and in-flight limit are the log's.
         window: numbers for each position.
+        oldest: the first position whose slot the LIST showed, where it showed all there is.
     """
 
     position: int
     live: SlotRecord | None
     window: int
+    oldest: int | None = None
 
     @property
     def gap(self) -> int:
@@ -100,7 +102,10 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
         last = keys.position(slots[0], window) if slots else -1
         record = read_slot(log, last, window) if slots else None
         head = _head(log, last, record, window)
-    return head
+    if page.more:
+        return head
+    slots = [n for n in numbers if keys.is_slot(n, window)]
+    return replace(head, oldest=keys.position(slots[-1], window) if slots else None)
 
 
 def _head(log: LogStore, last: int, record: SlotRecord | None, window: int) -> Head:
@@ -139,8 +144,8 @@ def _lost(log: LogStore, position: int, numbers: list[int], window: int) -> str:
     return (
         f"the record of position {position} is missing ({log.where(number)}), yet later objects "
         f"exist (newest number {numbers[0]}). It was deleted from outside: restore it (for "
-        "example from a bucket version), or read what is there with failOnDataLoss=false. "
-        "Nothing was written"
+        "example from a bucket version), or read what is there with failOnDataLoss=false; to begin "
+        "a new log at this path delete the rest of the old one first. Nothing was written"
     )
 
 

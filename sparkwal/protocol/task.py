@@ -11,6 +11,7 @@ import pyarrow as pa
 from sparkwal.errors import OptionError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import Batch, DataHeader
+from sparkwal.protocol.claim_age import check_same_log
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits, write_object
 from sparkwal.protocol.plan import Plan
@@ -31,6 +32,7 @@ class TaskResult:
     Attributes:
         skipped: the log already holds this microbatch; nothing was written.
         batch: the data object, or None.
+        run_id: of the query's run that the task belongs to; empty in a batch write.
         inline: (rows, record batches as an Arrow IPC stream), or None.
     """
 
@@ -42,6 +44,7 @@ class TaskResult:
     batch: Batch | None
     inline: tuple[int, bytes] | None
     put_ms: float
+    run_id: str = ""
 
 
 def write_partition(
@@ -55,6 +58,7 @@ def write_partition(
     *,
     attempt: int = 0,
     again: bool = False,
+    run_id: str = "",
 ) -> TaskResult:
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
@@ -73,7 +77,7 @@ def write_partition(
             f"partition {partition} of a microbatch, but this log's window holds {most}: "
             f"coalesce({most}) before writing, or create a log with a larger windowSize"
         )
-    result = TaskResult(plan, query_id, batch_id, partition, False, None, None, 0.0)
+    result = TaskResult(plan, query_id, batch_id, partition, False, None, None, 0.0, run_id)
     # A replay: the reply of the commit was lost, the checkpoint was restored, or
     # Spark's own commit log lost its last entry. The log already has these rows.
     if batch_id <= plan.leadership.txns.get(query_id, (-1, 0))[0]:
@@ -97,6 +101,8 @@ def write_partition(
             return result
         return replace(result, inline=(sum(b.num_rows for b in first), _stream(first, target)))
     started = time.monotonic()
+    if not plan.is_for(run_id):
+        check_same_log(open_log(), plan.leadership)
     lead = plan.leadership
     batch = write_object(
         open_log,

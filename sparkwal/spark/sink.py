@@ -23,14 +23,14 @@ from sparkwal.errors import OutcomeUnknownError
 from sparkwal.format import schema
 from sparkwal.open import open_log
 from sparkwal.options.writing import SinkOptions
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.commit_record import ANONYMOUS
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
-from sparkwal.protocol.plan import Plan, check_visible, make_plan
+from sparkwal.protocol.plan import Plan, check_visible, cold_plan, make_plan
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_names
 from sparkwal.spark.acks import acknowledge_at_once
@@ -72,7 +72,8 @@ class _Writer:
         acknowledge_at_once()
 
     def _make_plan(self) -> Plan:
-        leader_id, host = _leader(self.options.log_path, self.checkpoint)
+        log = open_log(self.options)
+        leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
         check_names(spark_schema)
         claim = Claim(
@@ -85,14 +86,10 @@ class _Writer:
             in_flight_limit=1,
             reason="cold start",
         )
-        clock = SystemClock()
-        return make_plan(
-            self._proven_log,
-            claim,
-            Hints(self.options.log_path),
-            clock,
-            self.options.plan_ttl_ms,
-        )
+        return self._plan(claim, Hints(log.identity), SystemClock())
+
+    def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
+        return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
 
     def _proven_log(self) -> LogStore:
         log = open_log(self.options, fail_fast=True)
@@ -116,6 +113,7 @@ class _Writer:
         batch_id: int,
         context: TaskContext,
         rows: Iterator[pa.RecordBatch],
+        run_id: str = "",
     ) -> Message:
         assert self.plan is not None
         limits = TaskLimits(
@@ -137,6 +135,7 @@ class _Writer:
                     limits,
                     attempt=context.taskAttemptId(),
                     again=context.attemptNumber() > 0,
+                    run_id=run_id,
                 )
             )
 
@@ -148,10 +147,11 @@ class _Writer:
                     "Spark asked to commit without the messages of all tasks; nothing was "
                     "committed. Restart with the same checkpoint"
                 )
+            log = self._log()
             commit(
-                self._log,
+                lambda: log,
                 results,
-                Hints(self.options.log_path),
+                Hints(log.identity),
                 SystemClock(),
                 self.options.plan_ttl_ms,
                 self.options.codec,
@@ -171,8 +171,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         assert context is not None
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
-        assert query_id is not None and batch_id is not None
-        return self._write(query_id, int(batch_id), context, iterator)
+        # Spark runs every microbatch in a job group that it names after the query's run.
+        run_id = context.getLocalProperty("spark.jobGroup.id")
+        assert query_id is not None and batch_id is not None and run_id is not None
+        return self._write(query_id, int(batch_id), context, iterator, run_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
@@ -186,6 +188,10 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, spark_schema: StructType) -> None:
         super().__init__(options, spark_schema, "")
+
+    def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
+        # Nothing ties two batch writes together: each looks at the log.
+        return cold_plan(self._proven_log(), claim, hints, clock, self.options.plan_ttl_ms)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         context = TaskContext.get()

@@ -61,6 +61,7 @@ class Query:
     clock: StoppedClock = field(default_factory=StoppedClock)
     spark_schema: str = SCHEMA
     merge_schema: bool = False
+    run_id: str = "run"
 
     def restarted(self) -> Query:
         return replace(self, leader_id=f"host:restarted:{next(_ids)}")
@@ -94,6 +95,7 @@ class Query:
             batches,
             self.limits,
             attempt=attempt,
+            run_id=self.run_id,
         )
 
     def commit(self, results: list[TaskResult]) -> int | None:

@@ -292,16 +292,6 @@ def test_19_a_commit_that_slept_does_not_overwrite_the_hint_of_a_later_plan(
     assert store.counts["LIST"] == 1
 
 
-def test_19b_two_queries_of_one_application_take_turns_without_a_failed_microbatch(
-    query: Query, store: MemoryStore
-) -> None:
-    other = replace(query, query_id="other", leader_id="host:1:1:y")
-    for turn in range(3):
-        assert query.microbatch(turn, (turn,)) is not None
-        assert other.microbatch(turn, (turn,)) is not None
-    assert len(commits(store)) == 6
-
-
 def test_20_timestamps_never_go_back_when_the_clock_does(query: Query, store: MemoryStore) -> None:
     query.microbatch(0, (1,))
     query.clock.wall_ms -= 3_600_000

@@ -45,8 +45,8 @@ def test_a_gap_among_slots_in_flight_is_seen_over_short_pages(tmp_path: Path, pa
     store = MemoryStore(page=page)
     log = LogStore(store, "wal")
     claim = Claim("a", "host", "1", SCHEMA, False, None, 5, "test")
-    lead(log, claim, StoppedClock())
-    lead(log, replace(claim, leader_id="b", plan_id="2"), StoppedClock())
+    lead(log, claim, StoppedClock(), 600_000)
+    lead(log, replace(claim, leader_id="b", plan_id="2"), StoppedClock(), 600_000)
     store.delete(keys.key("wal", keys.slot(3, 1000)))
     assert find_head(log).position == 2
 

@@ -282,8 +282,8 @@ MUTATIONS = [
     Mutation(
         "an old claim is used without a look at the log",
         "a sleeper behind a collector",
-        "protocol/commit.py",
-        "return clock.boot_id() != plan.boot_id or clock.boot_ms() - plan.planned_ms >= ttl_ms",
+        "protocol/clock.py",
+        "return boot_id != clock.boot_id() or not 0 <= age < ttl_ms",
         "return False",
     ),
     Mutation(
@@ -299,6 +299,7 @@ MUTATIONS = [
         "protocol/leadership.py",
         "position=head.gap,",
         "position=head.gap + 1,",
+        ("number=keys.slot(head.gap, window),", "number=keys.slot(head.gap + 1, window),"),
     ),
     Mutation(
         "a task that finds its key taken names its own bytes instead of what is there",
@@ -459,15 +460,15 @@ MUTATIONS = [
         "an appender that slept does not look at the log before it claims a slot",
         "a sleeping appender behind a collector",
         "protocol/claim_age.py",
-        "                    if other is not None:\n",
-        "                    if False:\n",
+        "                if look or self._is_old():\n",
+        "                if False:\n",
     ),
     Mutation(
         "an appender whose request took long does not look at the log after it",
         "a sleeping appender behind a collector",
         "protocol/claim_age.py",
-        "if self._clock.boot_ms() - began >= self._ttl_ms and",
-        "if False and",
+        "if not is_old(self._clock, began, self._boot_id, self._ttl_ms):",
+        "if True:",
     ),
     Mutation(
         "an appender acknowledges whatever is done",

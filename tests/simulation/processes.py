@@ -18,7 +18,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.handover import Lookout
-from sparkwal.protocol.hint import Hint
+from sparkwal.protocol.hint import FencingNote, Hint
 from sparkwal.protocol.leadership import ATTEMPTS, Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
@@ -103,7 +103,10 @@ class WorldHints:
     def save(self, hint: Hint) -> bool:
         return bool(self.ask(Call("save_hint", (hint,))))
 
-    def forget_others(self, leader_id: str) -> None:
+    def forget(self, leader_id: str) -> None:
+        self.ask(Call("forget_hint", (leader_id,)))
+
+    def fence_others(self, note: FencingNote) -> None:
         pass  # other drivers of the simulated world run on other machines
 
 
@@ -216,14 +219,15 @@ def appender(
     def run(ask: Ask) -> str:
         clock, log = WorldClock(ask), _log(WorldStore(ask, patient=True), retries)
         claim = Claim(leader_id or f"host:{name}", "host", name, SCHEMA, False, None, limit, "open")
-        age = ClaimAge(log, clock, TTL_MS)
+        looked_ms = clock.boot_ms()
         try:
-            leadership = lead(log, claim, clock, attempts)
+            leadership = lead(log, claim, clock, TTL_MS, attempts=attempts)
         except FencedError:
             return "FencedError before it led"
         except SparkWalError as error:
             return type(error).__name__
         first = leadership.txns.get(producer_id, (-1, 0))[0] + 1
+        age = ClaimAge(log, clock, TTL_MS, leadership.began, limit, looked_ms=looked_ms)
         pipeline = Pipeline(log, leadership, name, producer_id, None)
         every = 1 if looks else 10**9
         lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)

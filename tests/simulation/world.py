@@ -36,10 +36,19 @@ class Refused(Transient):
 # Calls that touch only the caller's own machine happen together with the call
 # before them: a crash between the two is a crash before the next remote call.
 LOCAL = frozenset(
-    {"load_hint", "save_hint", "acknowledge", "deny", "promise", "publish_plan", "now"}
+    {
+        "load_hint",
+        "save_hint",
+        "forget_hint",
+        "acknowledge",
+        "deny",
+        "promise",
+        "publish_plan",
+        "now",
+    }
 )
 # Of these, what other processes can see.
-SEEN = frozenset({"save_hint", "publish_plan"})
+SEEN = frozenset({"save_hint", "forget_hint", "publish_plan"})
 # Calls that go through the network.
 REMOTE = frozenset({"put", "get_range", "list", "look"})
 
@@ -148,6 +157,10 @@ def _save_hint(state: State, hint: Any) -> tuple[State, Any]:
     return replace(state, hints={**state.hints, hint.leadership.leader_id: _shelve(hint)}), True
 
 
+def _forget_hint(state: State, leader_id: str) -> tuple[State, Any]:
+    return replace(state, hints={k: h for k, h in state.hints.items() if k != leader_id}), None
+
+
 def _read_checkpoint(state: State, query_id: str) -> tuple[State, Any]:
     return state, state.checkpoint.get(query_id, -1)
 
@@ -202,6 +215,7 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "delete": _delete,
     "load_hint": _load_hint,
     "save_hint": _save_hint,
+    "forget_hint": _forget_hint,
     "read_checkpoint": _read_checkpoint,
     "write_checkpoint": _write_checkpoint,
     "acknowledge": _acknowledge,
