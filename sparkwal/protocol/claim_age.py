@@ -1,8 +1,8 @@
 """The one age rule: how long a writer may act on what it saw of the log.
 
-A driver or a service may sleep for hours between two instructions. Meanwhile another may
-have led, filled the slot, and a collection removed it; or somebody deleted the log and made
-it again. The number is free then, and a conditional PUT there succeeds outside of the log.
+A driver or a service may sleep for hours between two instructions. Meanwhile
+another writer may have led and filled the slot, and a collection removed its record; or the
+log was deleted and made again. The number is free then, and a conditional PUT there succeeds outside of the log.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ClaimAge:
         """
         began = self._clock.boot_ms()
         if look or self._is_old():
-            # One looks for all that wake up together.
+            # One thread looks for all that wake up together.
             with self._lock:
                 if look or self._is_old():
                     self._look(header)

@@ -92,9 +92,9 @@ def _commit(
         # Whether the log holds it is for the head's transactions to say.
         if other.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:
             raise FencedError(
-                f"this driver slept, and {log.url} went on without it: what it put at position "
-                f"{plan.position} lies outside of the log. Nothing of this microbatch was "
-                "committed. Restart with the same checkpoint"
+                f"this driver slept, and {log.url} went on without it: the record that it put "
+                f"at position {plan.position} lies outside of the log. Nothing of this microbatch "
+                "was committed. Restart with the same checkpoint"
             )
         events.emit(events.SkippedReplay(query_id=header.query_id, batch_id=header.batch_id))
         return None
@@ -125,19 +125,19 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes) -> None:
         if log.store.put_if_absent(log.key(header.number), data):
             return
     except StoreUnavailableError as error:
-        # Once a request may have arrived, "failed" would be a guess.
+        # Once a request may have arrived, we do not know that it failed.
         if not error.maybe_applied:
             raise
         raise unknown(log, header, error) from None
     try:
         check_ours(log, header)
     except (StoreUnavailableError, OptionError) as error:
-        # The record that stands there may be ours, put by an attempt whose reply was lost.
+        # The record at the slot may be ours, put by an attempt whose reply was lost.
         raise unknown(log, header, error) from None
 
 
 def unknown(log: LogStore, header: CommitHeader, error: Exception) -> OutcomeUnknownError:
-    """For a commit that may have taken effect, `error` being all that is known."""
+    """The error for a commit that may have taken effect; `error` is all that is known."""
     return OutcomeUnknownError(
         f"the commit of position {header.position} of {log.url} was sent and not answered "
         f"({error}). It may be durable: restart with the same checkpoint (or open a new "
@@ -147,7 +147,7 @@ def unknown(log: LogStore, header: CommitHeader, error: Exception) -> OutcomeUnk
 
 
 def check_ours(log: LogStore, header: CommitHeader) -> None:
-    """After a refusal: is the record that stands there our own, its reply lost?
+    """After a refusal: checks that the record at the slot is our own, whose reply was lost.
 
     Raises FencedError if it is another's.
     """
@@ -157,6 +157,6 @@ def check_ours(log: LogStore, header: CommitHeader) -> None:
             f"the record of position {header.position} of {log.url} was there and is "
             "gone; nothing may delete records of a live log"
         )
-    # plan_id, never leader_id: another plan of this very leader is another microbatch.
+    # plan_id, never leader_id: another plan of the same leader is another microbatch.
     if found.header.plan_id != header.plan_id:
         raise fenced(log, found)

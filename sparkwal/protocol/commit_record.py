@@ -15,12 +15,12 @@ from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
 
 # Appends without a name of their own: their entry guards the record that carries
-# it and is dropped by the next, since nobody will ask for it again.
+# it. The next record drops it, since no writer will ask for it again.
 ANONYMOUS = "append:"
 
 
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
-    """The transactions after this one; entries of anonymous appends do not travel on."""
+    """The transactions after this one; the next record drops the entries of anonymous appends."""
     kept = {query: last for query, last in txns.items() if not query.startswith(ANONYMOUS)}
     return {**kept, query_id: (batch_id, timestamp_ms)}
 
@@ -70,7 +70,7 @@ def encode_record(
     spark_schema: str,
     codec: str | None,
 ) -> tuple[CommitHeader, bytes]:
-    """The record with its rows behind the header, one partition after the other.
+    """The record with its rows after the header, one partition after the other.
 
     Args:
         header: `inline` still empty, `bytes` those of its data objects.

@@ -45,7 +45,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class FencingNote:
-    """What a leader leaves in place of the hints of those it fenced on its machine."""
+    """What a leader leaves in place of the hints of the leaders that it fenced on its machine."""
 
     leader_id: str
     host: str
@@ -72,7 +72,7 @@ class Hints:
         return self.folder / f"{self._log}-{_short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | FencingNote | None:
-        """The last hint of this leader, or who fenced it; None if nothing can be trusted."""
+        """The last hint of this leader, or the note of the leader that fenced it; None if neither can be trusted."""
         try:
             if not self._private():
                 return None
@@ -88,7 +88,7 @@ class Hints:
         return hint if leadership.leader_id == leader_id else None
 
     def save(self, hint: Hint) -> bool:
-        """Replace this leader's hint; whoever looks finds the old one, none or the new one,
+        """Replace this leader's hint. A reader finds the old one, none or the new one,
         never a part. False when the disk did not take it."""
         file = self._file(hint.leadership.leader_id)
         return self._write(file, {"version": _VERSION, **vars(hint)})
@@ -128,8 +128,8 @@ class Hints:
     def fence_others(self, note: FencingNote) -> None:
         """Leave the note of a leader to the others of this log on this machine.
 
-        Without it one that slept meanwhile would find nothing or an old hint, start cold and
-        take the log back without a word.
+        Without it, one that slept meanwhile would find no hint or an old one, start cold and
+        take the log back silently.
         """
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):

@@ -1,4 +1,4 @@
-"""Becoming the one writer: a leader record in the first gap, then the seals behind it."""
+"""Becoming the one writer: a leader record in the first gap, then the seals after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.parallel import run_parallel
 
-# How often another writer may take the gap first before we give way to it. From the second
+# How often another writer may take the gap first before this one gives up. From the second
 # time on it has been asked to stop, and the pauses give it some 20 seconds for that.
 ATTEMPTS = 40
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
@@ -24,7 +24,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
 
 @dataclass(frozen=True)
 class Claim:
-    """Who wants to lead, and with what.
+    """A writer that wants to lead, and with what.
 
     Attributes:
         leader_id: stays the same over recycled workers of one query.
@@ -143,7 +143,7 @@ def _take_gap(
         if _put_leader(log, header, spark_schema):
             requests.withdraw()
             return looked_ms, head, header, spark_schema
-        # Someone moved: look again, never overwrite. Once may be chance; a leader with
+        # Another writer was faster: look again, never overwrite. Once may be chance; a leader with
         # many in flight is faster each time, so it is asked to stop.
         if attempt > 0:
             if head.live is not None:
@@ -190,13 +190,13 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
             head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         )
     header = LeaderHeader(
-        # Random, and of this claim alone: good as the name of a log that begins with it.
+        # The plan_id is random and of this claim alone, so it can name a log that begins here.
         log_id=live.log_id if live else claim.plan_id,
         number=keys.slot(head.gap, window),
         position=head.gap,
         window=window,
         leader_id=claim.leader_id,
-        # Strictly higher: what the former leader still has under way becomes dead.
+        # Strictly higher: PUTs of the former leader that arrive later are dead records.
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
         # Safety (§3): while the zone is not sealed a takeover of this takeover must be as
@@ -224,7 +224,7 @@ def _put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
 def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) -> None:
     """Decide every slot that the former leader could still reach: `reach` from the gap on.
 
-    Until all are decided nothing may be written behind them: a late PUT of the
+    Until all are decided nothing may be written after them: a late PUT of the
     former leader could land between our own records.
     """
 
@@ -243,13 +243,13 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
         if found.header.term >= leader.term:
             raise fenced(log, found)
 
-    behind = range(leader.position + 1, leader.position + reach)
-    for _ in run_parallel(log.store, seal, behind):
+    zone = range(leader.position + 1, leader.position + reach)
+    for _ in run_parallel(log.store, seal, zone):
         pass
 
 
 def fenced(log: LogStore, other: SlotRecord) -> FencedError:
-    """The error that tells who leads now."""
+    """The error that names the leader of the log."""
     header = other.header
     host = header.host if isinstance(header, LeaderHeader) else header.leader_id.split(":")[0]
     return fenced_by(log, header.leader_id, host, header.position, header.term, header.timestamp_ms)

@@ -18,7 +18,7 @@ from sparkwal.store.base import PART_SIZE, Upload
 
 @dataclass(frozen=True)
 class TaskLimits:
-    """When a frame closes, when rows stay in the message, when an upload begins.
+    """When a frame closes, when rows stay in the message, when a multipart upload begins.
 
     Sizes in bytes, `batch_timeout_ms` in milliseconds; `inline_threshold` None for a
     default that keeps the record of as many partitions as the window holds below 64 MiB.

@@ -1,7 +1,7 @@
 """Many slots in flight, decided in any order, acknowledged in order.
 
-WeaselDB's persistence thread, without the thread: this decides what may be sent
-and what may be acknowledged; who sends, and how, is the caller's.
+This decides what may be sent and what may be acknowledged; the caller sends. It has no
+thread of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pipeline:
         self._timestamp_ms = leadership.timestamp_ms
         self._next = leadership.next_position
         self._undecided = leadership.next_position  # the oldest slot not known to be durable
-        self._durable: set[int] = set()  # behind it, done before their turn
+        self._durable: set[int] = set()  # after it, done before their turn
 
     @property
     def in_flight(self) -> int:
@@ -60,8 +60,8 @@ class Pipeline:
     def has_room(self) -> bool:
         """Whether one more slot may be sent.
 
-        A span, not a count: a slot in backoff holds its place, and whoever takes
-        over looks no further than the limit after the first gap.
+        A span, not a count: a slot in backoff holds its place, and a writer that
+        takes over looks no further than the limit after the first gap.
         """
         return self._next - self._undecided < self._lead.in_flight_limit
 
@@ -76,8 +76,8 @@ class Pipeline:
         assert self.has_room()
         lead = self._lead
         self._timestamp_ms = max(now_ms, self._timestamp_ms)
-        # With what the records before it hold, though they are not decided yet: where
-        # this one is live they are too.
+        # Includes the transactions of the records before it, though they are not decided yet:
+        # where this record is live, they are live too.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
             log_id=lead.log_id,
@@ -110,7 +110,7 @@ class Pipeline:
         """A slot is decided as ours: the positions that may be acknowledged now, in order.
 
         Never one before its predecessors: a takeover could still find the gap and
-        declare what lies behind it dead.
+        make what comes after it dead.
         """
         self._durable.add(position)
         first = self._undecided

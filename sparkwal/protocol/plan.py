@@ -123,7 +123,7 @@ def _planned(plan: Plan, start: str) -> None:
 
 def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
     # A plan that was not committed may still have tasks running: its window is
-    # theirs, and only a leader record in its slot takes it away from them.
+    # theirs until a leader record in its slot takes it away.
     if hint.planned is not None or is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
     known = hint.leadership
@@ -138,7 +138,7 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
             known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         ),
     )
-    # Written down before anyone may act on it: a planner that dies here leaves
+    # Saved before any task may act on the plan: a planner that dies here leaves
     # "planned", and the next one starts cold. Where it cannot be written, a later
     # planner would plan this window again, so do not use the hint at all.
     if not _save(hints, leadership, claim.plan_id, hint.run_id, hint.looked_ms, clock):
@@ -164,7 +164,7 @@ def remember_committed(
 ) -> None:
     """Tell the next planner that `plan` is done and `after` holds. Never fails a commit."""
     # Only if the hint still speaks of this plan: a commit that was stopped for
-    # hours must not wake up and overwrite what happened since.
+    # hours must not overwrite newer hints when it wakes up.
     hint = hints.load(plan.leadership.leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
         _save(hints, after, None, run_id, looked_ms, clock)
@@ -173,7 +173,7 @@ def remember_committed(
 def check_visible(log: LogStore, plan: Plan) -> None:
     """For a task on a local disk: is it the disk that the driver planned on? 1 GET.
 
-    What a task writes to another machine's disk would be committed, and nobody could read it.
+    What a task writes to another machine's disk would be committed, and no reader could find it.
 
     Raises OptionError where the record before the plan's window is not there.
     """

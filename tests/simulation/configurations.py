@@ -65,7 +65,7 @@ def exhaustive() -> dict[str, Configuration]:
             {"A": driver("A", "q", 1), "B": driver("B", "r", 1), "R": reader()},
             Budget(1, 0),
         ),
-        "a straggling task behind two lives": Configuration(
+        "a straggling task after two lives": Configuration(
             {**two, "T": straggler(0)},
             Budget(1, 0),
         ),
@@ -77,11 +77,11 @@ def exhaustive() -> dict[str, Configuration]:
             },
             Budget(1, 0),
         ),
-        "a sleeper behind a collector": Configuration(
+        "a sleeper after a collector": Configuration(
             {**two, "C": collector(GRACE_MS)},
             deletes=True,
         ),
-        "a sleeping appender behind a collector": Configuration(
+        "a sleeping appender after a collector": Configuration(
             {
                 "A": appender("A", "p", 1, 1, idle=True),
                 "B": driver("B", "q", 1),
@@ -155,10 +155,10 @@ def _three_in_flight() -> State:
 def large() -> dict[str, Configuration]:
     """Up to minutes each; `python -m tests.simulation.search` searches them too."""
     return {
-        "three in flight, a takeover with one, a reader behind them": Configuration(
+        "three in flight, a takeover with one, a reader after them": Configuration(
             {"A": appender("A", "p", 3, 3), "B": appender("B", "q", 2, 1), "R": reader(3)},
         ),
-        "three in flight one after another, a reader behind them": Configuration(
+        "three in flight one after another, a reader after them": Configuration(
             {"A": appender("A", "p", 3, 2), "B": appender("B", "q", 1, 1), "R": reader(3)},
         ),
         "three in flight, one that commits with one, a takeover with two, a crash": Configuration(
@@ -281,14 +281,14 @@ MUTATIONS = [
     ),
     Mutation(
         "an old claim is used without a look at the log",
-        "a sleeper behind a collector",
+        "a sleeper after a collector",
         "protocol/clock.py",
         "return boot_id != clock.boot_id() or not 0 <= age < ttl_ms",
         "return False",
     ),
     Mutation(
         "records are collected before the grace is over",
-        "a sleeper behind a collector",
+        "a sleeper after a collector",
         "simulation/processes.py",
         'ask(Call("sleep", (grace_ms,)))',
         'ask(Call("sleep", (0,)))',
@@ -303,7 +303,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a task that finds its key taken names its own bytes instead of what is there",
-        "a straggling task behind two lives",
+        "a straggling task after two lives",
         "protocol/object_writer.py",
         "    if not created:\n",
         "    if False:\n",
@@ -317,7 +317,7 @@ MUTATIONS = [
     ),
     Mutation(
         "in flight is a count, not a span",
-        "three in flight one after another, a reader behind them",
+        "three in flight one after another, a reader after them",
         "protocol/pipeline.py",
         "return self._next - self._undecided < self._lead.in_flight_limit",
         "return self._next - self._undecided - len(self._durable) < self._lead.in_flight_limit",
@@ -330,7 +330,7 @@ MUTATIONS = [
         "return range(position, position + 1)",
     ),
     Mutation(
-        "the zone behind the leader record is not sealed",
+        "the zone after the leader record is not sealed",
         "two appenders and a reader in the middle",
         "protocol/leadership.py",
         "    _seal(log, header, spark_schema, reach)\n",
@@ -346,7 +346,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a takeover forgets how far the former leader reached",
-        "three in flight, a takeover with one, a reader behind them",
+        "three in flight, a takeover with one, a reader after them",
         "protocol/leadership.py",
         "in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),",
         "in_flight_limit=claim.in_flight_limit,",
@@ -373,7 +373,7 @@ MUTATIONS = [
         "keys.handover_key(self._log.prefix, leader.log_id, leader.term + 1)",
     ),
     Mutation(
-        "whoever asked for the log takes it without a look at the first gap",
+        "a writer that asked for the log takes it without a look at the first gap",
         "a busy appender hands over, a crash",
         "protocol/leadership.py",
         "requests.ask(head.live.header)",
@@ -394,8 +394,8 @@ MUTATIONS = [
         "            in_flight_limit=1,\n",
     ),
     Mutation(
-        "whoever starts in the middle does not look back",
-        "three in flight one after another, a reader behind them",
+        "a start in the middle does not look back",
+        "three in flight one after another, a reader after them",
         "protocol/recovery.py",
         "    if limit == 1:\n        return record\n",
         "    return record\n",
@@ -408,7 +408,7 @@ MUTATIONS = [
         "if False:",
     ),
     Mutation(
-        "the leader record goes behind the highest slot instead of into the first gap",
+        "the leader record goes after the highest slot instead of into the first gap",
         "two appenders and a reader in the middle",
         "protocol/recovery.py",
         "    while gap in listed:\n        gap += 1\n",
@@ -458,14 +458,14 @@ MUTATIONS = [
     ),
     Mutation(
         "an appender that slept does not look at the log before it claims a slot",
-        "a sleeping appender behind a collector",
+        "a sleeping appender after a collector",
         "protocol/claim_age.py",
         "                if look or self._is_old():\n",
         "                if False:\n",
     ),
     Mutation(
         "an appender whose request took long does not look at the log after it",
-        "a sleeping appender behind a collector",
+        "a sleeping appender after a collector",
         "protocol/claim_age.py",
         "if not is_old(self._clock, began, self._boot_id, self._ttl_ms):",
         "if True:",

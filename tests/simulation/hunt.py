@@ -22,7 +22,7 @@ def main(where: str) -> int:
             print(violation)
             return 0
         except Exception as error:
-            # Code that falls over on what a mutation left behind has been caught too.
+            # Code that falls over on what a mutation left has been caught too.
             print(f"{type(error).__name__}: {error}")
             return 0
     return 1

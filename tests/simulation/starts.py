@@ -1,4 +1,4 @@
-"""Whoever starts in the middle of the log comes to the same verdict as who reads all of it."""
+"""A reader that starts in the middle of the log comes to the same verdict as one that reads all."""
 
 from __future__ import annotations
 
