@@ -191,6 +191,7 @@ class Buffer:
         """The oldest batch. Only while one is due."""
         if not self._closed:
             self.close_batch()
+        # Safety (§7): "batches are sent newest first"
         batch = self._closed.popleft()
         self.weight -= batch.weight
         return batch

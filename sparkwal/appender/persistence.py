@@ -191,6 +191,7 @@ class Persistence:
             if self.failure is not None:
                 batch.fail(unsent(self.failure.error), self.failure)
                 return
+            # Safety (§7): "last_sequence counts what is only sent"
             self._sent[sent.position] = _InFlight(batch, taken[-1], rows)
         self._subscribers.publish(
             events.Accepted(
@@ -261,6 +262,7 @@ class Persistence:
         with self._acks:
             if position not in self._sent:
                 return  # given up already: one before it failed
+            # Safety (§7): "an appender acknowledges whatever is done"
             for ready in self._pipeline.durable(position):
                 done = self._sent.pop(ready)
                 self.last_sequence = done.sequence
@@ -283,6 +285,8 @@ class Persistence:
     def _failed(self, position: int, error: SparkWalError) -> None:
         with self._acks:
             if position in self._sent:
+                # Safety (§7): "with retries exhausted a slot is skipped"
+                # Safety (§7): "a stopped appender goes on sending"
                 self._errors[position] = error
                 self._stop(error)
 
@@ -308,6 +312,8 @@ class Persistence:
             return
         error = None
         for position in sorted(self._sent):
+            # Safety (§7): "what is not acknowledged is told why the appender stopped, not what
+            # became of it"
             error = verdict(error, self._errors.get(position))
             assert error is not None
             lost = self._sent.pop(position)

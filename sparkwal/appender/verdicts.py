@@ -32,6 +32,7 @@ def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWal
     """
     if before is None or (isinstance(before, OutcomeUnknownError) and isinstance(own, FencedError)):
         return own
+    # Safety (§7): "what follows a slot that may be durable counts as fenced"
     return before
 
 

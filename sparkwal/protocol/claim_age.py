@@ -60,6 +60,8 @@ class ClaimAge:
         if look or self._is_old():
             # One thread looks for all that wake up together.
             with self._lock:
+                # Safety (§6): "an appender that slept does not look at the log before it claims a
+                # slot"
                 if look or self._is_old():
                     self._look(header)
                     self.looked_ms, self._boot_id = began, self._clock.boot_id()
@@ -71,6 +73,7 @@ class ClaimAge:
         If the answer took too long and another leads now: the live record of the head, whose
         transactions tell whether the log holds what was put. Raises InvalidLogError.
         """
+        # Safety (§6): "an appender whose request took long does not look at the log after it"
         if not is_old(self._clock, began, self._boot_id, self._ttl_ms):
             return None
         live = find_head(self._log, header.window).live

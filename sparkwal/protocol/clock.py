@@ -27,6 +27,7 @@ class Clock(Protocol):
 def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:
     """Whether a moment of `boot_ms` is `ttl_ms` ago, or of another boot."""
     age = clock.boot_ms() - since_ms
+    # Safety (§7): "an old claim is used without a look at the log"
     return boot_id != clock.boot_id() or not 0 <= age < ttl_ms
 
 

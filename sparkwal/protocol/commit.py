@@ -126,6 +126,7 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes) -> None:
             return
     except StoreUnavailableError as error:
         # Once a request may have arrived, we do not know that it failed.
+        # Safety (§6): "a commit without an answer counts as durable"
         if not error.maybe_applied:
             raise
         raise unknown(log, header, error) from None
@@ -158,5 +159,7 @@ def check_ours(log: LogStore, header: CommitHeader) -> None:
             "gone; nothing may delete records of a live log"
         )
     # plan_id, never leader_id: another plan of the same leader is another microbatch.
+    # Safety (§6): "a refused commit counts as durable without reading back"
+    # Safety (§6): "a read-back compares the leader instead of the plan"
     if found.header.plan_id != header.plan_id:
         raise fenced(log, found)

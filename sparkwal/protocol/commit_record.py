@@ -22,6 +22,7 @@ ANONYMOUS = "append:"
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
     """The transactions after this one; the next record drops the entries of anonymous appends."""
     kept = {query: last for query, last in txns.items() if not query.startswith(ANONYMOUS)}
+    # Safety (§6): "a record's transactions leave out its own"
     return {**kept, query_id: (batch_id, timestamp_ms)}
 
 
@@ -61,6 +62,7 @@ def microbatch_record(
             "tasks": len(written),
         },
     )
+    # Safety (§6): "rows never get into the record"
     return encode_record(header, inlined, lead.spark_schema, codec)
 
 
@@ -87,6 +89,7 @@ def encode_record(
     chunks: list[bytes] = []
     entries: list[Inline] = []
     for partition, rows, batches in inlined:
+        # Safety (§6): "an inlined row is doubled"
         frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
         data = b"".join(frames)
         entries.append(Inline(partition, rows, len(frames), len(data), zlib.crc32(data)))

@@ -35,6 +35,8 @@ class Requests:
 
     def ask(self, leader: Header) -> None:
         """Ask whoever leads now, by a record of its own; once for each term."""
+        # Safety (§7): "a newcomer asks for the term that it wants instead of the one that is to
+        # end"
         key = keys.handover_key(self._log.prefix, leader.log_id, leader.term)
         if key not in self._keys:
             self._keys.append(key)
@@ -84,6 +86,7 @@ class Lookout:
         """1 GET. Raises FencedError when another writer asks: send nothing more."""
         try:
             asks = self._log.store.get(self._key).decode(errors="replace")[:200]
+        # Safety (§7): "a leader that is asked for the log goes on"
         except NotFound:
             return
         events.emit(events.HandedOver(path=self._log.url, by=asks, term=self._term))

@@ -89,6 +89,7 @@ def lead(
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
+    # Safety (§5): "the zone after the leader record is not sealed"
     _seal(log, header, spark_schema, reach)
     # Again: it may have slept between the look and a PUT, and what was put lies outside of a
     # log that has gone on and was collected there.
@@ -147,6 +148,9 @@ def _take_gap(
         # many in flight is faster each time, so it is asked to stop.
         if attempt > 0:
             if head.live is not None:
+                # Safety (§5): "a newcomer that keeps losing the race does not ask for the log"
+                # Safety (§5): "a writer that asked for the log takes it without a look at the
+                # first gap"
                 requests.ask(head.live.header)
             clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -193,10 +197,12 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         # The plan_id is random and of this claim alone, so it can name a log that begins here.
         log_id=live.log_id if live else claim.plan_id,
         number=keys.slot(head.gap, window),
+        # Safety (§5): "a leader skips a position: the log has a hole"
         position=head.gap,
         window=window,
         leader_id=claim.leader_id,
         # Strictly higher: PUTs of the former leader that arrive later are dead records.
+        # Safety (§5): "a leader's term is not higher"
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
         # Safety (§3): while the zone is not sealed a takeover of this takeover must be as
@@ -205,6 +211,7 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         timestamp_ms=max(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
+        # Safety (§5): "a new leader starts without the transactions of the log"
         txns=live.txns if live else {},
         reason=claim.reason,
         host=claim.host,
@@ -218,6 +225,7 @@ def _put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
         return True
     # Taken, perhaps by our own PUT whose reply was lost.
     found = read_slot(log, header.position, header.window)
+    # Safety (§5): "a leader record refused counts as ours"
     return found is not None and found.header.plan_id == header.plan_id
 
 
@@ -230,6 +238,7 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
 
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)
+        # Safety (§3): "a seal carries its writer's own limit"
         header = replace(leader, number=number, position=position, reason="seal")
         if _put_leader(log, header, spark_schema):
             return
@@ -240,6 +249,7 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
                 "gone; nothing may delete records of a live log"
             )
         # A lower term is dead by rule; an equal or higher one has overtaken us.
+        # Safety (§5): "a refused seal does not fence"
         if found.header.term >= leader.term:
             raise fenced(log, found)
 

@@ -100,6 +100,7 @@ def write_object(
         if upload is not None:
             upload.upload.abort()
         raise
+    # Safety (§6): "a task that finds its key taken names its own bytes instead of what is there"
     if not created:
         if upload is None:
             where = log.where(header.number)

@@ -63,6 +63,7 @@ class Pipeline:
         A span, not a count: a slot in backoff holds its place, and a writer that
         takes over looks no further than the limit after the first gap.
         """
+        # Safety (§7): "in flight is a count, not a span"
         return self._next - self._undecided < self._lead.in_flight_limit
 
     def send(
@@ -87,6 +88,7 @@ class Pipeline:
             leader_id=lead.leader_id,
             term=lead.term,
             plan_id=self._plan_id,
+            # Safety (§7): "a commit record carries a smaller limit than its writer's"
             in_flight_limit=lead.in_flight_limit,
             timestamp_ms=self._timestamp_ms,
             schema_crc32=arrowfile.schema_crc(lead.spark_schema),
@@ -99,6 +101,7 @@ class Pipeline:
             txns=self._txns,
             metrics={"in_flight": self.in_flight + 1},
         )
+        # Safety (§7): "an appender's rows never get into the record"
         header, data = encode_record(
             header, [(0, rows, batches)] if rows else [], lead.spark_schema, self._codec
         )
@@ -117,4 +120,5 @@ class Pipeline:
         while self._undecided in self._durable:
             self._durable.remove(self._undecided)
             self._undecided += 1
+        # Safety (§7): "a record is acknowledged before its predecessors"
         return range(first, self._undecided)

@@ -132,6 +132,7 @@ def _last_record(
             return newest, record
         low = newest
     gap = low
+    # Safety (§4): "the leader record goes after the highest slot instead of into the first gap"
     while gap in listed:
         gap += 1
     if gap == 0:
@@ -160,6 +161,7 @@ def last_live(log: LogStore, record: SlotRecord) -> SlotRecord:
     commit of the sink m is 1 and costs nothing.
     """
     limit = record.header.in_flight_limit
+    # Safety (§4): "a start in the middle does not look back"
     if limit == 1:
         return record
     first = max(record.header.position - (limit - 1), 0)

@@ -43,6 +43,7 @@ def live_records(
     def fetch(position: int) -> SlotRecord | None:
         return known.get(position) or read_slot(log, position, window, size)
 
+    # Safety (§3): "readers stop one record before the head"
     for chunk in _chunks(start, end, at_once):
         for position, record in zip(chunk, run_parallel(log.store, fetch, chunk), strict=True):
             if record is None:
@@ -52,8 +53,10 @@ def live_records(
             if term is None:
                 # Whoever starts in the middle cannot know yet whether this record is dead.
                 term = last_live(log, record).header.term
+            # Safety (§3): "readers ignore terms"
             if record.header.term < term:
                 continue
+            # Safety (§3): "readers see nothing"
             term = record.header.term
             yield record
 

@@ -80,6 +80,7 @@ def write_partition(
     result = TaskResult(plan, query_id, batch_id, partition, False, None, None, 0.0, run_id)
     # A replay: the reply of the commit was lost, the checkpoint was restored, or
     # Spark's own commit log lost its last entry. The log already has these rows.
+    # Safety (§6): "a replayed microbatch is written again"
     if batch_id <= plan.leadership.txns.get(query_id, (-1, 0))[0]:
         for _ in batches:
             pass
