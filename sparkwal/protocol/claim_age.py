@@ -2,7 +2,8 @@
 
 A driver or a service may sleep for hours between two instructions. Meanwhile
 another writer may have led and filled the slot, and a collection removed its record; or the
-log was deleted and made again. The number is free then, and a conditional PUT there succeeds outside of the log.
+log was deleted and made again. The number is free then, and a conditional PUT there succeeds
+outside of the log.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class Hints:
         return self.folder / f"{self._log}-{_short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | FencingNote | None:
-        """The last hint of this leader, or the note of the leader that fenced it; None if neither can be trusted."""
+        """The last hint of this leader, or the note of the one that fenced it; None if there is
+        none that can be trusted."""
         try:
             if not self._private():
                 return None
