@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -195,6 +196,24 @@ def test_rows_that_unpack_to_more_than_they_may_are_refused_before_they_are_unpa
     few = start("--log", tmp_path / "few", "--schema", "v long, s string", "--max-rows-bytes", 999)
     assert few.post(b'{"v":1}\n' * 200)[0] == 413
     assert few.post(b'{"v":1}\n')[0] == job.post(arrow_stream(batch[:9]), ARROW)[0] == 200
+
+
+def test_arrow_that_is_damaged_is_400_and_does_not_poison_the_log(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = start("--log", tmp_path / "wal", "--schema", "s string")
+    offsets = pa.py_buffer(struct.pack("<3i", 0, 2**30, 1))
+    beyond = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+    no_text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 2)), pa.py_buffer(b"\xff\xfe")]
+    )
+    for column in (beyond, no_text):
+        status, answer, _ = job.post(arrow_stream(pa.record_batch([column], names=["s"])), ARROW)
+        assert status == 400, answer
+    assert job.post(b'{"s":"fine"}')[0] == 200
+    assert job.stop() == 0
+    assert Log(str(tmp_path / "wal")).to_pandas()["s"].tolist() == ["fine"]
+    assert verify(str(tmp_path / "wal")).ok
 
 
 def test_what_is_not_supported_is_415_and_says_what_is(
