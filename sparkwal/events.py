@@ -140,7 +140,7 @@ class Fenced(Event, level=logging.WARNING):
 
 @dataclass(frozen=True)
 class HandoverAsked(Event):
-    """a newcomer lost the race for the gap twice and asked the leader of `term` to stop"""
+    """a newcomer lost the race for the gap and asked the leader of `term` to stop"""
 
     path: str
     term: int

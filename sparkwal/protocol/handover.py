@@ -1,7 +1,7 @@
 """Asking a busy leader for its log.
 
 A leader with many slots in flight moves the first gap faster than another can LIST, GET
-and PUT. So a newcomer that keeps losing that race puts a request, named by the term that
+and PUT. So a newcomer that loses that race puts a request, named by the term that
 is to end. The leader of that term looks for it now and then and sends nothing more: the
 gap stands still.
 
@@ -34,14 +34,15 @@ class Requests:
         self._keys: list[str] = []
 
     def ask(self, leader: Header) -> None:
-        """Ask whoever leads now, by a record of its own; once for each term."""
+        """Ask whoever leads now, by a record of its own."""
         # Safety (§7): "a newcomer asks for the term that it wants instead of the one that is to
         # end"
         key = keys.handover_key(self._log.prefix, leader.log_id, leader.term)
+        # Each time: another newcomer that asked may have taken its request back since.
+        # Refused: it is still there, which will do.
+        self._log.store.put_if_absent(key, self._leader_id.encode())
         if key not in self._keys:
             self._keys.append(key)
-            # Refused: another has asked already, which will do.
-            self._log.store.put_if_absent(key, self._leader_id.encode())
             events.emit(events.HandoverAsked(path=self._log.url, term=leader.term))
 
     def withdraw(self) -> None:

@@ -16,8 +16,8 @@ from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.parallel import run_parallel
 
-# How often another writer may take the gap first before this one gives up. From the second
-# time on it has been asked to stop, and the pauses give it some 20 seconds for that.
+# How often another writer may take the gap first before this one gives up. It has been asked
+# to stop, and the pauses give it some 20 seconds for that.
 ATTEMPTS = 40
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
 
@@ -130,7 +130,7 @@ def _take_gap(
     gap after it."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
-    for attempt in range(attempts):
+    for _ in range(attempts):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         head = find_head(log, claim.window or DEFAULT_WINDOW)
         if known is not None and head.live is not None:
@@ -144,16 +144,15 @@ def _take_gap(
         if _put_leader(log, header, spark_schema):
             requests.withdraw()
             return looked_ms, head, header, spark_schema
-        # Another writer was faster: look again, never overwrite. Once may be chance; a leader with
-        # many in flight is faster each time, so it is asked to stop.
-        if attempt > 0:
-            if head.live is not None:
-                # Safety (§5): "a newcomer that keeps losing the race does not ask for the log"
-                # Safety (§5): "a writer that asked for the log takes it without a look at the
-                # first gap"
-                requests.ask(head.live.header)
-            clock.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        # Another writer was faster: look again, never overwrite. It may have been chance; but a
+        # leader with many in flight is faster each time, so it is asked to stop.
+        if head.live is not None:
+            # Safety (§5): "a newcomer that loses the race does not ask for the log"
+            # Safety (§5): "a writer that asked for the log takes it without a look at the
+            # first gap"
+            requests.ask(head.live.header)
+        clock.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
     requests.withdraw()
     raise FencedError(
         f"other writers took the next position of {log.url} {attempts} times "

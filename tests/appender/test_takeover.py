@@ -10,7 +10,7 @@ import pytest
 
 from sparkwal.errors import FencedError
 from sparkwal.format.header import LeaderHeader
-from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Requests
+from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Lookout, Requests
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
@@ -158,7 +158,7 @@ def test_readers_of_the_sink_look_back_no_further_than_the_sink_reaches(
 
 
 def _ask(plot: Plot) -> None:
-    """As a newcomer does that has lost the race for the first gap twice."""
+    """As a newcomer does that has lost the race for the first gap."""
     log = LogStore(plot.inner, PREFIX)
     live = find_head(log).live
     assert live is not None
@@ -213,6 +213,22 @@ def test_a_request_that_was_left_over_stops_no_later_leader(plot: Plot) -> None:
             two.append(rows(i)).result()
         until(lambda: plot.inner.counts["GET"] > 0)
     assert two.error is None
+
+
+def test_a_request_that_another_newcomer_took_back_is_made_again(plot: Plot) -> None:
+    log = LogStore(plot.inner, PREFIX)
+    with plot.appender():
+        live = find_head(log).live
+        assert live is not None
+        first, second = Requests(log, "first"), Requests(log, "second")
+        for newcomer in (first, second):
+            newcomer.ask(live.header)
+        first.withdraw()
+        second.ask(live.header)
+        with pytest.raises(FencedError, match="'second'"):
+            Lookout(log, live.header.log_id, live.header.term, StoppedClock()).look()
+        second.withdraw()
+    assert not [key for key in plot.inner.objects if "handover" in key]
 
 
 def test_a_look_that_fails_stops_nobody(plot: Plot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,8 +123,9 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
             every_start=True,
         ),
-        # The newcomer's first two looks lose the race before it asks. Then the leader may
-        # send one more record; with the one in flight that is two more looks lost.
+        # The newcomer's first look may find an empty log, and nobody to ask; the second loses
+        # the race before it asks. Then the leader may send one more record; with the one in
+        # flight that is two more looks lost.
         "a busy appender is taken over in five looks whatever its pace": Configuration(
             {
                 "A": appender("A", "p", 6, 1, looks=True),
@@ -138,6 +139,14 @@ def exhaustive() -> dict[str, Configuration]:
                 "B": appender("B", "p", 3, 1, looks=True),
             },
             Budget(1, 0),
+        ),
+        "three appenders hand over to each other": Configuration(
+            {
+                "A": appender("A", "p", 1, 1, looks=True),
+                "B": appender("B", "q", 1, 1, looks=True),
+                "C": appender("C", "r", 0, 1),
+            },
+            every_start=True,
         ),
         "two in flight, a sink that commits, a sink, a crash": Configuration(
             {name: driver(name, "q", 1, inline=1000) for name in "BC"},
@@ -171,6 +180,18 @@ def large() -> dict[str, Configuration]:
             {"B": appender("B", "q", 1, 1), "C": driver("C", "r", 1)},
             Budget(0, 1),
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            every_start=True,
+        ),
+        "a busy appender hands over, a fault": Configuration(
+            {
+                "A": appender("A", "p", 2, 2, looks=True),
+                "B": appender("B", "p", 2, 1, looks=True),
+            },
+            Budget(0, 1),
+        ),
+        "a busy appender hands over to a sink, a crash": Configuration(
+            {"A": appender("A", "p", 3, 2, looks=True), "B": driver("B", "q", 1)},
+            Budget(1, 0),
             every_start=True,
         ),
         "two appenders, two in flight, a fault": Configuration(
@@ -352,7 +373,7 @@ MUTATIONS = [
         "in_flight_limit=claim.in_flight_limit,",
     ),
     Mutation(
-        "a newcomer that keeps losing the race does not ask for the log",
+        "a newcomer that loses the race does not ask for the log",
         "a busy appender is taken over in five looks whatever its pace",
         "protocol/leadership.py",
         "requests.ask(head.live.header)",

@@ -201,8 +201,9 @@ class Run:
         self._start(name, process)
 
     def _start_appender(self, name: str, producer: str) -> None:
-        limit = self._rng.choice(_LIMITS)
-        self._start(name, appender(name, producer, self.shape.batches, limit, retries=2))
+        limit, looks = self._rng.choice(_LIMITS), self._rng.random() < 0.5
+        process = appender(name, producer, self.shape.batches, limit, retries=2, looks=looks)
+        self._start(name, process)
 
     def _start(self, name: str, process: Process) -> None:
         self._births += 1
