@@ -91,7 +91,7 @@ class Log:
             head.window,
             first,
             last + 1,
-            skip_missing=not self._options.fail_on_data_loss,
+            tolerant=self._options.tolerant,
         )
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[SlotHeader]:

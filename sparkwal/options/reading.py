@@ -37,6 +37,11 @@ class SourceOptions(StoreOptions):
     sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
 
+    @property
+    def tolerant(self) -> bool:
+        """Whether to go on where positions are missing; the protocol's word for it."""
+        return not self.fail_on_data_loss
+
     def check(self) -> None:
         super().check()
         if self.starting_position is not None and self.starting_timestamp_ms is not None:

@@ -53,24 +53,21 @@ def find_head(log: LogStore, window_guess: int = DEFAULT_WINDOW, *, tolerant: bo
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
-        tolerant: where records are missing below the newest, report the newest
-            dense run instead of raising. For readers told to go on; a writer must
-            never do this, its record would kill acknowledged commits.
+        tolerant: where records are missing or damaged, report the newest intact one
+            instead of raising. For readers told to go on; a writer must never do
+            this, its record would kill acknowledged commits.
 
-    Raises InvalidLogError where a record is missing that the protocol wrote.
+    Raises InvalidLogError where a record is damaged, or missing though the protocol wrote it.
     """
     try:
         return _find_head(log, window_guess, tolerant)
-    except _Missing:
+    except MissingRecord:
         # A LIST is not a snapshot: what looks like a hole may have been filled
         # while it ran. Only a hole that is there twice is one.
-        try:
-            return _find_head(log, window_guess, tolerant)
-        except _Missing as missing:
-            raise InvalidLogError(str(missing)) from None
+        return _find_head(log, window_guess, tolerant)
 
 
-class _Missing(Exception):
+class MissingRecord(InvalidLogError):
     """A record is absent though later objects prove that it was written."""
 
 
@@ -82,7 +79,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
     if not numbers:
         return Head(-1, None, window)
     try:
-        last, record = _last_record(log, numbers, window, page.more)
+        last, record = _last_record(log, numbers, window, page.more, tolerant)
         if record is None:
             # Perhaps the assumed window is wrong; any object tells the true one.
             newest = read_header(log, numbers[0])
@@ -90,27 +87,50 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
                 raise WrongWindow("", newest.window)
     except WrongWindow as wrong:
         window = wrong.window
-        last, record = _last_record(log, numbers, window, page.more)
+        last, record = _last_record(log, numbers, window, page.more, tolerant)
     newest_position = keys.position(numbers[0], window)
-    head = _head(log, last, record, window)
+    head = _head(log, last, record, window, tolerant)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
     # further on was written when the gap was still filled: a record was lost.
     if record is None or newest_position > last + head.in_flight_limit:
         if not tolerant:
-            raise _Missing(_lost(log, last + 1, numbers, window))
+            raise MissingRecord(_lost(log, last + 1, numbers, window))
         slots = [n for n in numbers if keys.is_slot(n, window)]
-        last = keys.position(slots[0], window) if slots else -1
-        record = read_slot(log, last, window) if slots else None
-        head = _head(log, last, record, window)
+        last, record = -1, None
+        if slots:
+            last, record = _intact(log, keys.position(slots[0], window), window, tolerant)
+        head = _head(log, last, record, window, tolerant)
     if page.more:
         return head
     slots = [n for n in numbers if keys.is_slot(n, window)]
     return replace(head, oldest=keys.position(slots[-1], window) if slots else None)
 
 
-def _head(log: LogStore, last: int, record: SlotRecord | None, window: int) -> Head:
-    live = last_live(log, record) if record is not None else None
+def _head(
+    log: LogStore, last: int, record: SlotRecord | None, window: int, tolerant: bool
+) -> Head:
+    live = last_live(log, record, tolerant=tolerant) if record is not None else None
     return Head(last, live, window)
+
+
+def _intact(
+    log: LogStore, position: int, window: int, tolerant: bool
+) -> tuple[int, SlotRecord | None]:
+    """`position` and its record; for the tolerant the newest intact one at or before it.
+
+    Raises InvalidLogError for a damaged record; to the tolerant where none is intact.
+    """
+    while True:
+        try:
+            record = read_slot(log, position, window)
+            if record is not None or not tolerant or position == 0:
+                return position, record
+        except WrongWindow:
+            raise
+        except InvalidLogError:
+            if not tolerant or position == 0:
+                raise
+        position -= 1
 
 
 def _last_record(
@@ -118,6 +138,7 @@ def _last_record(
     numbers: list[int],
     window: int,
     truncated: bool,
+    tolerant: bool,
 ) -> tuple[int, SlotRecord | None]:
     """The last position before the first gap, and its record."""
     newest = keys.position(numbers[0], window)
@@ -137,7 +158,7 @@ def _last_record(
         gap += 1
     if gap == 0:
         return -1, None
-    return gap - 1, read_slot(log, gap - 1, window)
+    return _intact(log, gap - 1, window, tolerant)
 
 
 def _lost(log: LogStore, position: int, numbers: list[int], window: int) -> str:
@@ -150,8 +171,11 @@ def _lost(log: LogStore, position: int, numbers: list[int], window: int) -> str:
     )
 
 
-def last_live(log: LogStore, record: SlotRecord) -> SlotRecord:
+def last_live(log: LogStore, record: SlotRecord, *, tolerant: bool = False) -> SlotRecord:
     """The last live record at or before `record`.
+
+    Args:
+        tolerant: judge by the records that are there and intact, instead of raising.
 
     A record whose term is lower than one before it is dead: its writer had been
     fenced when it arrived. A writer of limit m leaves dead records only within
@@ -165,16 +189,24 @@ def last_live(log: LogStore, record: SlotRecord) -> SlotRecord:
     if limit == 1:
         return record
     first = max(record.header.position - (limit - 1), 0)
-    behind = range(first, record.header.position)
+    before = range(first, record.header.position)
     window = record.header.window
-    run = [
-        *run_parallel(log.store, lambda p: read_slot(log, p, window), behind),
-        record,
-    ]
+
+    def read(position: int) -> SlotRecord | None:
+        try:
+            return read_slot(log, position, window)
+        except InvalidLogError:
+            if tolerant:
+                return None
+            raise
+
+    run = [*run_parallel(log.store, read, before), record]
     live: SlotRecord | None = None
-    for position, found in zip([*behind, record.header.position], run, strict=True):
+    for position, found in zip([*before, record.header.position], run, strict=True):
         if found is None:
-            raise _Missing(_lost(log, position, [record.header.number], window))
+            if tolerant:
+                continue
+            raise MissingRecord(_lost(log, position, [record.header.number], window))
         if live is None or found.header.term >= live.header.term:
             live = found
     assert live is not None

@@ -22,7 +22,7 @@ def live_records(
     start: int,
     end: int,
     *,
-    skip_missing: bool = False,
+    tolerant: bool = False,
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
     at_once: int = 1,
@@ -31,7 +31,7 @@ def live_records(
 
     Args:
         end: at most the head's gap: every position below must hold a record.
-        skip_missing: go on behind a position that holds none, instead of raising.
+        tolerant: go on after a position that holds none, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for who will not read their rows.
         at_once: records to fetch at once in the beginning; WIDEST_PROBE for who wants all.
@@ -47,12 +47,12 @@ def live_records(
     for chunk in _chunks(start, end, at_once):
         for position, record in zip(chunk, run_parallel(log.store, fetch, chunk), strict=True):
             if record is None:
-                if skip_missing:
+                if tolerant:
                     continue
                 raise _missing(log, position)
             if term is None:
                 # Whoever starts in the middle cannot know yet whether this record is dead.
-                term = last_live(log, record).header.term
+                term = last_live(log, record, tolerant=tolerant).header.term
             # Safety (§3): "readers ignore terms"
             if record.header.term < term:
                 continue
@@ -95,20 +95,28 @@ def newer(log: LogStore, window: int, gap: int) -> list[SlotRecord]:
     return found
 
 
-def first_at_or_after(log: LogStore, head: Head, timestamp_ms: int) -> int:
+def first_at_or_after(
+    log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False
+) -> int:
     """The first position whose record is not older than `timestamp_ms`, by binary search.
 
     The head's gap when all are older. Timestamps never go back along live records.
+
+    Args:
+        tolerant: a position that holds no record counts as the next that does.
     """
 
-    def timestamp(position: int) -> int:
-        record = read_slot(log, position, head.window, GLANCE)
-        if record is None:
-            raise _missing(log, position)
+    def holds(position: int) -> bool:
+        while (record := read_slot(log, position, head.window, GLANCE)) is None:
+            if not tolerant:
+                raise _missing(log, position)
+            position += 1
+            if position == head.gap:
+                return True
         # A dead record's clock was another's; the live one before it counts.
-        return last_live(log, record).header.timestamp_ms
+        return last_live(log, record, tolerant=tolerant).header.timestamp_ms >= timestamp_ms
 
-    return _bisect(0, head.gap, lambda position: timestamp(position) >= timestamp_ms)
+    return _bisect(0, head.gap, holds)
 
 
 def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:

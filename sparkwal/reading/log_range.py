@@ -106,7 +106,7 @@ class LogRange:
             self.window,
             start,
             end,
-            skip_missing=not self.options.fail_on_data_loss,
+            tolerant=self.options.tolerant,
             known=self._known,
             size=GLANCE,
             at_once=at_once,
@@ -268,7 +268,7 @@ def task_pieces(root: LogStore, task: ReadTask, options: SourceOptions) -> Itera
         task.window,
         task.start,
         task.end,
-        skip_missing=not options.fail_on_data_loss,
+        tolerant=options.tolerant,
         at_once=WIDEST_PROBE,
     )
     for record in found:

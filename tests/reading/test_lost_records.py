@@ -1,0 +1,86 @@
+"""Records that are gone or damaged, read by those who were told to go on without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparkwal import Appender, InvalidLogError, Log
+from sparkwal.format import keys
+
+SCHEMA = pa.schema([("v", pa.int64())])
+LAST = 8
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An appender's log: a leader record, then value n at position n, up to LAST."""
+    folder = tmp_path / "log"
+    with Appender(str(folder), SCHEMA, producer_id="p", maxInFlightRequests=4) as wal:
+        for value in range(1, LAST + 1):
+            wal.append([{"v": value}]).result()
+    return folder
+
+
+def record(path: Path, position: int) -> Path:
+    return path / keys.key("", keys.slot(position, 1000))
+
+
+def damage(file: Path, at: int = 200) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def values(path: Path, start: int | None = None, **options: object) -> list[int]:
+    found: list[int] = Log(str(path), **options).scan(start).read_all().column("v").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("start", [None, 5, 6, 7])
+def test_a_look_back_meets_a_hole_in_an_appenders_log(path: Path, start: int | None) -> None:
+    record(path, 4).unlink()
+    left = [value for value in range(start or 1, LAST + 1) if value != 4]
+    assert values(path, start, failOnDataLoss=False) == left
+    with pytest.raises(InvalidLogError, match="position 4"):
+        values(path, start)
+
+
+def test_a_moment_is_found_in_a_log_with_holes(path: Path) -> None:
+    times = [header.timestamp_ms for header in Log(str(path)).records()]
+    for lost in (2, 3, 4, 5):
+        record(path, lost).unlink()
+    for position in range(LAST + 1):
+        log = Log(str(path), failOnDataLoss=False, startingTimestamp=times[position])
+        found = log.scan().read_all().column("v").to_pylist()
+        first = times.index(times[position])
+        assert found == [v for v in range(max(first, 1), LAST + 1) if v not in (2, 3, 4, 5)]
+
+
+TOLERANT = [{"failOnDataLoss": False}, {"onCorruption": "stop"}, {"endingPosition": LAST - 1}]
+
+
+@pytest.mark.parametrize("options", TOLERANT, ids=str)
+@pytest.mark.parametrize("at", [0, 200], ids=["magic", "header"])
+def test_a_damaged_head_leaves_what_is_before_it_readable(
+    path: Path, options: dict[str, object], at: int
+) -> None:
+    damage(record(path, LAST), at)
+    assert values(path, **options) == list(range(1, LAST))
+    with pytest.raises(InvalidLogError):
+        values(path)
+
+
+def test_the_damaged_end_of_a_log_is_stepped_over(path: Path) -> None:
+    for position in (LAST - 2, LAST - 1, LAST):
+        damage(record(path, position))
+    assert values(path, onCorruption="stop") == list(range(1, LAST - 2))
+
+
+def test_a_log_without_one_intact_record_says_so(path: Path) -> None:
+    for position in range(LAST + 1):
+        damage(record(path, position))
+    with pytest.raises(InvalidLogError, match="CRC-32"):
+        values(path, onCorruption="stop")
