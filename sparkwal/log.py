@@ -13,10 +13,9 @@ from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions, one_log
-from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.protocol.replay import live_records
-from sparkwal.protocol.slots import SlotRecord
+from sparkwal.options.reading import TRIGGERS, SourceOptions, one_log, refuse
+from sparkwal.protocol.slots import WHOLE
+from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import with_metadata_columns
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
@@ -59,18 +58,21 @@ class Log:
 
     def __init__(self, path: str, **options: object) -> None:
         self._options = one_log(from_keywords(SourceOptions, path, options))
+        refuse(self._options, "is for spark.read and readStream", *TRIGGERS, "minPartitions")
         self._log = open_log(self._options, fail_fast=True)
 
-    def _head(self) -> Head:
-        return find_head(self._log, tolerant=not self._options.fail_on_data_loss)
+    def _look(self) -> LogRange:
+        found = LogRange(self._options, self._options.sequencer, self._log)
+        found.look()
+        return found
 
     def head(self) -> HeadInfo | None:
         """The end of the log (1 LIST + 1 GET), or None when there is none yet.
 
         Raises InvalidLogError, StoreUnavailableError, OptionError.
         """
-        head = self._head()
-        if head.live is None:
+        head = self._look().head
+        if head is None or head.live is None:
             return None
         header = head.live.header
         return HeadInfo(
@@ -83,23 +85,26 @@ class Log:
             schema=schema.to_arrow(head.live.spark_schema),
         )
 
-    def _live(self, head: Head, start: int | None, end: int | None) -> Iterator[SlotRecord]:
-        first = 0 if start is None else max(start, 0)
-        last = head.position if end is None else min(end, head.position)
-        return live_records(
-            self._log,
-            head.window,
-            first,
-            last + 1,
-            tolerant=self._options.tolerant,
-        )
+    def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
+        """The first position to read and the one after the last, as far as the log goes."""
+        first = log.start() if start is None else max(start, 0)
+        after = log.end() if end is None else min(end + 1, log.gap)
+        if self._options.on_corruption == "stop":
+            after = log.intact_end(first, after)
+        return first, after
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[SlotHeader]:
         """The headers of the live records at positions start … end (inclusive), in order.
 
-        Commits and leader records; dead records are left out. Raises InvalidLogError.
+        Commits and leader records; dead records are left out.
+
+        Args:
+            start, end: instead of the log's options that say where to begin and to end.
+
+        Raises InvalidLogError, OptionError.
         """
-        for record in self._live(self._head(), start, end):
+        log = self._look()
+        for record in log.records(*self._bounds(log, start, end)):
             yield record.header
 
     def scan(
@@ -108,25 +113,29 @@ class Log:
         end: int | None = None,
         *,
         columns: Sequence[str] | None = None,
-        include_metadata: bool = False,
+        include_metadata: bool | None = None,
     ) -> pa.RecordBatchReader:
         """The rows of positions start … end (inclusive) in the log's order, as they are needed.
 
         Args:
+            start, end: instead of the log's options that say where to begin and to end.
             columns: only these, in this order; `_wal_…` columns may be among them.
-            include_metadata: add the `_wal_…` columns.
+            include_metadata: add the `_wal_…` columns; None: as the option includeMetadata says.
 
         Raises OptionError when there is no log or no such column; InvalidLogError.
         """
-        head = self._head()
-        if head.live is None:
+        log = self._look()
+        if log.spark_schema is None:
             raise OptionError(f"there is no log at {self._options.path}; check the path")
-        target = self._target(head.live.spark_schema, columns, include_metadata)
+        if include_metadata is None:
+            include_metadata = self._options.include_metadata
+        target = self._target(log.spark_schema, columns, include_metadata)
+        first, after = self._bounds(log, start, end)
 
         def batches() -> Iterator[pa.RecordBatch]:
             found = (
                 piece
-                for record in self._live(head, start, end)
+                for record in log.records(first, after, at_once=1, size=WHOLE)
                 for piece in pieces_of(self._log, record)
             )
             yield from read_pieces(

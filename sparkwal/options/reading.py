@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT
@@ -82,6 +82,17 @@ class SourceOptions(StoreOptions):
             )
         if self.on_corruption == "stop" and not self.verify_checksums:
             raise OptionError("onCorruption=stop needs verifyChecksums=true to find corruption")
+
+
+TRIGGERS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "maxCommitsPerTrigger")
+
+
+def refuse(options: SourceOptions, why: str, *names: str) -> None:
+    """Raises OptionError for the first of the named options that was given."""
+    for each in fields(options):
+        name = each.metadata["name"]
+        if name in names and getattr(options, each.name) != each.default:
+            raise OptionError(f"{name} {why}: remove it")
 
 
 def one_log(options: SourceOptions) -> SourceOptions:

@@ -107,7 +107,7 @@ def timestamp(value: str) -> int:
     from datetime import UTC, datetime
 
     if value.strip().isdecimal():
-        return int(value)
+        return _milliseconds(int(value))
     try:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
@@ -115,6 +115,17 @@ def timestamp(value: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def _milliseconds(number: int) -> int:
+    # As milliseconds these are moments in 1970 … 1973 and after 5138: another unit is meant.
+    if 10**9 <= number < 10**11:
+        meant = f"looks like seconds, in milliseconds it is {number * 1000}"
+    elif number >= 10**14:
+        meant = f"looks like microseconds, in milliseconds it is {number // 1000}"
+    else:
+        return number
+    raise ValueError(f"a number of milliseconds since 1970 (this {meant})")
 
 
 def option(

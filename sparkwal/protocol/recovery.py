@@ -106,9 +106,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
     return replace(head, oldest=keys.position(slots[-1], window) if slots else None)
 
 
-def _head(
-    log: LogStore, last: int, record: SlotRecord | None, window: int, tolerant: bool
-) -> Head:
+def _head(log: LogStore, last: int, record: SlotRecord | None, window: int, tolerant: bool) -> Head:
     live = last_live(log, record, tolerant=tolerant) if record is not None else None
     return Head(last, live, window)
 

@@ -16,12 +16,17 @@ from sparkwal.store.parallel import run_parallel
 WIDEST_PROBE = 32
 
 
+class AnotherLog(InvalidLogError):
+    """A record of a log that was made again at the same path."""
+
+
 def live_records(
     log: LogStore,
     window: int,
     start: int,
     end: int,
     *,
+    log_id: str | None = None,
     tolerant: bool = False,
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
@@ -31,12 +36,13 @@ def live_records(
 
     Args:
         end: at most the head's gap: every position below must hold a record.
+        log_id: the log that is read, if the caller knows it; else the first record tells.
         tolerant: go on after a position that holds none, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for who will not read their rows.
         at_once: records to fetch at once in the beginning; WIDEST_PROBE for who wants all.
 
-    Raises InvalidLogError for a missing or damaged record.
+    Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
     term: int | None = None
 
@@ -50,6 +56,8 @@ def live_records(
                 if tolerant:
                     continue
                 raise _missing(log, position)
+            log_id = log_id or record.header.log_id
+            _check_log(log, record, log_id)
             if term is None:
                 # Whoever starts in the middle cannot know yet whether this record is dead.
                 term = last_live(log, record, tolerant=tolerant).header.term
@@ -69,6 +77,16 @@ def _missing(log: LogStore, position: int) -> InvalidLogError:
     )
 
 
+def _check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
+    # Rows of two logs must not be taken for one: neither positions nor order hold.
+    if record.header.log_id != log_id:
+        raise AnotherLog(
+            f"the log at {log.url} was made again while it was read: position "
+            f"{record.header.position} belongs to the log {record.header.log_id}, what was read "
+            f"before it to {log_id}. Read it from the start; a stream needs a new checkpoint"
+        )
+
+
 def _chunks(start: int, end: int, width: int = 1) -> Iterator[range]:
     while start < end:
         chunk = range(start, min(start + width, end))
@@ -76,12 +94,12 @@ def _chunks(start: int, end: int, width: int = 1) -> Iterator[range]:
         start, width = chunk.stop, min(width * 2, WIDEST_PROBE)
 
 
-def newer(log: LogStore, window: int, gap: int) -> list[SlotRecord]:
-    """The records from `gap` on, up to the first gap: one GET when nothing came.
+def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
+    """The records of the log `log_id` from `gap` on, up to the first gap: one GET when nothing
+    came. A busy log is probed wider and wider.
 
-    A busy log is probed wider and wider.
+    Raises InvalidLogError for a damaged record, AnotherLog (one of them).
     """
-    found: list[SlotRecord] = []
 
     def fetch(position: int) -> SlotRecord | None:
         return read_slot(log, position, window, GLANCE)
@@ -90,9 +108,9 @@ def newer(log: LogStore, window: int, gap: int) -> list[SlotRecord]:
         for record in run_parallel(log.store, fetch, chunk):
             # What may stand behind a gap is not committed; it does not count.
             if record is None:
-                return found
-            found.append(record)
-    return found
+                return
+            _check_log(log, record, log_id or record.header.log_id)
+            yield record
 
 
 def first_at_or_after(

@@ -1,12 +1,12 @@
-"""One log as the source plans it: where a read begins and ends, what a microbatch may
-hold, which bytes each task reads."""
+"""One log as a reader sees it: where a read begins and ends, and how far it has come.
+
+The Spark source and `sparkwal.Log` share it.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
@@ -15,40 +15,21 @@ from sparkwal.format.keys import sequencer_prefix
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.protocol.replay import WIDEST_PROBE, first_at_or_after, live_records, newer
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
-from sparkwal.reading.pieces import Piece, pack, pieces_of, split
+from sparkwal.protocol.replay import (
+    WIDEST_PROBE,
+    AnotherLog,
+    first_at_or_after,
+    live_records,
+    newer,
+)
+from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 
-# Up to so many positions are planned record by record on the driver; of a longer
-# range each task gets a stretch of positions and reads their records itself.
+# Up to so many positions are planned record by record on the driver.
 PLANNED_RECORDS = 512
-_STRETCH = 256
-_MOST_STRETCHES = 200
-
-# A read task below this size costs more to start than to run.
-_SMALLEST_TASK = 4 * 2**20
-_LARGEST_TASK = 128 * 2**20
-
-
-@dataclass(frozen=True)
-class PieceTask:
-    """Pieces of known objects."""
-
-    pieces: list[Piece]
-
-
-@dataclass(frozen=True)
-class StretchTask:
-    """Positions start … end−1, whose records the task reads itself."""
-
-    prefix: str
-    window: int
-    start: int
-    end: int
-
-
-ReadTask = PieceTask | StretchTask
+# Records seen while looking for the head are kept up to this size, headers and rows.
+_KEPT_BYTES = 8 * 2**20
 
 
 class Budget:
@@ -89,6 +70,12 @@ class LogRange:
         self.gap = 0
         # Records seen while looking for the head, until their microbatch is planned.
         self._known: dict[int, SlotRecord] = {}
+        self._kept = 0
+        # A stream's startingTimestamp that no record had reached when it began, and the
+        # position below which all records are known to be older.
+        self._not_before: int | None = None
+        self._passed = 0
+        self._entry: int | None = None
 
     @property
     def window(self) -> int:
@@ -96,106 +83,164 @@ class LogRange:
         return self.head.window
 
     @property
+    def log_id(self) -> str | None:
+        """Of the head that was seen, if there was a log."""
+        return self.head.live.header.log_id if self.head and self.head.live else None
+
+    @property
     def spark_schema(self) -> str | None:
         """Of the head that was seen, if there was a log."""
         return self.head.live.spark_schema if self.head and self.head.live else None
 
-    def records(self, start: int, end: int, at_once: int = WIDEST_PROBE) -> Iterator[SlotRecord]:
+    def records(
+        self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
+    ) -> Iterator[SlotRecord]:
+        """The live records of start … end−1, as `live_records` of this very log."""
         return live_records(
             self.log,
             self.window,
             start,
             end,
+            log_id=self.log_id,
             tolerant=self.options.tolerant,
             known=self._known,
-            size=GLANCE,
+            size=size,
             at_once=at_once,
         )
 
     def look(self) -> int:
         """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle."""
         if self.head is None or self.head.live is None:
-            tolerant = not self.options.fail_on_data_loss
-            self.head = find_head(self.log, tolerant=tolerant)
+            self.head = find_head(self.log, tolerant=self._steps_back)
             self.gap = self.head.gap
             if self.head.live is not None:
                 self._know(self.head.live)
-        else:
-            for record in self._newer():
+            return self.gap
+        try:
+            for record in newer(self.log, self.window, self.gap, self.log_id):
                 self._know(record)
                 self.gap = record.header.position + 1
+        except AnotherLog:
+            raise
+        except InvalidLogError:
+            # What is before the damaged record is read all the same.
+            if self.options.on_corruption != "stop":
+                raise
         return self.gap
+
+    @property
+    def _steps_back(self) -> bool:
+        # A damaged end does not matter to who stops at damage, or before it anyway.
+        options = self.options
+        stops = options.on_corruption == "stop" or options.ending_position is not None
+        return options.tolerant or stops
 
     def _know(self, record: SlotRecord) -> None:
         # Rows that came along travel in the task, where many are better fetched.
         if record.inlined is not None and len(record.inlined) > GLANCE:
             record = replace(record, inlined=None)
-        self._known[record.header.position] = record
+        size = record.body + len(record.inlined or b"")
+        # The oldest stay: they are planned first. What is not kept is fetched again.
+        if self._kept + size <= _KEPT_BYTES and len(self._known) <= PLANNED_RECORDS:
+            self._known[record.header.position] = record
+            self._kept += size
 
-    def _newer(self) -> list[SlotRecord]:
-        try:
-            return newer(self.log, self.window, self.gap)
-        except InvalidLogError:
-            if self.options.on_corruption != "stop":
-                raise
-        # Up to the damaged record, one by one.
-        found: list[SlotRecord] = []
-        with suppress(InvalidLogError):
-            while record := self._glance(self.gap + len(found)):
-                found.append(record)
-        return found
-
-    def _glance(self, position: int) -> SlotRecord | None:
-        return read_slot(self.log, position, self.window, GLANCE)
+    def forget(self, below: int) -> None:
+        """Records of planned microbatches are not needed again."""
+        self._known = {p: r for p, r in self._known.items() if p >= below}
+        self._kept = sum(r.body + len(r.inlined or b"") for r in self._known.values())
 
     def start(self) -> int:
         """The first position to read, from the options."""
-        options, head = self.options, self.head
-        assert head is not None
+        options = self.options
         if options.starting_timestamp_ms is not None:
-            return first_at_or_after(self.log, head, options.starting_timestamp_ms)
+            start = self._since(options.starting_timestamp_ms)
+            if start == self.gap:
+                # Commits before that moment may still come.
+                self._not_before, self._passed = options.starting_timestamp_ms, start
+            return start
         if options.starting_position in (None, "earliest"):
             return 0
         if options.starting_position == "latest":
-            return head.gap
+            return self.gap
         start = int(options.starting_position or 0)
-        if start > head.gap:
+        if start > self.gap:
             raise OptionError(
-                f"startingPosition {start} lies behind the end of the log: the next position is "
-                f"{head.gap}"
+                f"startingPosition {start} is after the end of the log: the next position is "
+                f"{self.gap}"
             )
         return start
 
+    def entry(self) -> int:
+        """Where a stream begins to read a log that appeared while it ran."""
+        if self._entry is None:
+            self._entry = 0 if self.options.starting_timestamp_ms is None else self.start()
+        return self._entry
+
     def end(self) -> int:
-        """The position behind the last to read, from the options."""
-        options, head = self.options, self.head
-        assert head is not None
+        """The position after the last to read, from the options."""
+        options = self.options
         if options.ending_timestamp_ms is not None:
-            return first_at_or_after(self.log, head, options.ending_timestamp_ms + 1)
+            return self._since(options.ending_timestamp_ms + 1)
         if options.ending_position is None:
-            return head.gap
-        if options.ending_position >= head.gap and options.fail_on_data_loss:
+            return self.gap
+        if options.ending_position >= self.gap and options.fail_on_data_loss:
             raise OptionError(
-                f"endingPosition {options.ending_position} lies behind the end of the log: "
-                f"its last position is {head.position}"
+                f"endingPosition {options.ending_position} is after the end of the log: "
+                f"its last position is {self.gap - 1}"
             )
-        return min(options.ending_position + 1, head.gap)
+        return min(options.ending_position + 1, self.gap)
+
+    def _since(self, timestamp_ms: int) -> int:
+        assert self.head is not None
+        return first_at_or_after(self.log, self.head, timestamp_ms, tolerant=self.options.tolerant)
+
+    def check_offset(self, position: int, log_id: str | None) -> None:
+        """Raises InvalidLogError unless a stream that has read up to `position` can go on here.
+
+        Args:
+            log_id: of the log that was read, if the checkpoint knows it.
+        """
+        if None not in (log_id, self.log_id) and log_id != self.log_id:
+            raise InvalidLogError(
+                f"the log at {self._path} was made again: the checkpoint belongs to the log "
+                f"{log_id}, now there is {self.log_id}. Use a new checkpoint to read it from "
+                "the start"
+            )
+        if position > self.gap:
+            raise InvalidLogError(
+                f"the stream has read up to position {position} of {self._path}, but the "
+                f"log ends at {self.gap}: it was made again or cut. Use a new checkpoint to read "
+                "it from the start"
+            )
 
     def advance(self, begin: int, end: int, budget: Budget | None) -> int:
         """How far the next microbatch reaches, between `begin` and `end`."""
-        if begin > end:
-            raise InvalidLogError(
-                f"the stream has read up to position {begin} of {self._path}, but the "
-                f"log ends at {end}: it was replaced or cut. Use a new checkpoint to read it "
-                "from the start"
-            )
         if begin >= end or (budget is not None and budget.spent):
             return begin
+        if self._not_before is not None:
+            self._pass(self._not_before, end)
+            if self._not_before is not None:
+                return begin
+        first = self.first(begin)
         if budget is not None:
-            end = self._limited(begin, end, budget)
+            end = self._limited(first, end, budget)
         if self.options.on_corruption == "stop":
-            end = self.intact_end(begin, end)
-        return end
+            end = self.intact_end(first, end)
+        return end if end > first else begin
+
+    def _pass(self, not_before: int, end: int) -> None:
+        """Look for the first record of a moment that was in the future when the stream began."""
+        for record in self.records(self._passed, end):
+            if record.header.timestamp_ms >= not_before:
+                self._not_before, self._passed = None, record.header.position
+                return
+        self._passed = end
+        self.forget(end)
+
+    def first(self, begin: int) -> int:
+        """The first position to read of a microbatch that begins at `begin`."""
+        return max(begin, self._passed)
 
     def _limited(self, begin: int, end: int, budget: Budget) -> int:
         reached = begin
@@ -206,8 +251,10 @@ class LogRange:
                 if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
                     return reached
                 reached = record.header.position + 1
-                if len(self._known) > PLANNED_RECORDS:
+                if reached - begin > PLANNED_RECORDS:
                     return reached
+        except AnotherLog:
+            raise
         except InvalidLogError:
             if self.options.on_corruption != "stop":
                 raise
@@ -225,51 +272,8 @@ class LogRange:
                 for _ in read_pieces(self.log.store, pieces_of(self.log, record), target):
                     pass
                 position += 1
+        except AnotherLog:
+            raise
         except InvalidLogError:
             return position
         return end
-
-    def tasks(self, start: int, end: int, least: int) -> list[ReadTask]:
-        """Read tasks for the positions start … end−1, at least so many where frames allow."""
-        count = end - start
-        if count > PLANNED_RECORDS and self.options.on_corruption == "fail":
-            tasks = min(max(least, -(-count // _STRETCH)), max(least, _MOST_STRETCHES), count)
-            bounds = [start + count * i // tasks for i in range(tasks + 1)]
-            return [
-                StretchTask(self.log.prefix, self.window, low, high)
-                for low, high in zip(bounds, bounds[1:], strict=False)
-            ]
-        found = [
-            piece for record in self.records(start, end) for piece in pieces_of(self.log, record)
-        ]
-        if len(found) < least:
-            found = split(found)
-        total = sum(piece.length for piece in found)
-        if self.options.min_partitions:
-            count = least
-        else:
-            size = min(max(-(-total // (os.cpu_count() or 1)), _SMALLEST_TASK), _LARGEST_TASK)
-            count = -(-total // size)
-        return [PieceTask(group) for group in pack(found, count)]
-
-    def forget(self, below: int) -> None:
-        """Records of planned microbatches are not needed again."""
-        self._known = {p: r for p, r in self._known.items() if p >= below}
-
-
-def task_pieces(root: LogStore, task: ReadTask, options: SourceOptions) -> Iterator[Piece]:
-    """What a read task reads, in the log's order."""
-    if isinstance(task, PieceTask):
-        yield from task.pieces
-        return
-    log = LogStore(root.store, task.prefix)
-    found = live_records(
-        log,
-        task.window,
-        task.start,
-        task.end,
-        tolerant=options.tolerant,
-        at_once=WIDEST_PROBE,
-    )
-    for record in found:
-        yield from pieces_of(log, record)

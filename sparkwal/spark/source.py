@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,13 @@ from pyspark.sql.types import StructType
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.open import open_log
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.reading import SourceOptions, refuse
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.reading.log_range import Budget, LogRange, ReadTask, task_pieces
+from sparkwal.reading.log_range import Budget, LogRange
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.tasks import ReadTask, read_tasks, task_pieces
 from sparkwal.sequencers import all_logs
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
@@ -34,6 +36,12 @@ from sparkwal.store.parallel import run_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# Positions by sequencer, and under _LOG_ID + sequencer the id of the log they belong to. No
+# sequencer's name holds a colon.
+Offset = dict[str, int | str]
+_LOG_ID = "log_id:"
 
 
 def log_schema(options: SourceOptions) -> StructType:
@@ -140,8 +148,10 @@ class _Reader:
             self._logs[name] = LogRange(self.options, name, self._root)
         return self._logs[name]
 
-    def _least_tasks(self, logs: int) -> int:
-        return -(-(self.options.min_partitions or 1) // max(logs, 1))
+    def _tasks(self, log: LogRange, start: int, end: int, logs: int) -> list[ReadTask]:
+        asked = self.options.min_partitions
+        least = None if asked is None else -(-asked // logs)
+        return read_tasks(log, start, end, least, os.cpu_count() or 1)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -156,31 +166,29 @@ class BatchReader(_Reader, DataSourceReader):
                 if self.options.on_corruption == "stop":
                     end = log.intact_end(start, end)
                 if end > start:
-                    tasks += log.tasks(start, end, self._least_tasks(len(logs)))
+                    tasks += self._tasks(log, start, end, len(logs))
             return [InputPartition(task) for task in tasks]
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: the log as it grows.
 
-    Offsets are {sequencer: next position}; the log at the path itself is "default".
+    Offsets are {sequencer: next position, "log_id:" + sequencer: its log's id}; the log at
+    the path itself is "default".
     """
 
     def __init__(self, options: SourceOptions, spark_schema: StructType) -> None:
         super().__init__(options, spark_schema)
-        for name, value in (
-            ("endingPosition", options.ending_position),
-            ("endingTimestamp", options.ending_timestamp_ms),
-        ):
-            if value is not None:
-                raise OptionError(f"{name} is for spark.read; a stream has no end: remove it")
+        why = "is for spark.read; a stream has no end"
+        refuse(options, why, "endingPosition", "endingTimestamp")
         self._targets: dict[str, int] | None = None
         # Which log is asked first: a busy one must not use up every limit.
         self._turn = 0
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Offset:
         with readable_errors():
-            return {log.name: log.start() for log in self._look() if self._counts(log)}
+            logs = [log for log in self._look() if self._counts(log)]
+            return self._offset({log.name: log.start() for log in logs})
 
     def _counts(self, log: LogRange) -> bool:
         # A single log is waited for; of several, one that has no record yet is not there.
@@ -200,13 +208,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMaxFiles(self.options.max_commits)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         with readable_errors():
             begins = self._positions(start)
             if self._targets is None:
                 targets = {log.name: log.gap for log in self._look()}
             else:
                 targets = self._targets
+            self._check(start)
             logs = [log for name, log in sorted(self._logs.items()) if name in targets]
             budget = None if isinstance(limit, ReadAllAvailable) else Budget(self.options)
             ends = dict(begins)
@@ -214,17 +223,18 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             for log in logs[turn:] + logs[:turn]:
                 if self._counts(log):
                     # A new sequencer is read from its beginning, whatever the start was.
-                    begin = begins.get(log.name, 0)
-                    ends[log.name] = log.advance(begin, targets[log.name], budget)
+                    begin = begins[log.name] if log.name in begins else log.entry()
+                    end = log.advance(begin, targets[log.name], budget)
+                    if log.name in begins or end > begin:
+                        ends[log.name] = end
             self._turn += 1
-            # Spark compares offsets as texts.
-            return dict(sorted(ends.items()))
+            return self._offset(ends) if ends != begins else start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         logs = [log for _, log in sorted(self._logs.items()) if log.head is not None]
         return {log.name: log.gap for log in logs if self._counts(log)} or None
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         with readable_errors():
             firsts, lasts = self._positions(start), self._positions(end)
             tasks: list[ReadTask] = []
@@ -232,17 +242,35 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             if any(self._log(name).spark_schema is None for name in moved):
                 # After a restart Spark plans the last microbatch again before it looks on.
                 self._look()
+            self._check(end)
             for name, last in moved.items():
                 log = self._log(name)
-                tasks += log.tasks(firsts.get(name, 0), last, self._least_tasks(len(moved)))
+                first = log.first(firsts[name] if name in firsts else log.entry())
+                tasks += self._tasks(log, first, last, len(moved))
                 log.forget(last)
             return [InputPartition(task) for task in tasks]
 
-    def _positions(self, offset: Mapping[str, int]) -> dict[str, int]:
+    def _offset(self, positions: Mapping[str, int]) -> Offset:
+        offset: Offset = dict(positions)
+        for name in positions:
+            if (log_id := self._log(name).log_id) is not None:
+                offset[_LOG_ID + name] = log_id
+        # Spark compares offsets as texts.
+        return dict(sorted(offset.items()))
+
+    def _check(self, offset: Offset) -> None:
+        """Raises InvalidLogError where an offset speaks of other logs than there are now."""
+        for name, position in self._positions(offset).items():
+            if name in self._logs:
+                log_id = offset.get(_LOG_ID + name)
+                self._logs[name].check_offset(position, None if log_id is None else str(log_id))
+
+    def _positions(self, offset: Offset) -> dict[str, int]:
         """An offset as Spark kept it, checked: it comes from the checkpoint's files."""
         found = {name: place for name, place in offset.items() if isinstance(place, int)}
+        others = [name for name in offset if name not in found and not name.startswith(_LOG_ID)]
         several, single = self.options.sequencers, self.options.sequencer
-        if len(found) < len(offset) or not (several or single in found):
+        if others or not (several or single in found):
             raise InvalidLogError(
                 f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
                 "source; use a new checkpoint"

@@ -1,0 +1,98 @@
+"""`sparkwal.Log` obeys or refuses each option that it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparkwal import Appender, InvalidLogError, Log, OptionError
+from sparkwal.format import keys
+
+SCHEMA = pa.schema([("v", pa.int64())])
+LAST = 6
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Value n at position n, from 1 to LAST."""
+    folder = tmp_path_factory.mktemp("options") / "log"
+    with Appender(str(folder), SCHEMA, producer_id="p") as wal:
+        for value in range(1, LAST + 1):
+            wal.append([{"v": value}]).result()
+    return str(folder)
+
+
+def read(path: str, **options: object) -> list[int]:
+    found: list[int] = Log(path, **options).scan().read_all().column("v").to_pylist()
+    return found
+
+
+def test_positions_bound_what_a_log_reads(path: str) -> None:
+    assert read(path, startingPosition=3) == [3, 4, 5, 6]
+    assert read(path, startingPosition="latest") == []
+    assert read(path, endingPosition=2) == [1, 2]
+    assert read(path, startingPosition=2, endingPosition=3) == [2, 3]
+    log = Log(path, startingPosition=2, endingPosition=3)
+    assert [header.position for header in log.records()] == [2, 3]
+    assert len(log.to_pandas()) == 2
+    # What the call says goes before what the log was opened with.
+    assert log.scan(4, 5).read_all().column("v").to_pylist() == [4, 5]
+    assert log.scan(end=100).read_all().num_rows == LAST - 1
+
+
+def test_moments_bound_what_a_log_reads(path: str) -> None:
+    times = {h.position: h.timestamp_ms for h in Log(path).records()}
+    moment = times[4]
+    assert read(path, startingTimestamp=moment) == [v for v in range(1, 7) if times[v] >= moment]
+    assert read(path, endingTimestamp=moment) == [v for v in range(1, 7) if times[v] <= moment]
+    assert read(path, startingTimestamp=times[LAST] + 10**6) == []
+
+
+def test_the_metadata_columns_come_when_the_option_asks_for_them(path: str) -> None:
+    log = Log(path, includeMetadata=True)
+    assert "_wal_position" in log.scan().schema.names
+    assert "_wal_position" not in log.scan(include_metadata=False).schema.names
+    assert "_wal_position" not in Log(path).scan().schema.names
+    assert "_wal_position" in log.to_pandas()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["maxRowsPerTrigger", "maxBytesPerTrigger", "maxCommitsPerTrigger", "minPartitions"],
+)
+def test_what_only_spark_can_obey_is_refused(path: str, option: str) -> None:
+    with pytest.raises(OptionError, match=f"{option} is for spark"):
+        Log(path, **{option: 1})
+
+
+def test_positions_after_the_end_are_refused_as_in_spark(path: str) -> None:
+    with pytest.raises(OptionError, match="startingPosition 8 is after the end"):
+        read(path, startingPosition=8)
+    with pytest.raises(OptionError, match="endingPosition 7 is after the end"):
+        read(path, endingPosition=7)
+
+
+def test_reading_ends_before_damage_when_told_so(tmp_path: Path) -> None:
+    with Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
+        for value in range(1, 5):
+            wal.append([{"v": value}]).result()
+    file = tmp_path / keys.key("", keys.slot(3, 1000))
+    data = bytearray(file.read_bytes())
+    data[data.index(b"weaselwal") + 20] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(InvalidLogError):
+        read(str(tmp_path))
+    assert read(str(tmp_path), onCorruption="stop") == [1, 2]
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
+@pytest.mark.parametrize(
+    ("number", "unit"), [(1_700_000_000, "seconds"), (1_700_000_000_000_000, "microseconds")]
+)
+def test_a_moment_in_another_unit_is_refused(
+    path: str, option: str, number: int, unit: str
+) -> None:
+    with pytest.raises(OptionError, match=f"{unit}.* 1700000000000"):
+        Log(path, **{option: number})
