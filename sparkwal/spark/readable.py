@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sparkwal import errors
 from sparkwal.errors import SparkWalError
 
 
@@ -24,8 +25,9 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
         yield
     except SparkWalError as error:
         sys.tracebacklimit = 0
+        # A finer kind that the protocol tells apart is shown as the one that is documented.
+        kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
         if not pickling:
-            raise error from None
-        kind = type(error)
+            raise (error if type(error) is kind else kind(*error.args)) from None
         both = type(kind.__name__, (kind, pickle.PicklingError), {"__module__": kind.__module__})
         raise both(*error.args) from None

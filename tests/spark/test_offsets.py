@@ -1,0 +1,176 @@
+"""A stream's offsets, without a Spark session: which log they belong to, when they move."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from protocol.query import LIMITS, Query, StoppedClock, hints_in
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructField, StructType
+
+from sparkwal import InvalidLogError
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
+from sparkwal.reading.tasks import PieceTask, StretchTask, read_tasks
+from sparkwal.spark.source import StreamReader
+from sparkwal.store.local import LocalStore
+from sparkwal.testing.memory import MemoryStore
+
+SCHEMA = StructType([StructField("v", LongType())])
+ALL = ReadAllAvailable()
+
+
+class Stream:
+    """A stream and the writer of its log; `turn` is one trigger of Spark."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.folder, self.options = folder, options
+        self.clock = StoppedClock()
+        self.batch = 0
+        self.restart()
+
+    def restart(self) -> None:
+        given = {name: str(value) for name, value in self.options.items()}
+        options = parse(SourceOptions, {"path": str(self.folder / "log"), **given})
+        self.reader = StreamReader(options, SCHEMA)
+
+    def write(self, *values: int, at: int = 0, query: str = "query") -> None:
+        """One commit for each value; `at` seconds after the clock's first moment."""
+        self.clock.wall_ms = 1_700_000_000_000 + 1000 * at
+        writer = Query(
+            LocalStore(self.folder / "log", fsync=False), hints_in(self.folder / query), query,
+            prefix="", clock=self.clock, limits=replace(LIMITS, inline_threshold=2**20),
+        )  # fmt: skip
+        for value in values:
+            writer.microbatch(self.batch, (value,))
+            self.batch += 1
+
+    def clear(self) -> None:
+        for file in (self.folder / "log" / "batches").iterdir():
+            file.unlink()
+
+    def turn(self, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """The next offset after `start`, as a checkpoint keeps it, and the rows up to it."""
+        start = json.loads(json.dumps(start))
+        end = self.reader.latestOffset(start, ALL)
+        rows: list[int] = []
+        if end != start:
+            for task in self.reader.partitions(start, end):
+                for batch in self.reader.read(task):
+                    rows += pa.table(batch).column("v").to_pylist()
+        return json.loads(json.dumps(end)), rows
+
+
+def test_a_checkpoint_of_a_log_that_was_made_again_is_refused(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2, 3)
+    offset, rows = stream.turn(stream.reader.initialOffset())
+    assert rows == [1, 2, 3]
+    stream.clear()
+    stream.write(4, 5, 6, 7, query="other")
+    stream.restart()
+    with pytest.raises(InvalidLogError, match="made again.*new checkpoint"):
+        stream.turn(offset)
+    stream.restart()
+    with pytest.raises(InvalidLogError, match="made again.*new checkpoint"):
+        stream.reader.partitions(dict(offset, default=1), offset)
+
+
+def test_a_log_made_again_under_a_running_stream_is_noticed(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2)
+    offset, _ = stream.turn(stream.reader.initialOffset())
+    stream.clear()
+    stream.write(4, 5, query="other")
+    assert stream.turn(offset) == (offset, [])
+    stream.write(6, query="other")
+    with pytest.raises(InvalidLogError, match="was made again"):
+        stream.turn(offset)
+
+
+def test_a_checkpoint_beyond_the_end_of_a_log_is_refused(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2, 3)
+    offset, _ = stream.turn(stream.reader.initialOffset())
+    newest = min((tmp_path / "log" / "batches").iterdir())
+    newest.unlink()
+    stream.restart()
+    with pytest.raises(InvalidLogError, match="the log ends at 3"):
+        stream.turn(offset)
+
+
+def test_an_offset_without_an_id_is_still_read(tmp_path: Path) -> None:
+    """The stream began when there was no log yet."""
+    stream = Stream(tmp_path)
+    start = stream.reader.initialOffset()
+    assert start == {"default": 0}
+    assert stream.turn(start) == (start, [])
+    stream.write(1)
+    offset, rows = stream.turn(start)
+    assert rows == [1] and offset["default"] == 2 and len(offset["log_id:default"]) > 0
+
+
+@pytest.mark.parametrize("waits", ["from its start", "for its log", "over a restart"])
+def test_a_starting_timestamp_in_the_future_waits_for_its_rows(tmp_path: Path, waits: str) -> None:
+    stream = Stream(tmp_path, startingTimestamp=1_700_000_100_000)
+    if waits == "from its start":
+        stream.write(1, at=10)
+    offset = stream.reader.initialOffset()
+    stream.write(2, 3, at=20)
+    assert stream.turn(offset) == (offset, [])
+    if waits == "over a restart":
+        stream.restart()
+        offset = stream.reader.initialOffset()
+    stream.write(4, at=99)
+    assert stream.turn(offset) == (offset, [])
+    stream.write(5, at=99)
+    stream.write(6, 7, at=100)
+    offset, rows = stream.turn(offset)
+    assert rows == [6, 7]
+    stream.write(8, at=101)
+    assert stream.turn(offset)[1] == [8]
+
+
+def test_a_slow_trigger_keeps_a_bounded_part_of_what_came_since(tmp_path: Path) -> None:
+    store = MemoryStore()
+    query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, inline_threshold=2**20))
+    query.limits = replace(query.limits, codec=None)
+    query.microbatch(0, (0,))
+    log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
+    log.look()
+    for batch_id in range(1, 1001):
+        query.microbatch(batch_id, tuple(range(6000)))
+    tracemalloc.start()
+    try:
+        assert log.look() == 1002
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 20 * 2**20
+    # What was not kept is fetched again.
+    tasks = read_tasks(log, 1, 401, None, 2)
+    assert (
+        sum(p.rows for t in tasks if isinstance(t, PieceTask) for p in t.pieces) == 399 * 6000 + 1
+    )
+
+
+def test_one_commit_more_does_not_make_fewer_tasks(tmp_path: Path) -> None:
+    store = MemoryStore()
+    query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, inline_threshold=2**20))
+    query.limits = replace(query.limits, codec=None)
+    for batch_id in range(PLANNED_RECORDS + 100):
+        query.microbatch(batch_id, tuple(range(30_000)))
+    log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
+    log.look()
+    known = read_tasks(log, 1, 1 + PLANNED_RECORDS, None, 25)
+    stretches = read_tasks(log, 1, 2 + PLANNED_RECORDS, None, 25)
+    assert isinstance(stretches[0], StretchTask)
+    assert len(known) == len(stretches) == 25
