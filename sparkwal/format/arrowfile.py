@@ -23,6 +23,7 @@ from sparkwal.format.header import (
     CRC_KEY,
     HEADER_KEY,
     SCHEMA_KEY,
+    Frame,
     Header,
     crc_hex,
     from_metadata,
@@ -37,8 +38,6 @@ _DRAFT_CRC = b"\x01draft\x01\x02"
 _END_OF_STREAM = _CONTINUATION + b"\x00\x00\x00\x00"
 # Bytes before the first frame. Readers accept no more, so that a damaged length allocates nothing.
 LARGEST_FRONT = 256 * 2**20
-
-Frame = tuple[int, int, int, int]  # offset, length, rows, crc32
 
 
 class _Collector(io.RawIOBase):
@@ -111,7 +110,7 @@ class FileWriter:
             body = needed(data)
             self._prefix, data = data[:body], data[body:]
             self._offset = body
-        self.frames.append((self._offset, len(data), batch.num_rows, zlib.crc32(data)))
+        self.frames.append(Frame(self._offset, len(data), batch.num_rows, zlib.crc32(data)))
         self._offset += len(data)
         self.rows += batch.num_rows
         return data
@@ -126,8 +125,8 @@ class FileWriter:
         prefix = _readable(self._replace(self._prefix, final), header)
         tail = self._replace(self._sink.take(), final)
         crc = zlib.crc32(prefix)
-        for _, length, _, frame_crc in self.frames:
-            crc = combine(crc, frame_crc, length)
+        for frame in self.frames:
+            crc = combine(crc, frame.crc32, frame.length)
         return prefix, tail, combine(crc, zlib.crc32(tail), len(tail))
 
     def _replace(self, data: bytes, final: bytes) -> bytes:
@@ -237,18 +236,49 @@ def _checked_arrow(spark_schema: str, where: str) -> pa.Schema:
 
 
 def read_frames(
-    data: bytes, spark_schema: str, where: str, columns: list[int] | None = None
+    data: bytes,
+    spark_schema: str,
+    where: str,
+    columns: list[int] | None = None,
+    *,
+    full: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of whole, consecutive frames.
 
     Args:
         data: the frames' bytes, already checked against their CRCs.
         columns: indices of the columns to decode; None for all.
+        full: look at every offset and every text. A CRC says that the bytes are the
+            writer's, not that they make sense: one wrong offset crashes whoever follows it.
+
+    Raises InvalidLogError.
     """
     source = schema.to_arrow(spark_schema).serialize().to_pybytes() + data + _END_OF_STREAM
     # As in `frame`: threads for the columns of a small frame cost more than they save.
     options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     try:
-        yield from pa.ipc.open_stream(source, options=options)
+        for batch in pa.ipc.open_stream(source, options=options):
+            batch.validate(full=full)
+            yield batch
     except (pa.ArrowException, OSError) as error:
         raise InvalidLogError(f"{where}: a frame cannot be decoded: {error}") from None
+
+
+def check_footer(data: bytes, where: str) -> None:
+    """Raises InvalidLogError unless a whole file says at its end what it says at its front: the
+    same schema, the same metadata, the same record batches. Readers of the log use the front
+    alone, all other readers of Arrow files the footer."""
+    try:
+        front, footer = pa.ipc.open_stream(data[len(MAGIC) :]), pa.ipc.open_file(data)
+        same = footer.schema.equals(front.schema, check_metadata=True)
+        for number, batch in enumerate(front):
+            # Valid first: what is not cannot be compared.
+            batch.validate(full=True)
+            other = footer.get_batch(number)
+            other.validate(full=True)
+            same = same and other.serialize().equals(batch.serialize())
+        same = same and footer.num_record_batches == front.stats.num_record_batches
+    except (pa.ArrowException, ValueError, OSError, KeyError, IndexError) as error:
+        raise InvalidLogError(f"{where}: its footer cannot be decoded: {error}") from None
+    if not same:
+        raise InvalidLogError(f"{where}: its footer says something else than its front")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -24,12 +24,24 @@ LARGEST_NUMBER = 2**63 - 1  # of every field that is a JSON number
 Txns = dict[str, tuple[int, int]]
 
 
+class Frame(NamedTuple):
+    """One Arrow record batch of an object.
+
+    Attributes:
+        offset, length: in bytes, from the object's start.
+    """
+
+    offset: int
+    length: int
+    rows: int
+    crc32: int
+
+
 @dataclass(frozen=True)
 class Batch:
     """One data object as its commit record names it.
 
-    `crc32` covers the whole object; `frames` are (offset, length, rows, crc32)
-    of its Arrow record batches, in bytes from the object's start.
+    `crc32` covers the whole object; `frames` are all its Arrow record batches.
     """
 
     number: int
@@ -37,7 +49,7 @@ class Batch:
     rows: int
     bytes: int
     crc32: int
-    frames: tuple[tuple[int, int, int, int], ...]
+    frames: tuple[Frame, ...]
 
 
 @dataclass(frozen=True)
@@ -235,7 +247,7 @@ def _batch(document: Any, where: str) -> Batch:
             or not all(type(value) is int and 0 <= value <= LARGEST_NUMBER for value in frame)
         ):
             raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
-        frames.append((frame[0], frame[1], frame[2], frame[3]))
+        frames.append(Frame(*frame))
     return Batch(
         number=check.number("number"),
         partition=check.whole("partition"),

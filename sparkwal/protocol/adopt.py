@@ -16,7 +16,7 @@ from sparkwal.errors import (
 )
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.content import Content
-from sparkwal.format.header import Batch, DataHeader
+from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import read_front, read_slot
@@ -110,13 +110,13 @@ def _measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tup
     tape.read(opened.body)
     crc = zlib.crc32(tape.cut())
     arrow = schema.to_arrow(opened.spark_schema)
-    found: list[arrowfile.Frame] = []
+    found: list[Frame] = []
     offset, rows, content = opened.body, 0, Content()
     for message in pa.ipc.MessageReader.open_stream(tape):
         batch = pa.ipc.read_record_batch(message, arrow)
         content.add(batch)
         data = tape.cut()
-        found.append((offset, len(data), batch.num_rows, zlib.crc32(data)))
+        found.append(Frame(offset, len(data), batch.num_rows, zlib.crc32(data)))
         crc = zlib.crc32(data, crc)
         offset += len(data)
         rows += batch.num_rows

@@ -74,11 +74,18 @@ def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> S
     Raises InvalidLogError for anything else than an intact record of this slot,
     WrongWindow (one of them) for a record of a log with another window.
     """
-    number = keys.slot(position, window)
     try:
-        front, opened = read_front(log, number, size)
+        front, opened = read_front(log, keys.slot(position, window), size)
     except NotFound:
         return None
+    return slot_record(log, position, window, front, opened)
+
+
+def slot_record(
+    log: LogStore, position: int, window: int, front: bytes, opened: arrowfile.Opened
+) -> SlotRecord:
+    """The record at `position` from its first bytes. Raises InvalidLogError, WrongWindow."""
+    number = keys.slot(position, window)
     header = opened.header
     where = log.where(number)
     if header.window != window:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.log_store import LogStore
@@ -13,35 +14,43 @@ from sparkwal.protocol.slots import SlotRecord
 RUN_SIZE = 8 * 2**20
 
 
+class Span(NamedTuple):
+    """Bytes under one CRC: one frame, or all the rows that one partition inlined."""
+
+    length: int
+    rows: int
+    crc32: int
+
+
 @dataclass(frozen=True)
 class Piece:
     """Consecutive frames of one object: one range GET.
 
     Attributes:
         offset: bytes from the object's start.
-        spans: (length, rows, crc32) of each checked span, in order. A span is one
-            frame, or all the rows that one partition inlined.
+        inlined: whether the rows stand in the commit record itself.
         data: the bytes, where they came along with the commit record.
     """
 
     key: str
     offset: int
-    spans: tuple[tuple[int, int, int], ...]
+    spans: tuple[Span, ...]
     spark_schema: str
     position: int
     timestamp_ms: int
     partition: int
     leader_id: str
     batch_id: int
+    inlined: bool = False
     data: bytes | None = None
 
     @property
     def length(self) -> int:
-        return sum(length for length, _, _ in self.spans)
+        return sum(span.length for span in self.spans)
 
     @property
     def rows(self) -> int:
-        return sum(rows for _, rows, _ in self.spans)
+        return sum(span.rows for span in self.spans)
 
 
 def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
@@ -57,7 +66,7 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
         number: int,
         partition: int,
         offset: int,
-        spans: list[tuple[int, int, int]],
+        spans: list[Span],
         data: bytes | None = None,
     ) -> None:
         found.append(
@@ -71,19 +80,20 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
                 partition=partition,
                 leader_id=leader_id,
                 batch_id=batch_id,
+                inlined=number == header.number,
                 data=data,
             )
         )
 
     for batch in header.batches:
-        run: list[tuple[int, int, int]] = []
-        start = end = batch.frames[0][0] if batch.frames else 0
-        for offset, length, rows, crc32 in batch.frames:
-            if run and (offset != end or end + length - start > RUN_SIZE):
+        run: list[Span] = []
+        start = end = batch.frames[0].offset if batch.frames else 0
+        for frame in batch.frames:
+            if run and (frame.offset != end or end + frame.length - start > RUN_SIZE):
                 add(batch.number, batch.partition, start, run)
-                run, start = [], offset
-            run.append((length, rows, crc32))
-            end = offset + length
+                run, start = [], frame.offset
+            run.append(Span(frame.length, frame.rows, frame.crc32))
+            end = frame.offset + frame.length
         if run:
             add(batch.number, batch.partition, start, run)
     offset = record.body
@@ -92,7 +102,7 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
         if record.inlined is not None:
             begin = offset - record.body
             data = record.inlined[begin : begin + inline.bytes]
-        span = (inline.bytes, inline.rows, inline.crc32)
+        span = Span(inline.bytes, inline.rows, inline.crc32)
         add(header.number, inline.partition, offset, [span], data)
         offset += inline.bytes
     return sorted(found, key=lambda piece: piece.partition)
@@ -106,7 +116,7 @@ def split(found: Sequence[Piece]) -> list[Piece]:
         for span in piece.spans:
             # Only a piece of one span has its data.
             single.append(replace(piece, offset=offset, spans=(span,)))
-            offset += span[0]
+            offset += span.length
     return single
 
 

@@ -21,7 +21,12 @@ AHEAD = 4 * RUN_SIZE
 
 
 def read_pieces(
-    store: Store, found: Iterable[Piece], target: pa.Schema, *, verify: bool = True
+    store: Store,
+    found: Iterable[Piece],
+    target: pa.Schema,
+    *,
+    verify: bool = True,
+    full: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched
     while earlier ones are decoded and consumed.
@@ -29,6 +34,8 @@ def read_pieces(
     Args:
         target: any of the log's columns, and of METADATA; older records' missing
             columns come as null.
+        full: look at every offset and text of every frame, not only where the rows came
+            from outside of Spark.
 
     Raises InvalidLogError for a missing or damaged object.
     """
@@ -44,11 +51,11 @@ def read_pieces(
         # Handing what is there to other threads takes longer than decoding it.
         each = map if came_along else ahead
         for piece, data in each(fetch, group):
-            yield from _decode(store, piece, data, target, verify)
+            yield from _decode(store, piece, data, target, verify, full)
 
 
 def _decode(
-    store: Store, piece: Piece, data: bytes, target: pa.Schema, verify: bool
+    store: Store, piece: Piece, data: bytes, target: pa.Schema, verify: bool, full: bool
 ) -> Iterator[pa.RecordBatch]:
     where = _where(store, piece)
     if len(data) != piece.length:
@@ -56,19 +63,29 @@ def _decode(
     if verify:
         offset = 0
         view = memoryview(data)
-        for length, _, crc32 in piece.spans:
-            if zlib.crc32(view[offset : offset + length]) != crc32:
+        for span in piece.spans:
+            if zlib.crc32(view[offset : offset + span.length]) != span.crc32:
+                begin = piece.offset + offset
                 raise InvalidLogError(
-                    f"{where}: bytes {piece.offset + offset}…{piece.offset + offset + length} do "
+                    f"{where}: bytes {begin}…{begin + span.length} do "
                     "not match their CRC-32. Restore the object, or read up to the position "
                     "before it (endingPosition, or onCorruption=stop)"
                 )
-            offset += length
+            offset += span.length
     names = list(schema.columns(piece.spark_schema))
     wanted = [names.index(field.name) for field in target if field.name in names]
     # Arrow reads an empty list of fields as "all"; one column still tells the rows.
-    for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0]):
+    # What Spark handed over is Arrow's own work. Inlined rows may come from any program, and
+    # without a CRC nothing is known of the bytes.
+    full = full or piece.inlined or not verify
+    rows = 0
+    for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0], full=full):
+        rows += batch.num_rows
+        if rows > piece.rows:
+            break
         yield schema.conform(with_metadata(batch, piece, target), target)
+    if rows != piece.rows:
+        raise InvalidLogError(f"{where}: {rows} rows or more, {piece.rows} expected")
 
 
 def _where(store: Store, piece: Piece) -> str:

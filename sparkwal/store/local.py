@@ -75,7 +75,9 @@ class LocalStore:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Part of the file. Raises NotFound."""
         with self._reading(key) as descriptor:
-            return _read_at(descriptor, offset, max(length, 0))
+            # What the file does not hold is not allocated, whatever length was asked for.
+            held = os.fstat(descriptor).st_size - offset
+            return _read_at(descriptor, offset, max(min(length, held), 0))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """The first keys under `prefix` in byte order; only their sizes are looked up."""

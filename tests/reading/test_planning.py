@@ -14,7 +14,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
-from sparkwal.reading.pieces import Piece, pack, pieces_of
+from sparkwal.reading.pieces import Piece, Span, pack, pieces_of
 from sparkwal.reading.tasks import StretchTask, read_tasks
 from sparkwal.testing.memory import MemoryStore
 
@@ -47,7 +47,8 @@ def test_packed_pieces_keep_their_order_and_weigh_about_the_same(
     lengths: list[int], count: int
 ) -> None:
     pieces = [
-        Piece("key", n, ((length, 1, 0),), "", 0, 0, 0, "", 0) for n, length in enumerate(lengths)
+        Piece("key", n, (Span(length, 1, 0),), "", 0, 0, 0, "", 0)
+        for n, length in enumerate(lengths)
     ]
     groups = pack(pieces, count)
     assert [piece for group in groups for piece in group] == pieces
@@ -59,7 +60,7 @@ def test_packed_pieces_keep_their_order_and_weigh_about_the_same(
 def test_two_objects_of_nearly_one_size_are_two_tasks() -> None:
     """A third task with what did not fit would keep one core waiting for the other."""
     pieces = [
-        Piece(key, n, ((length, 1, 0),), "", 0, 0, 0, "", 0)
+        Piece(key, n, (Span(length, 1, 0),), "", 0, 0, 0, "", 0)
         for key, last in (("a", 5), ("b", 4))
         for n, length in enumerate([8, 8, 8, last])
     ]

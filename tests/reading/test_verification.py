@@ -1,0 +1,86 @@
+"""`verify` reports whatever is wrong with a log; it raises nothing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparkwal import Appender, Log, verify
+from sparkwal.format import keys
+
+SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
+LAST = 4
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A leader record and four commits of an appender."""
+    folder = tmp_path / "log"
+    with Appender(str(folder), SCHEMA, producer_id="p") as wal:
+        for value in range(1, LAST + 1):
+            wal.append([{"v": value, "s": "text" * value}]).result()
+    return folder
+
+
+def record(path: Path, position: int) -> Path:
+    return path / keys.key("", keys.slot(position, 1000))
+
+
+def flip(file: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1 << bit
+    file.write_bytes(data)
+
+
+def test_a_sound_log_has_no_problems(path: Path) -> None:
+    report = verify(str(path))
+    assert report.ok and (report.head, report.commits, report.leaders) == (LAST, LAST, 1)
+
+
+@pytest.mark.parametrize("position", [0, 2, LAST])
+def test_a_damaged_record_is_reported_wherever_it_is(path: Path, position: int) -> None:
+    flip(record(path, position), 0)
+    report = verify(str(path))
+    assert not report.ok and str(keys.slot(position, 1000)) in report.problems[-1]
+    assert report.head == LAST and not report.under_way
+    assert report.commits + report.leaders == LAST
+
+
+def test_a_log_without_one_intact_record_is_reported(path: Path) -> None:
+    for position in range(LAST + 1):
+        flip(record(path, position), 0)
+    report = verify(str(path))
+    assert not report.ok and report.head == -1
+
+
+@pytest.mark.parametrize("position", [0, LAST], ids=["leader", "commit"])
+def test_damage_in_a_footer_is_reported(path: Path, position: int) -> None:
+    """Readers of the log never look there; whoever opens the object as an Arrow file does."""
+    file = record(path, position)
+    intact = file.read_bytes()
+    footer = intact.rindex(b'{"format"')
+    last = intact.rindex(b'"type":"struct"')
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    text = range(footer, footer + 200)
+    trailer = range(len(intact) - 10, len(intact))
+    for at in [*rng.sample(text, 20), *range(last, last + 15), *trailer]:
+        flip(file, at, rng.randrange(8))
+        report = verify(str(path))
+        assert not report.ok, at
+        assert Log(str(path)).scan().read_all().num_rows == LAST
+        file.write_bytes(intact)
+    assert verify(str(path)).ok
+
+
+def test_a_record_of_another_log_is_reported(path: Path, tmp_path: Path) -> None:
+    """A log was deleted and made again; one of its old records came back."""
+    with Appender(str(tmp_path / "other"), SCHEMA, producer_id="p") as wal:
+        for value in range(1, LAST + 1):
+            wal.append([{"v": value, "s": "other"}]).result()
+    record(path, 3).write_bytes(record(tmp_path / "other", 3).read_bytes())
+    assert any("another log" in problem for problem in verify(str(path)).problems)
