@@ -55,7 +55,11 @@ def register(spark: SparkSession) -> None:
     """Make ``format("weaselwal")`` known to `spark` (classic or Spark Connect)."""
     from sparkwal.spark.datasource import WeaselWalDataSource
 
-    spark.dataSource.register(WeaselWalDataSource)
+    source = WeaselWalDataSource
+    # A client of Spark Connect cannot ask.
+    if (context := getattr(spark, "sparkContext", None)) is not None:
+        source = source.with_parallelism(context.defaultParallelism)
+    spark.dataSource.register(source)
 
 
 # Spark's Python workers import this package for every sink; these wait until they are used.

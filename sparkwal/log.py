@@ -16,7 +16,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import TRIGGERS, SourceOptions, one_log, refuse
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import with_metadata_columns
+from sparkwal.reading.metadata import unknown_column, with_metadata_columns
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 
@@ -151,9 +151,7 @@ class Log:
         if columns is not None:
             unknown = [name for name in columns if name not in everything.names]
             if unknown:
-                raise OptionError(
-                    f"no column {unknown[0]!r} in the log; it has {', '.join(everything.names)}"
-                )
+                raise unknown_column(unknown[0], everything.names, everything.names)
             return pa.schema([everything.field(name) for name in columns])
         return everything if include_metadata else schema.to_arrow(spark_schema)
 

@@ -264,6 +264,12 @@ def read_frames(
         raise InvalidLogError(f"{where}: a frame cannot be decoded: {error}") from None
 
 
+def check_crc(data: bytes, crc32: int, where: str) -> None:
+    """Raises InvalidLogError unless the bytes have this CRC-32."""
+    if zlib.crc32(data) != crc32:
+        raise InvalidLogError(f"{where}: its rows do not match their CRC-32")
+
+
 def check_footer(data: bytes, where: str) -> None:
     """Raises InvalidLogError unless a whole file says at its end what it says at its front: the
     same schema, the same metadata, the same record batches. Readers of the log use the front

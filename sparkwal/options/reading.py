@@ -32,7 +32,7 @@ class SourceOptions(StoreOptions):
     max_commits: int | None = option("maxCommitsPerTrigger", whole, None, "streams: at most this many commits in a microbatch")  # fmt: skip  # noqa: E501
     min_partitions: int | None = option("minPartitions", whole, None, "split the read into at least this many tasks where the log's frames allow it", "Spark's parallelism")  # fmt: skip  # noqa: E501
     fail_on_data_loss: bool = option("failOnDataLoss", boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
-    include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id")  # fmt: skip  # noqa: E501
+    include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
     verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
     sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
@@ -14,6 +16,7 @@ METADATA = {
     "_wal_partition": "integer",
     "_wal_leader_id": "string",
     "_wal_batch_id": "long",
+    "_wal_query_id": "string",
 }
 
 
@@ -24,6 +27,7 @@ def with_metadata(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.
         "_wal_partition": piece.partition,
         "_wal_leader_id": piece.leader_id,
         "_wal_batch_id": piece.batch_id,
+        "_wal_query_id": piece.query_id,
     }
     for field in target:
         if field.name in values and field.name not in batch.schema.names:
@@ -56,12 +60,21 @@ def check_projection(wanted: str, log_schema: str) -> None:
     have = {**METADATA, **schema.columns(log_schema)}
     for name, kind in schema.columns(wanted).items():
         if name not in have:
-            raise OptionError(
-                f"column {name!r} of the given schema is not in the log; it has "
-                f"{', '.join(schema.columns(log_schema))}"
-            )
+            raise unknown_column(name, [*schema.columns(log_schema)], [*have])
         if have[name] != kind:
             raise OptionError(
                 f"column {name!r} is {schema.type_name(have[name])} in the log, not "
                 f"{schema.type_name(kind)}; read it as it is and cast it"
             )
+
+
+def unknown_column(name: str, shown: Sequence[str], known: Sequence[str]) -> OptionError:
+    """The error for a column that a log does not have.
+
+    Args:
+        shown: the columns to name; `known` all that may be asked for.
+    """
+    same = [each for each in known if each.lower() == name.lower()]
+    if same:
+        return OptionError(f"column {name!r} is {same[0]!r} in the log; write it as it is there")
+    return OptionError(f"column {name!r} is not in the log; it has {', '.join(shown)}")

@@ -41,6 +41,7 @@ class Piece:
     partition: int
     leader_id: str
     batch_id: int
+    query_id: str = ""
     inlined: bool = False
     data: bytes | None = None
 
@@ -60,7 +61,7 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
     if not isinstance(header, CommitHeader):
         return found
 
-    leader_id, batch_id = header.leader_id, header.batch_id
+    leader_id, batch_id, query_id = header.leader_id, header.batch_id, header.query_id
 
     def add(
         number: int,
@@ -80,6 +81,7 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
                 partition=partition,
                 leader_id=leader_id,
                 batch_id=batch_id,
+                query_id=query_id,
                 inlined=number == header.number,
                 data=data,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,13 +49,13 @@ ReadTask = PieceTask | StretchTask
 
 
 def read_tasks(
-    log: LogRange, start: int, end: int, least: int | None, parallelism: int
+    log: LogRange, start: int, end: int, least: int | None, parallelism: int | None
 ) -> list[ReadTask]:
     """Read tasks for the positions start … end−1, in order.
 
     Args:
         least: as many at least, where frames allow, whatever they weigh.
-        parallelism: how many tasks run at once.
+        parallelism: how many tasks run at once, if it is known.
     """
     count = end - start
     if count > PLANNED_RECORDS and log.options.on_corruption == "fail":
@@ -73,10 +74,12 @@ def read_tasks(
     return [PieceTask(group) for group in pack(found, wanted)]
 
 
-def _by_size(size: int, parallelism: int) -> int:
+def _by_size(size: int, parallelism: int | None) -> int:
     """How many tasks so many bytes are worth."""
-    each = min(max(-(-size // parallelism), _SMALLEST_TASK), _LARGEST_TASK)
-    return max(-(-size // each), 1)
+    # Enough tasks for a cluster of any size, where nobody told its own.
+    largest = _LARGEST_TASK if parallelism else _LARGEST_TASK // 4
+    share = -(-size // (parallelism or os.cpu_count() or 1))
+    return max(-(-size // min(max(share, _SMALLEST_TASK), largest)), 1)
 
 
 def _sampled(log: LogRange, start: int, end: int) -> int:

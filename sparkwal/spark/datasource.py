@@ -86,7 +86,7 @@ class WeaselWalDataSource(DataSource):
     - failOnDataLoss (boolean; true): false: go on where positions were collected or are
       missing
     - includeMetadata (boolean; false): add _wal_position, _wal_timestamp,
-      _wal_partition, _wal_leader_id, _wal_batch_id
+      _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id
     - verifyChecksums (boolean; true): check the CRC-32 of all that is read
     - sequencers (*): *: read all logs under the path, each in its own order with its
       own offset
@@ -94,9 +94,17 @@ class WeaselWalDataSource(DataSource):
       before it
     """
 
+    # How many tasks the session runs at once; Spark does not tell it to a reader.
+    parallelism: int | None = None
+
     @classmethod
     def name(cls) -> str:
         return "weaselwal"
+
+    @classmethod
+    def with_parallelism(cls, tasks: int) -> type[WeaselWalDataSource]:
+        """The same data source for a session that runs so many tasks at once."""
+        return type(cls.__name__, (cls,), {"parallelism": tasks, "__doc__": cls.__doc__})
 
     def _options(self, kind: type[T]) -> T:
         options = parse(kind, self.options)
@@ -109,11 +117,11 @@ class WeaselWalDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         with readable_errors():
-            return BatchReader(self._options(SourceOptions), schema)
+            return BatchReader(self._options(SourceOptions), schema, self.parallelism)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         with readable_errors():
-            return StreamReader(self._options(SourceOptions), schema)
+            return StreamReader(self._options(SourceOptions), schema, self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         with readable_errors():

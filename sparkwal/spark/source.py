@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -94,9 +93,12 @@ def _union(logs: Iterable[LogRange]) -> str | None:
 class _Reader:
     """What a batch read and a stream have in common: it is pickled to the tasks."""
 
-    def __init__(self, options: SourceOptions, spark_schema: StructType) -> None:
+    def __init__(
+        self, options: SourceOptions, spark_schema: StructType, parallelism: int | None = None
+    ) -> None:
         self.options = options
         self.spark_schema = spark_schema
+        self.parallelism = parallelism
         self._root = open_log(options)
         self._logs: dict[str, LogRange] = {}
 
@@ -151,7 +153,7 @@ class _Reader:
     def _tasks(self, log: LogRange, start: int, end: int, logs: int) -> list[ReadTask]:
         asked = self.options.min_partitions
         least = None if asked is None else -(-asked // logs)
-        return read_tasks(log, start, end, least, os.cpu_count() or 1)
+        return read_tasks(log, start, end, least, self.parallelism)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -177,8 +179,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     the path itself is "default".
     """
 
-    def __init__(self, options: SourceOptions, spark_schema: StructType) -> None:
-        super().__init__(options, spark_schema)
+    def __init__(
+        self, options: SourceOptions, spark_schema: StructType, parallelism: int | None = None
+    ) -> None:
+        super().__init__(options, spark_schema, parallelism)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         self._targets: dict[str, int] | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from protocol.query import LIMITS, Query, StoppedClock, hints_in
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -20,6 +21,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.tasks import PieceTask, StretchTask, read_tasks
+from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
@@ -160,6 +162,17 @@ def test_a_slow_trigger_keeps_a_bounded_part_of_what_came_since(tmp_path: Path) 
     assert (
         sum(p.rows for t in tasks if isinstance(t, PieceTask) for p in t.pieces) == 399 * 6000 + 1
     )
+
+
+def test_a_registered_source_knows_how_many_tasks_its_session_runs(tmp_path: Path) -> None:
+    """Not how many cores the driver has: in a cluster those say nothing."""
+    Stream(tmp_path).write(1)
+    pickler = CloudPickleSerializer()
+    registered = pickler.loads(pickler.dumps(WeaselWalDataSource.with_parallelism(25)))
+    source = registered({"path": str(tmp_path / "log")})
+    assert source.name() == "weaselwal"
+    assert source.reader(SCHEMA).parallelism == 25
+    assert source.streamReader(SCHEMA).parallelism == 25
 
 
 def test_one_commit_more_does_not_make_fewer_tasks(tmp_path: Path) -> None:

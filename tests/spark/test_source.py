@@ -221,7 +221,7 @@ def test_metadata_columns_tell_where_each_row_came_from(spark: SparkSession, log
     del found["_wal_timestamp"]
     assert found == {
         "value": 27, "_wal_position": 3, "_wal_partition": 1, "_wal_leader_id": "me",
-        "_wal_batch_id": 2, "ms": 1_002_000,
+        "_wal_batch_id": 2, "_wal_query_id": "q", "ms": 1_002_000,
     }  # fmt: skip
 
 
