@@ -105,9 +105,9 @@ def exhaustive() -> dict[str, Configuration]:
             {"A": appender("A", "p", 3, 2), "B": driver("B", "q", 1)},
             Budget(1, 0),
         ),
-        "three in flight, takeovers with one and with two": Configuration(
+        "two in flight, takeovers with one and with two": Configuration(
             {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 1, 2)},
-            begin=_three_in_flight,
+            begin=_two_in_flight,
             every_start=True,
         ),
         "three and one in flight, takeovers with two and with one": Configuration(
@@ -120,7 +120,7 @@ def exhaustive() -> dict[str, Configuration]:
         ),
         "two in flight, a sink, three in flight": Configuration(
             {"B": driver("B", "q", 1), "C": appender("C", "r", 1, 3)},
-            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            begin=_two_in_flight,
             every_start=True,
         ),
         # The newcomer's first look may find an empty log, and nobody to ask; the second loses
@@ -151,10 +151,14 @@ def exhaustive() -> dict[str, Configuration]:
         "two in flight, a sink that commits, a sink, a crash": Configuration(
             {name: driver(name, "q", 1, inline=1000) for name in "BC"},
             Budget(1, 0),
-            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            begin=_two_in_flight,
             every_start=True,
         ),
     }
+
+
+def _two_in_flight() -> State:
+    return died_in_flight(appender("A", "p", 2, 2))
 
 
 def _three_in_flight() -> State:
@@ -164,6 +168,11 @@ def _three_in_flight() -> State:
 def large() -> dict[str, Configuration]:
     """Up to minutes each; `python -m tests.simulation.search` searches them too."""
     return {
+        "three in flight, takeovers with one and with two": Configuration(
+            {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 1, 2)},
+            begin=_three_in_flight,
+            every_start=True,
+        ),
         "three in flight, a takeover with one, a reader after them": Configuration(
             {"A": appender("A", "p", 3, 3), "B": appender("B", "q", 2, 1), "R": reader(3)},
         ),
@@ -179,7 +188,7 @@ def large() -> dict[str, Configuration]:
         "two in flight, one that commits with one, a sink, a fault": Configuration(
             {"B": appender("B", "q", 1, 1), "C": driver("C", "r", 1)},
             Budget(0, 1),
-            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            begin=_two_in_flight,
             every_start=True,
         ),
         "a busy appender hands over, a fault": Configuration(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from . import oracle, starts
 from .codec import searching
+from .data import PREFIX
 from .threads import Machine, Process
 from .world import LOCAL, REMOTE, SEEN, Call, Lost, Refused, State, apply, put
 
@@ -320,7 +321,11 @@ def _at_once(
 
 def _is_decided(state: State, call: Call) -> bool:
     """Whether a request reaches an object that nobody will ever change or remove."""
-    return call.operation in ("get_range", "put") and call.arguments[0] in state.objects
+    return (
+        call.operation in ("get_range", "put")
+        and call.arguments[0] in state.objects
+        and call.arguments[0].startswith(f"{PREFIX}/batches/")
+    )
 
 
 def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State, Any, Budget]]:

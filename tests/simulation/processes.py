@@ -246,6 +246,7 @@ def appender(
                 ask(Call("acknowledge", (producer_id, ticket.sequence, position)))
             ask(Call("promise", (producer_id, wal.last_sequence)))
 
+        ask(Call("promise", (producer_id, wal.last_sequence)))
         try:
             for sequence in range(first, appends):
                 if idle:
