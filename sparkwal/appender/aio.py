@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -24,7 +25,8 @@ class AsyncAppender:
         async with sparkwal.AsyncAppender(path, schema, producer_id="gateway-1") as wal:
             position = await wal.append(rows)
 
-    Args: as `Appender`; the log is taken over when the block is entered.
+    Args: as `Appender`; the log is taken over when the block is entered. Where that is
+    cancelled it ends once the requests under way have: no appender is left open.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class AsyncAppender:
         on_event: Callable[[Event], None] | None = None,
         **options: object,
     ) -> None:
-        self._open = lambda: Appender(
+        self._open: Callable[[], Appender] = lambda: Appender(
             path, schema, producer_id=producer_id, on_event=on_event, **options
         )
         self._appender: Appender | None = None
-        # Whoever waits for room goes before whoever came later.
+        # Whoever waits for room goes before whoever came later: the lock's waiters take turns,
+        # and while there are any nobody passes them.
         self._turn = asyncio.Lock()
+        self._in_turn = 0
 
     @property
     def appender(self) -> Appender:
@@ -51,7 +55,29 @@ class AsyncAppender:
         return self._appender
 
     async def __aenter__(self) -> Self:
-        self._appender = await asyncio.to_thread(self._open)
+        opened: list[Appender] = []
+        cancelled = threading.Event()
+
+        def close_unused() -> None:
+            with suppress(IndexError, SparkWalError):
+                opened.pop().close()
+
+        def open_it() -> None:
+            opened.append(self._open())
+            if cancelled.is_set():
+                close_unused()
+
+        opening = asyncio.ensure_future(asyncio.to_thread(open_it))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # A request under way cannot be called back: it would fence whoever opens the log
+            # next. So that one may begin only when this one is over.
+            cancelled.set()
+            await asyncio.wait([opening])
+            await asyncio.to_thread(close_unused)
+            raise
+        self._appender = opened.pop()
         return self
 
     async def __aexit__(
@@ -77,20 +103,25 @@ class AsyncAppender:
 
     async def accept(self, rows: Rows, block: bool = True) -> Ticket:
         """As `Appender.append`: waits for room only; `durable` waits for the rest."""
-        if not self._turn.locked():
+        accepted = self.appender.check(rows)
+        if not self._in_turn:
             try:
-                return self.appender.append(rows, block=False)
+                return self.appender.admit(accepted, block=False)
             except BackPressureError:
                 if not block:
                     raise
         elif not block:
             raise BackPressureError("others wait for room already: try again later")
-        async with self._turn:
-            while True:
-                try:
-                    return self.appender.append(rows, block=False)
-                except BackPressureError:
-                    await asyncio.to_thread(self.appender.wait_room, 1.0)
+        self._in_turn += 1
+        try:
+            async with self._turn:
+                while True:
+                    try:
+                        return self.appender.admit(accepted, block=False)
+                    except BackPressureError:
+                        await asyncio.to_thread(self.appender.wait_room, 1.0)
+        finally:
+            self._in_turn -= 1
 
     @property
     def last_sequence(self) -> int:
@@ -105,9 +136,9 @@ class AsyncAppender:
         """As `Appender.flush`."""
         await asyncio.to_thread(self.appender.flush, timeout)
 
-    async def close(self) -> None:
+    async def close(self, timeout: float | None = None) -> None:
         """As `Appender.close`."""
-        await asyncio.to_thread(self.appender.close)
+        await asyncio.to_thread(self.appender.close, timeout)
 
 
 async def durable(ticket: Ticket) -> int:

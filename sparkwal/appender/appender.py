@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from sparkwal.appender import exits
 from sparkwal.appender.batches import Buffer, Ticket
+from sparkwal.appender.intake import Intake
 from sparkwal.appender.persistence import Persistence, Target
-from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.rows import Accepted, RowSchema
 from sparkwal.appender.subscribers import Subscribers
+from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.open import open_log
@@ -86,8 +89,7 @@ class Appender:
         if not producer_id.strip() or producer_id.startswith(ANONYMOUS):
             raise OptionError(f"producer_id must not be empty or begin with {ANONYMOUS!r}")
         self._rows = RowSchema(schema)
-        self._close_lock = threading.Lock()
-        self._closed = False
+        self._ends = threading.Lock()  # held by whoever ends the threads, for good
         self._subscribers = Subscribers()
         if on_event is not None:
             self._subscribers.add(on_event)
@@ -96,6 +98,7 @@ class Appender:
         except BaseException:
             self._subscribers.close()
             raise
+        exits.add(self)
 
     def _lead(
         self,
@@ -132,36 +135,56 @@ class Appender:
         lookout = Lookout(log, leadership.log_id, leadership.term, clock)
         pipeline = Pipeline(log, leadership, plan_id, producer_id, settings.codec)
         timeout = settings.batch_timeout_ms / 1000
+        self._callbacks = Callbacks()
+        buffer = Buffer(
+            settings.batch_size, timeout, settings.max_buffered, last + 1, self._callbacks
+        )
+        self._intake = Intake(buffer, self._callbacks)
         return Persistence(
             Target(log, producer_id, pipeline, age, lookout, limit),
             self._rows,
-            Buffer(settings.batch_size, timeout, settings.max_buffered, last + 1),
+            self._intake,
             clock,
             self._subscribers,
         )
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
-        """Accept rows: a RecordBatch or Table, a list of dicts, a pandas frame.
+        """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
 
         Returns at once; the ticket tells when they are durable. Accepted rows may still be
         lost when the process dies: resend what lies above `last_sequence`.
+
+        Dicts, what they hold and pandas frames are copied: they may change afterwards.
+        The memory of a RecordBatch is kept, not copied: Arrow's never changes. Where it is
+        someone else's (pa.array(ndarray) shares the array's) nothing may write to it before
+        the ticket is done.
 
         Args:
             block: wait while `maxBufferedBytes` are waiting; False: raise BackPressureError.
 
         Raises:
-            OptionError: the rows do not fit the schema, or the appender is closed.
+            OptionError: the rows do not fit the schema or are malformed, the appender is
+                closed, or this is a fork of its process.
             BackPressureError: try again later.
             FencedError, OutcomeUnknownError: it has stopped.
         """
-        payload, weight = self._rows.accept(rows)
-        return self._persistence.append(payload, weight, block)
+        return self.admit(self.check(rows), block)
+
+    def check(self, rows: Rows) -> Accepted:
+        """The first half of `append`: rows checked and copied, nothing is accepted yet."""
+        return self._rows.accept(rows)
+
+    def admit(self, accepted: Accepted, block: bool = True) -> Ticket:
+        """The second half of `append`."""
+        return self._intake.append(accepted, block)
 
     @property
     def last_sequence(self) -> int:
         """The newest durable sequence of this producer; −1 if there is none.
 
-        An append is durable at a sequence up to it, unless its ticket raised OptionError.
+        Each append up to it is decided: durable, or rejected because of a value that does
+        not fit. Of a rejection the append's ticket tells, else `flush` and `close` raise;
+        where the process died before that, only the event `rejected` in its log does.
         """
         return self._persistence.last_sequence
 
@@ -172,29 +195,26 @@ class Appender:
 
     @property
     def buffered_bytes(self) -> int:
-        """About how much is accepted and waits to be sent."""
-        return self._persistence.buffered_bytes
+        """About how much memory is held by what is accepted and waits to be sent."""
+        return self._intake.held
 
     @property
     def error(self) -> SparkWalError | None:
         """Why the appender has stopped; None while it goes on."""
-        failure = self._persistence.failure
+        failure = self._intake.failure
         return None if failure is None else failure.error
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what was accepted at once, and wait until all of it is durable.
 
-        Raises why the appender has stopped; TimeoutError after `timeout` seconds.
+        Raises why the appender has stopped; OptionError when appends were rejected and no
+        ticket has told it yet; TimeoutError after `timeout` seconds.
         """
-        last = self._persistence.flush()
-        if last is not None and not last.wait(timeout):
-            raise TimeoutError(f"not everything is durable after {timeout} seconds")
-        if self._persistence.failure is not None:
-            raise self._persistence.failure.tell()
+        self._intake.flush(timeout)
 
     def wait_room(self, timeout: float) -> None:
-        """After a BackPressureError: wait for room, at most `timeout` seconds."""
-        self._persistence.wait_room(timeout)
+        """After a BackPressureError: wait for room for that append, at most `timeout` seconds."""
+        self._intake.wait_room(timeout)
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Tell `callback`, in a thread of its own and in order, what happens here.
@@ -205,19 +225,36 @@ class Appender:
         """
         return self._subscribers.add(callback)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Send everything accepted and wait until it is durable. Harmless when repeated.
 
-        Raises why the appender has stopped, if nothing has raised it yet.
+        A callback or a signal's handler may call it too. An appender that is still open
+        when the interpreter ends is closed then; os._exit and kill leave no time for that.
+
+        Raises why the appender has stopped, if nothing has raised it yet; OptionError when
+        appends were rejected and no ticket has told it; TimeoutError after `timeout`
+        seconds: rows are still being sent then, and another `close` waits for them.
         """
-        with self._close_lock:
-            if not self._closed:
-                self._persistence.close()
-                self._subscribers.close()
-                self._closed = True
-        failure = self._persistence.failure
-        if failure is not None and not failure.told:
-            raise failure.tell()
+        try:
+            self._persistence.close(timeout)
+        except TimeoutError:
+            exits.remove(self)  # its user knows
+            raise
+        if self._ends.acquire(blocking=False):
+            self._callbacks.stop()
+            self._subscribers.close()
+            exits.remove(self)
+        self._intake.tell_rest()
+
+    @property
+    def pid(self) -> int:
+        """The process that it was opened in, the only one that may use it."""
+        return self._callbacks.pid
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many appends are accepted and not known to be durable."""
+        return self._persistence.unacknowledged
 
     def __enter__(self) -> Self:
         return self

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkwal.appender.rows import Payload
+from sparkwal.appender.rows import Accepted, Payload
+from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import OptionError, SparkWalError
 
-_logger = logging.getLogger("sparkwal")
+# Rejections kept for `flush` and `close` to tell; of more than that only the number.
+_MOST_UNTOLD = 1000
 
 
 @dataclass
@@ -28,26 +29,96 @@ class Failure:
         return copy.copy(error or self.error).with_traceback(None)
 
 
+class Rejections:
+    """Appends that were rejected and whose user has not been told."""
+
+    def __init__(self) -> None:
+        self._untold: dict[int, OptionError] = {}
+        self._more = 0
+
+    def add(self, sequence: int, error: OptionError) -> None:
+        if len(self._untold) < _MOST_UNTOLD:
+            self._untold[sequence] = error
+        else:
+            self._more += 1
+
+    def told(self, sequence: int) -> None:
+        self._untold.pop(sequence, None)
+
+    def tell(self) -> OptionError | None:
+        """The error that tells of all of them, once."""
+        untold, self._untold = self._untold, {}
+        more, self._more = self._more, 0
+        if not untold:
+            return None
+        first = min(untold)
+        named = ", ".join(map(str, sorted(untold)[:5]))
+        count = len(untold) + more
+        return OptionError(
+            f"{count} {'append was' if count == 1 else 'appends were'} rejected and not written, "
+            f"and no ticket told it (sequence {named}{', …' if count > 5 else ''}); "
+            f"{first}: {untold[first]}"
+        )
+
+
+class Latch:
+    """Opens once. Waiting holds no lock: a signal's handler may come in between and wait too."""
+
+    __slots__ = ("_gate", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def open(self) -> None:
+        """Once only."""
+        self.is_open = True
+        self._gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it is open, at most `timeout` seconds; whether it is."""
+        seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+        if not self.is_open and self._gate.acquire(timeout=seconds):
+            self._gate.release()  # for the next that waits
+        return self.is_open
+
+
 class Batch:
     """Appends that become one commit record, and their one completion."""
 
     __slots__ = (
-        "_callbacks", "_done", "_error", "_failure", "_lock", "_position",
-        "appends", "first_sequence", "opened", "rejected", "weight",
+        "_callbacks", "_caller", "_done", "_error", "_failure", "_position", "_rejections",
+        "added", "appends", "count", "first_sequence", "held", "opened", "rejected", "weight",
     )  # fmt: skip
 
-    def __init__(self, first_sequence: int, opened: float) -> None:
+    def __init__(
+        self, first_sequence: int, opened: float, caller: Callbacks, rejections: Rejections
+    ) -> None:
         self.first_sequence = first_sequence
         self.opened = opened  # seconds, when its first append came
-        self.weight = 0
+        self.weight = 0  # bytes in the record
+        self.held = 0  # bytes of memory
         self.appends: list[Payload] = []
+        self.added = 0
+        self.count: int | None = None  # appends that belong to it, once no more can come
         self.rejected: dict[int, OptionError] = {}
+        self._rejections, self._caller = rejections, caller
         self._position = -1
         self._error: SparkWalError | None = None
         self._failure: Failure | None = None
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
+        self._done = Latch()
+        self._callbacks: deque[Callable[[], None]] = deque()
+
+    def close(self) -> None:
+        """No more appends belong to it. May be interrupted by itself."""
+        if self.count is None:
+            self.count = self.added
+
+    def reject(self, sequence: int, error: OptionError) -> None:
+        """One append is not written; the others go on."""
+        self.rejected[sequence] = error
+        self._rejections.add(sequence, error)
 
     def complete(self, position: int) -> None:
         """Every append of the batch is durable at `position`, but the rejected ones."""
@@ -60,33 +131,37 @@ class Batch:
         self._finish()
 
     def _finish(self) -> None:
-        with self._lock:
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                # It must not keep what stands behind it from being acknowledged.
-                _logger.exception("a callback of an append failed")
+        self._done.open()
+        # Not here: a callback may append, flush, close, or take its time.
+        if self._callbacks:
+            self._caller.submit(self._call_back)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back once, in order of completion; at once if it is done already."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(callback)
-                return
-        callback()
+        """Call back once, in order of completion."""
+        self._caller.check_process()
+        self._callbacks.append(callback)
+        # `_finish` opens first and looks then: one of the two sees the other.
+        if self._done.is_open:
+            self._caller.submit(self._call_back)
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            self._caller.call(self._callbacks.popleft())
 
     def wait(self, timeout: float | None) -> bool:
+        if not self._done.is_open:
+            self._caller.check_process()
         return self._done.wait(timeout)
 
     def is_done(self) -> bool:
-        return self._done.is_set()
+        if not self._done.is_open:
+            self._caller.check_process()
+        return self._done.is_open
 
     def outcome(self, sequence: int) -> int:
         """The position, once done. Raises what happened to this append."""
         if sequence in self.rejected:
+            self._rejections.told(sequence)
             raise copy.copy(self.rejected[sequence]).with_traceback(None)
         if self._failure is not None:
             raise self._failure.tell(self._error)
@@ -118,7 +193,7 @@ class Ticket:
 
         Raises:
             OptionError: these rows do not fit the schema; nothing of them was written,
-                the appender goes on.
+                the appender goes on. Or this is a fork of the appender's process.
             OutcomeUnknownError, FencedError, InvalidLogError:
                 the appender has stopped; open a new one, its `last_sequence` tells
                 what is durable.
@@ -129,7 +204,11 @@ class Ticket:
         return self._batch.outcome(self.sequence)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back from the appender's thread once `result` is there. It must not block."""
+        """Call back once `result` is there, without arguments.
+
+        From one thread of the appender, which calls in the order of the appends and
+        nothing else: a callback may append, flush or close; a slow one delays the next.
+        """
         self._batch.when_done(callback)
 
 
@@ -138,29 +217,40 @@ class Buffer:
 
     A batch closes when it reaches `size` bytes, the append that crosses included, or
     `timeout` seconds after its first append; while nothing is in flight at once.
+
+    Args:
+        capacity: bytes of memory that may be held, what it costs to keep each append
+            included: of small ones it is most.
     """
 
-    def __init__(self, size: int, timeout: float, capacity: int, next_sequence: int) -> None:
+    def __init__(
+        self, size: int, timeout: float, capacity: int, next_sequence: int, caller: Callbacks
+    ) -> None:
         self._size, self._timeout, self._capacity = size, timeout, capacity
-        self._closed: deque[Batch] = deque()
-        self._open: Batch | None = None
+        self._caller, self.rejections = caller, Rejections()
+        self._waiting: deque[Batch] = deque()  # in order; the last one may be open
         self.newest: Batch | None = None  # the last that was begun; it is done last
         self.next_sequence = next_sequence
-        self.weight = 0
+        self.held = 0
 
-    def has_room(self, weight: int) -> bool:
-        """Whether `weight` more bytes may come. Anything may when nothing waits."""
-        return not self.weight or self.weight + weight <= self._capacity
+    def has_room(self, held: int) -> bool:
+        """Whether `held` more bytes may come. Anything may when nothing waits."""
+        return not self.held or self.held + held <= self._capacity
 
-    def add(self, payload: Payload, weight: int, now: float) -> tuple[Ticket, bool]:
+    def add(self, accepted: Accepted, now: float) -> tuple[Ticket, bool]:
         """The append's ticket, and whether the next `due` may have changed."""
-        batch = self._open
-        begins = batch is None
-        if batch is None:
-            batch = self._open = self.newest = Batch(self.next_sequence, now)
-        batch.appends.append(payload)
-        batch.weight += weight
-        self.weight += weight
+        # A signal's handler may close the appender between any two of these steps.
+        batch = self.newest
+        begins = batch is None or batch.count is not None
+        if batch is None or batch.count is not None:
+            batch = Batch(self.next_sequence, now, self._caller, self.rejections)
+            self.newest = batch
+            self._waiting.append(batch)
+        batch.appends.append(accepted.payload)
+        batch.added += 1
+        batch.weight += accepted.size
+        batch.held += accepted.held
+        self.held += accepted.held
         ticket = Ticket(batch, self.next_sequence)
         self.next_sequence += 1
         closes = batch.weight >= self._size
@@ -168,38 +258,45 @@ class Buffer:
             self.close_batch()
         return ticket, begins or closes
 
+    def holds(self, ticket: Ticket) -> bool:
+        """Whether an append came before its batch was closed.
+
+        It did, unless a signal's handler closed the appender in the middle of `add`.
+        """
+        batch = ticket._batch
+        return batch.count is None or ticket.sequence - batch.first_sequence < batch.count
+
     @property
     def waits(self) -> bool:
         """Whether anything waits to be sent."""
-        return bool(self._closed) or self._open is not None
+        return bool(self._waiting)
 
     def close_batch(self) -> None:
-        """What has come goes as soon as it can."""
-        if self._open is not None:
-            self._closed.append(self._open)
-            self._open = None
+        """What has come goes as soon as it can. May be interrupted by itself."""
+        if self.newest is not None:
+            self.newest.close()
 
     def due(self, now: float, *, idle: bool) -> float | None:
         """Seconds until a batch is to be sent, at most 0 for now; None: there is none."""
-        if self._closed:
-            return 0.0
-        if self._open is None:
+        if not self._waiting:
             return None
-        return 0.0 if idle else self._open.opened + self._timeout - now
+        oldest = self._waiting[0]
+        if idle or oldest.count is not None:
+            return 0.0
+        return oldest.opened + self._timeout - now
 
     def take(self) -> Batch:
         """The oldest batch. Only while one is due."""
-        if not self._closed:
-            self.close_batch()
         # Safety (§7): "batches are sent newest first"
-        batch = self._closed.popleft()
-        self.weight -= batch.weight
+        batch = self._waiting.popleft()
+        batch.close()
+        self.held -= batch.held
         return batch
 
     def take_all(self) -> list[Batch]:
         """Everything that waits, in order."""
         self.close_batch()
-        batches = list(self._closed)
-        self._closed.clear()
-        self.weight = 0
+        batches = list(self._waiting)
+        self._waiting.clear()
+        self.held = 0
         return batches

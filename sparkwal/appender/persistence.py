@@ -8,23 +8,17 @@ fills the oldest gap acknowledges all that waited behind it.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from functools import partial
 
 from sparkwal import events
-from sparkwal.appender.batches import Batch, Buffer, Failure, Ticket
-from sparkwal.appender.rows import Payload, RowSchema
+from sparkwal.appender.batches import Batch, Failure
+from sparkwal.appender.intake import Intake
+from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import overtaken, unexpected, unsent, used_up, verdict
 from sparkwal.appender.workers import Workers
-from sparkwal.errors import (
-    BackPressureError,
-    FencedError,
-    OptionError,
-    SparkWalError,
-    StoreUnavailableError,
-)
+from sparkwal.errors import FencedError, OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import put_record
@@ -60,28 +54,28 @@ class Persistence:
         self,
         target: Target,
         row_schema: RowSchema,
-        buffer: Buffer,
+        intake: Intake,
         clock: Clock,
         subscribers: Subscribers,
     ) -> None:
         self._target, self._pipeline = target, target.pipeline
-        self._row_schema, self._buffer, self._clock = row_schema, buffer, clock
+        self._row_schema, self._intake, self._clock = row_schema, intake, clock
         self._subscribers = subscribers
         self._workers = Workers(target.limit, subscribers.enter_thread)
-        # `_lock` guards the buffer. `_acks` guards what is in flight, and makes
-        # acknowledgements one after another. Where both are held, `_acks` was taken first.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
+        # Guards what is in flight, and makes acknowledgements one after another; only the
+        # threads of this appender take it.
         self._acks = threading.Lock()
-        self._settled = threading.Condition(self._acks)
         self._sent: dict[int, _InFlight] = {}
         self._errors: dict[int, SparkWalError] = {}
-        self.failure: Failure | None = None  # why it stopped
-        self._closing = False
-        self.last_sequence = buffer.next_sequence - 1
+        self._all_sent = False
+        self.last_sequence = intake.next_sequence - 1
         self._thread = threading.Thread(target=self._run, name="sparkwal-persist", daemon=True)
         self._thread.start()
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it stopped."""
+        return self._intake.failure
 
     @property
     def in_flight(self) -> int:
@@ -89,93 +83,35 @@ class Persistence:
         return len(self._sent)
 
     @property
-    def buffered_bytes(self) -> int:
-        """Accepted and not sent."""
-        return self._buffer.weight
+    def unacknowledged(self) -> int:
+        """Appends that are accepted and not known to be durable."""
+        return self._intake.next_sequence - 1 - self.last_sequence
 
-    def append(self, payload: Payload, weight: int, block: bool) -> Ticket:
-        """Accept an append. Raises BackPressureError, or why the appender stopped."""
-        with self._lock:
-            if self.failure is not None or self._closing:
-                self._check_open()
-            while not self._buffer.has_room(weight):
-                if not block:
-                    raise BackPressureError(
-                        f"{self._buffer.weight} bytes wait to be sent already "
-                        "(maxBufferedBytes): nothing was accepted, try again later"
-                    )
-                self._room.wait()
-                self._check_open()
-            ticket, wake = self._buffer.add(payload, weight, time.monotonic())
-            if wake:
-                self._changed.notify()
-            return ticket
-
-    def _check_open(self) -> None:
-        if self.failure is not None:
-            raise self.failure.tell()
-        if self._closing:
-            raise OptionError("this appender is closed; open a new one")
-
-    def wait_room(self, timeout: float) -> None:
-        """Until something may be accepted again, or the appender stops."""
-        with self._lock:
-            if self.failure is None and not self._closing and not self._buffer.has_room(1):
-                self._room.wait(timeout)
-
-    def flush(self) -> Batch | None:
-        """Send what was accepted at once; the batch that is done when all of it is."""
-        with self._lock:
-            self._buffer.close_batch()
-            self._changed.notify()
-            return self._buffer.newest
-
-    def close(self) -> None:
+    def close(self, timeout: float | None) -> None:
         """Send what was accepted, wait until all of it is decided, end the threads."""
-        with self._lock:
-            self._closing = True
-            self._buffer.close_batch()
-            self._changed.notify()
-            self._room.notify_all()
-        self._thread.join()
-        with self._acks:
-            while self._sent:
-                self._settled.wait()
+        self._intake.close(timeout)
         self._workers.stop()
 
     # The persistence thread.
 
     def _run(self) -> None:
         try:
-            while (batch := self._next()) is not None:
+            while (batch := self._intake.next(self._pipeline)) is not None:
                 self._send(batch)
         except BaseException as error:
-            # Nobody may wait for ever, whatever it was (no memory for the record, perhaps).
+            # Even MemoryError must fail the waiting tickets, or callers block forever.
             with self._acks:
                 self._stop(unexpected("the persistence thread failed", error))
-
-    def _next(self) -> Batch | None:
-        """The next batch when it is due and there is room for it; None at the end."""
-        with self._lock:
-            while self.failure is None:
-                wait: float | None = None
-                if self._pipeline.has_room():
-                    idle = self._pipeline.in_flight == 0
-                    wait = self._buffer.due(time.monotonic(), idle=idle)
-                    if wait is not None and wait <= 0:
-                        batch = self._buffer.take()
-                        self._room.notify_all()
-                        return batch
-                if self._closing and not self._buffer.waits:
-                    break
-                self._changed.wait(wait)
-            return None
+        with self._acks:
+            self._all_sent = True
+            self._end_if_over()
 
     def _send(self, batch: Batch) -> None:
         try:
-            count = len(batch.appends)
-            batches, rejected = self._row_schema.convert(batch.appends)
-            batch.appends = []
+            appends, batch.appends = batch.appends[: batch.count], []
+            count = len(appends)
+            batches, rejected = self._row_schema.convert(appends)
+            del appends
             self._reject(batch, rejected)
             taken = [batch.first_sequence + i for i in range(count) if i not in rejected]
             if not taken:
@@ -201,17 +137,14 @@ class Persistence:
                 batch_id=taken[-1],
             )
         )
-        try:
-            self._workers.submit(partial(self._put, sent))
-        except RuntimeError as error:
-            self._failed(sent.position, unexpected("no thread could be started", error))
+        self._workers.submit(partial(self._put, sent))
         if self._target.lookout.is_due():
             self._workers.submit(self._look)
 
     def _reject(self, batch: Batch, rejected: dict[int, OptionError]) -> None:
         for index, error in rejected.items():
             sequence = batch.first_sequence + index
-            batch.rejected[sequence] = error
+            batch.reject(sequence, error)
             self._subscribers.publish(
                 events.Rejected(
                     query_id=self._target.producer_id,
@@ -266,7 +199,8 @@ class Persistence:
             for ready in self._pipeline.durable(position):
                 done = self._sent.pop(ready)
                 self.last_sequence = done.sequence
-                # Under the lock: nobody may see a later append durable before this one.
+                # Under the lock: nobody may see a later append durable before this one. Here
+                # nothing of the caller's runs: `Callbacks` calls back.
                 done.batch.complete(ready)
                 for batch in done.empty:
                     batch.complete(-1)
@@ -279,8 +213,7 @@ class Persistence:
                     )
                 )
             self._settle()
-        with self._lock:
-            self._changed.notify()
+        self._intake.wake()
 
     def _failed(self, position: int, error: SparkWalError) -> None:
         with self._acks:
@@ -292,23 +225,19 @@ class Persistence:
 
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
         """Accept and send nothing more; what is in flight before the failure goes on."""
-        with self._lock:
-            first = self.failure is None
-            self.failure = failure = self.failure or Failure(error)
-            self._changed.notify_all()
-            self._room.notify_all()
-        if first:
+        if self._intake.stop(error):
             path = self._target.log.url
             kind = type(error).__name__
             self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
         if batch is not None:
-            batch.fail(error, failure)
+            assert self.failure is not None
+            batch.fail(error, self.failure)
         self._settle()
 
     def _settle(self) -> None:
         """Once the oldest slot has failed nothing behind it can be acknowledged any more."""
-        self._settled.notify_all()
         if self.failure is None or (self._sent and min(self._sent) not in self._errors):
+            self._end_if_over()
             return
         error = None
         for position in sorted(self._sent):
@@ -319,7 +248,10 @@ class Persistence:
             lost = self._sent.pop(position)
             for batch in (lost.batch, *lost.empty):
                 batch.fail(error, self.failure)
-        with self._lock:
-            waiting = self._buffer.take_all()
-        for batch in waiting:
+        for batch in self._intake.take_all():
             batch.fail(unsent(self.failure.error), self.failure)
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._all_sent and not self._sent:
+            self._intake.end()

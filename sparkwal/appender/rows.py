@@ -1,19 +1,21 @@
-"""What is appended: checked when it comes, turned into Arrow a batch at a time.
+"""What is appended: checked and, where it may change, copied; turned into Arrow a batch at a time.
 
-An append may cost some microseconds only, so a check looks at names, not at values;
-a value that does not fit its column is found when its batch is converted, and then
-fails its own append alone.
+An append may cost some microseconds only. Arrow rows are validated at once, in C; of rows
+in Python objects only the names are checked: a value that does not fit its column is
+found when its batch is converted, and then fails its own append alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from sparkwal.appender.values import misfit
+from sparkwal.appender import frames
+from sparkwal.appender.values import frozen, is_frozen, misfit
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.reading.metadata import check_names
@@ -24,12 +26,29 @@ if TYPE_CHECKING:
     Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame
 
 # What the appender keeps of an append until its batch is converted.
-Payload: TypeAlias = pa.RecordBatch | pa.Table | list[dict[str, Any]]
+Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
+
+
+class Accepted(NamedTuple):
+    """One append, checked; nobody else changes it.
+
+    Attributes:
+        size: about how many bytes its rows take in a record.
+        held: about how many bytes of memory it takes until it is sent.
+    """
+
+    payload: Payload
+    size: int
+    held: int
+
 
 # One append is one object at most, and Arrow's strings count bytes in 32 bits.
 LARGEST_APPEND = 2**31 - 2**20
-# Below this many bytes a slice's buffers are taken for its own: asking costs microseconds.
-_SMALL = 256
+# Bytes of Arrow memory for each row that are kept as they are.
+_MOST_A_ROW = 256
+# Measured: what Arrow takes for a batch and each array in it, whatever they hold, and
+# what a batch of appends keeps of each. One row of one number is 8 bytes in 1 kB.
+_HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
 
 
 class RowSchema:
@@ -45,6 +64,8 @@ class RowSchema:
             )
         self.spark_schema = schema.from_arrow(arrow_schema)
         check_names(self.spark_schema)
+        if not len(arrow_schema):
+            raise OptionError("the schema has no columns; a log needs one at least")
         self.arrow = schema.to_arrow(self.spark_schema)
         self._columns = schema.columns(self.spark_schema)
         self._names = frozenset(self._columns)
@@ -54,34 +75,63 @@ class RowSchema:
             field.name for field, width in zip(self.arrow, fixed, strict=True) if width is None
         ]
         self._known = self.arrow  # the last schema found to fit
-        self._sliced = (-1, 0.0)  # buffers of the last batch that was measured, bytes a row
+        self._shares = False  # whether a copy of its rows would share memory with them
+        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
 
-    def accept(self, rows: Rows) -> tuple[Payload, int]:
-        """(what to keep, about how many bytes). Raises OptionError.
+    def accept(self, rows: Rows) -> Accepted:
+        """Check rows, and copy what may change: all but Arrow's memory, which never does.
 
-        Dicts are copied, one level deep: the caller may use them again.
+        Raises OptionError.
         """
-        payload: Payload
-        if isinstance(rows, pa.RecordBatch):
-            self._check(rows.schema)
-            payload, weight = rows, self._weigh(rows)
-        elif isinstance(rows, pa.Table):
-            self._check(rows.schema)
-            payload, weight = rows, rows.nbytes
-        elif isinstance(rows, (list, tuple)):
-            payload, weight = self._copy(rows)
-        else:
-            payload = self._table(rows)
-            weight = payload.nbytes
-        if weight > LARGEST_APPEND:
-            raise OptionError(
-                f"one append of {weight} bytes; at most {LARGEST_APPEND} fit: split it"
-            )
-        return payload, weight
+        if isinstance(rows, (pa.RecordBatch, pa.Table)):
+            return self._keep(rows)
+        if isinstance(rows, (list, tuple)):
+            return self._copy_dicts(rows)
+        if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+            self._check_names([str(name) for name in rows.columns])
+            # Its columns may be numpy's memory still.
+            return self._keep(frames.table(rows, self.arrow, self._bad_value), copy=True)
+        if hasattr(rows, "__arrow_c_stream__"):
+            return self._keep(pa.table(rows))
+        raise OptionError(
+            f"rows are a {type(rows).__name__}; a pyarrow RecordBatch or Table, a list of dicts "
+            "or a pandas frame is expected"
+        )
 
-    def _copy(self, rows: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
+    def _keep(self, rows: pa.RecordBatch | pa.Table, copy: bool = False) -> Accepted:
+        self._check(rows.schema)
+        try:
+            # First of all: what is malformed may not even be measured or copied. It may come
+            # from a request's body, and would poison every record and reader after it.
+            rows.validate(full=True)
+        except (pa.ArrowException, ValueError) as error:
+            said = " ".join(str(error).split())
+            raise OptionError(f"these Arrow rows are malformed: {said}") from None
+        size = rows.get_total_buffer_size()
+        # A slice keeps all that it was cut from: more than this a row is copied, and counted
+        # as what is left.
+        if copy or size > _MOST_A_ROW * (rows.num_rows + 1) or isinstance(rows, pa.Table):
+            return self._copy_arrow(rows)
+        return Accepted(rows, size + 1, size + self._held_arrow)
+
+    def _copy_arrow(self, rows: pa.RecordBatch | pa.Table) -> Accepted:
+        if rows.get_total_buffer_size() > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
+            raise _too_large(rows.nbytes)
+        batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
+        if not batches:
+            return Accepted([], 1, _HELD_LIST)
+        try:
+            if self._shares:
+                batches = [schema.conform(batch, self.arrow) for batch in batches]
+            batch = pa.concat_batches(batches)
+        except (pa.ArrowException, OverflowError) as error:
+            raise self._blame(rows, error) from None
+        size = int(batch.get_total_buffer_size())
+        return Accepted(batch, size + 1, size + self._held_arrow)
+
+    def _copy_dicts(self, rows: Sequence[Any]) -> Accepted:
         kept: list[dict[str, Any]] = []
-        weight = 0
+        size, held = 0, _HELD_LIST
         for row in rows:
             if type(row) is not dict:
                 if not isinstance(row, Mapping):
@@ -96,24 +146,20 @@ class RowSchema:
                     f"row {len(kept)} has a column {unknown!r} that the schema has not; it has "
                     f"{', '.join(self._columns)}"
                 )
-            kept.append(row.copy())
-            weight += self._fixed
+            if is_frozen(row.values()):
+                row = row.copy()
+            else:
+                row = {name: frozen(value) for name, value in row.items()}
+            kept.append(row)
+            extra = 0
             for name in self._variable:
                 value = row.get(name)
-                weight += len(value) if type(value) is str else _weight(value)
-        return kept, weight
-
-    def _weigh(self, batch: pa.RecordBatch) -> int:
-        total = batch.get_total_buffer_size()
-        if total <= _SMALL * (batch.num_rows + 1):
-            return int(total)
-        # A slice shares the buffers of the batch it was cut from: measuring it costs more
-        # than the append, and the next slice of that batch is much like this one.
-        measured, per_row = self._sliced
-        if measured != total:
-            per_row = batch.nbytes / max(batch.num_rows, 1)
-            self._sliced = (total, per_row)
-        return int(per_row * batch.num_rows)
+                extra += len(value) if type(value) is str else _weight(value)
+            size += self._fixed + extra
+            held += sys.getsizeof(row) + _HELD_VALUE * len(row) + 2 * extra
+        if size > LARGEST_APPEND:
+            raise _too_large(size)
+        return Accepted(kept, size, held)
 
     def _check(self, given: pa.Schema) -> None:
         if given is self._known or given.equals(self._known):
@@ -135,37 +181,8 @@ class RowSchema:
             if name not in have:
                 raise OptionError(f"column {name!r} of the schema is missing in these rows")
         self._known = given
-
-    def _table(self, rows: Any) -> pa.Table:
-        if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-            self._check_names([str(name) for name in rows.columns])
-            for field in self.arrow:
-                self._check_objects(rows[field.name], field)
-            try:
-                return pa.Table.from_pandas(rows, schema=self.arrow, preserve_index=False)
-            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-                # Arrow adds for which column it was, as "Conversion failed for column …".
-                said = " ".join(str(arg) for arg in error.args)
-                raise OptionError(f"the frame does not fit the schema: {said}") from None
-        if hasattr(rows, "__arrow_c_stream__"):
-            table = pa.table(rows)
-            self._check(table.schema)
-            return table
-        raise OptionError(
-            f"rows are a {type(rows).__name__}; a pyarrow RecordBatch or Table, a list of dicts "
-            "or a pandas frame is expected"
-        )
-
-    def _check_objects(self, column: Any, field: pa.Field) -> None:
-        """Columns of plain Python objects; pandas' own types Arrow converts safely."""
-        if column.dtype != object:
-            return
-        # In pandas a float that is not a number stands for null in any column.
-        there = column.notna()
-        values = [value if known else None for value, known in zip(column, there, strict=True)]
-        place = misfit(values, field.type)
-        if place is not None:
-            raise self._bad_value(place, field.name, values[place])
+        # Arrow copies neither a dictionary nor the bytes that views point to.
+        self._shares = any(kind in str(given) for kind in ("dictionary<", "_view"))
 
     def _bad_value(self, place: int, name: str, value: Any) -> OptionError:
         kind = schema.type_name(self._columns[name])
@@ -206,12 +223,10 @@ class RowSchema:
         if isinstance(run[0], list):
             rows = list(chain.from_iterable(run))
             columns = [_column([row.get(f.name) for row in rows], f.type) for f in self.arrow]
-            if not columns:
-                return [schema.conform(_rows_only(len(rows)), self.arrow)]
             return [pa.RecordBatch.from_arrays(columns, schema=self.arrow)]
-        return [schema.conform(batch, self.arrow) for batch in _joined(list(_batches(run)))]
+        return [schema.conform(batch, self.arrow) for batch in _joined(run)]
 
-    def _blame(self, payload: Payload, error: Exception) -> OptionError:
+    def _blame(self, payload: Payload | pa.Table, error: Exception) -> OptionError:
         """Which value of an append could not be converted; never shows the value itself."""
         if isinstance(payload, list):
             for field in self.arrow:
@@ -244,24 +259,22 @@ def _kind(payload: Payload) -> Any:
     return "rows" if isinstance(payload, list) else payload.schema
 
 
-def _batches(run: Sequence[Payload]) -> Iterator[pa.RecordBatch]:
-    for payload in run:
-        if isinstance(payload, pa.Table):
-            yield from payload.to_batches()
-        else:
-            assert isinstance(payload, pa.RecordBatch)
-            yield payload
-
-
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """One batch of many small ones: a frame of each would cost more than its rows."""
-    if len(batches) < 2 or sum(b.get_total_buffer_size() for b in batches[:64]) > 2**30:
+    # Many are small, but the one that closed the batch may be as large as it likes.
+    most = [*batches[:64], batches[-1]] if batches else []
+    if len(batches) < 2 or sum(batch.get_total_buffer_size() for batch in most) > 2**30:
         return batches
     return [pa.concat_batches(batches)]
 
 
-def _rows_only(count: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
+def _too_large(size: int) -> OptionError:
+    return OptionError(f"one append of {size} bytes; at most {LARGEST_APPEND} fit: split it")
+
+
+def _arrays(kind: pa.DataType) -> int:
+    """How many Arrow arrays hold a column."""
+    return 1 + sum(_arrays(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _width(kind: pa.DataType) -> int | None:

@@ -6,6 +6,7 @@ The threads are daemons: a subscriber that hangs must not keep a process alive.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -80,6 +81,7 @@ class Subscribers:
         self._lock = threading.Lock()
         self._list: list[Subscriber] = []
         self._threads: set[int] = set()
+        self._pid = os.getpid()
         # The process's own subscribers may be slow too.
         self._process = Subscriber(events.emit)
         self._forget = events.subscribe(self._overhear)
@@ -117,7 +119,8 @@ class Subscribers:
         self._threads.discard(threading.get_ident())
 
     def _overhear(self, event: Event) -> None:
-        if threading.get_ident() in self._threads:
+        # In a fork thread ids come again, and the queues have no threads.
+        if threading.get_ident() in self._threads and os.getpid() == self._pid:
             self._tell(event)
 
     def close(self) -> None:

@@ -1,21 +1,49 @@
 """Which Python values a column holds as they are.
 
 Arrow converts more than that: 1.5 becomes 1 in a column of integers, a datetime loses
-its time in a column of dates. A log must not change what it was given.
+its time in a column of dates and its zone in one without. A log must not change what it
+was given. Two things are as the column's type says: a float32 column holds the nearest
+float32 of a number in its range, and a datetime without a zone is UTC in a column with one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
 
 _NONE = type(None)
+# From here on a number is infinite as a float32: half a step above the largest.
+_FLOAT32_END = 2.0**128 - 2.0**103
+_FROZEN = frozenset(
+    (_NONE, bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal)
+)  # fmt: skip
+
+
+def is_frozen(values: Iterable[Any]) -> bool:
+    """Whether none of the values can change."""
+    return _FROZEN.issuperset(map(type, values))
+
+
+def frozen(value: Any) -> Any:
+    """A value that stays as it is, whatever happens to the one it was made of."""
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, Mapping):
+        return {frozen(key): frozen(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [frozen(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(frozen(item) for item in value)
+    if type(value).__module__ == "numpy" and hasattr(value, "copy"):
+        return value.copy()
+    return value
 
 
 def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
@@ -57,6 +85,8 @@ def _leaf_rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool
         return frozenset((int,)), lambda v: isinstance(v, float) and v.is_integer()
     if types.is_boolean(kind):
         return frozenset((bool,)), _never
+    if types.is_float32(kind):
+        return frozenset(), _is_float32
     if types.is_floating(kind):
         return frozenset((float, int)), lambda v: isinstance(v, float)
     if types.is_string(kind):
@@ -66,11 +96,13 @@ def _leaf_rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool
     if types.is_date(kind):
         return frozenset((date,)), _never
     if types.is_timestamp(kind):
-        return frozenset((datetime,)), lambda v: isinstance(v, datetime) and _no_nanoseconds(v)
+        if kind.tz is None:
+            return frozenset(), lambda v: _is_moment(v) and v.tzinfo is None
+        return frozenset(), lambda v: _is_moment(v) and _zone_is_whole(v)
     if types.is_duration(kind):
         return frozenset((timedelta,)), lambda v: isinstance(v, timedelta) and _no_nanoseconds(v)
     if types.is_time(kind):
-        return frozenset((time,)), _never
+        return frozenset(), lambda v: type(v) is time and v.tzinfo is None
     if types.is_decimal(kind):
         return frozenset((Decimal, int)), _never
     return frozenset(), _never
@@ -78,6 +110,22 @@ def _leaf_rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool
 
 def _never(value: Any) -> bool:
     return False
+
+
+def _is_float32(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (float, int)):
+        return False
+    return not _FLOAT32_END <= abs(value) < inf
+
+
+def _is_moment(value: Any) -> bool:
+    return isinstance(value, datetime) and _no_nanoseconds(value)
+
+
+def _zone_is_whole(value: datetime) -> bool:
+    # Arrow drops what a zone is off by less than a second.
+    offset = value.utcoffset()
+    return offset is None or not offset.microseconds
 
 
 def _no_nanoseconds(value: Any) -> bool:

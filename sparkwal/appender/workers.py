@@ -1,4 +1,4 @@
-"""Threads that send requests.
+"""Threads of an appender: those that send requests, and the one that calls tickets back.
 
 They are daemons: a request that hangs must not keep a process alive whose appender
 has failed already.
@@ -6,9 +6,19 @@ has failed already.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+
+from sparkwal.errors import OptionError
+
+_logger = logging.getLogger("sparkwal")
+
+# How long closing waits for callbacks that do not return.
+_DRAIN_SECONDS = 5.0
 
 
 class Workers:
@@ -21,18 +31,20 @@ class Workers:
         self._count = 0
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Run a task that never raises. Raises RuntimeError if there is no thread at all."""
-        self._tasks.put(task)
+        """Run a task that never raises."""
         if not self._idle.acquire(blocking=False) and self._count < self._limit:
             self._count += 1
             name = f"sparkwal-put-{self._count}"
             try:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
             except RuntimeError:
-                # The machine gives no more threads; those there are go on.
+                # The machine gives no more threads, or the interpreter ends: those there are
+                # go on, and where there is none, this one does it.
                 self._count -= 1
                 if not self._count:
-                    raise
+                    task()
+                    return
+        self._tasks.put(task)
 
     def _work(self) -> None:
         self._entered()
@@ -45,3 +57,64 @@ class Workers:
         """End every thread after its task, without waiting for it."""
         for _ in range(self._count):
             self._tasks.put(None)
+
+
+class Callbacks:
+    """Runs what tickets call back, one after another, in a thread of its own, holding no lock.
+
+    Attributes:
+        pid: of the process that this appender was opened in.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._tasks: deque[Callable[[], None]] = deque()
+        # Its `put` may be interrupted anywhere, even by another `put` of the same thread.
+        self._wakes: SimpleQueue[bool] = SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="sparkwal-callbacks", daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task after all before it; at once when the thread has ended."""
+        self._tasks.append(task)
+        self._wakes.put(True)
+        if self._ended:
+            self._run_all()
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Nothing that a callback raises keeps the next from being called."""
+        try:
+            callback()
+        except BaseException:  # sys.exit() would end this thread, and no process
+            _logger.exception("a callback of an append failed")
+
+    def _run(self) -> None:
+        while self._wakes.get():
+            self._run_all()
+        self._ended = True
+        self._run_all()
+
+    def _run_all(self) -> None:
+        while self._tasks:
+            try:
+                task = self._tasks.popleft()
+            except IndexError:
+                return
+            task()
+
+    def stop(self) -> None:
+        """Call back what is done, but do not wait forever for a callback that hangs."""
+        self._wakes.put(False)
+        # A callback may close the appender.
+        if threading.get_ident() != self._thread.ident:
+            self._thread.join(_DRAIN_SECONDS)
+
+    def check_process(self) -> None:
+        """Raises OptionError in a fork: it has none of the appender's threads."""
+        if os.getpid() != self.pid:
+            raise OptionError(
+                f"this appender was opened by process {self.pid}, and this is its fork "
+                f"{os.getpid()}, which has none of its threads: open an appender in each "
+                "process that appends"
+            )

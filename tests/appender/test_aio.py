@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sparkwal import AsyncAppender, Log, verify
+from sparkwal import Appender, AsyncAppender, Log, verify
 from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, FencedError, OptionError
 
-from .plot import PREFIX, SCHEMA, Plot, rows, until
+from .plot import PREFIX, SCHEMA, Plot, rows, stored, until
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -54,7 +56,7 @@ def test_back_pressure_is_awaited_while_the_loop_goes_on() -> None:
             tasks = [asyncio.create_task(wal.append(rows(0)))]
             await asyncio.to_thread(until, lambda: first in plot.arrived)
             tasks += [asyncio.create_task(wal.append(rows(i))) for i in range(1, 500)]
-            while not wal._turn.locked():
+            while not wal._in_turn:
                 await asyncio.sleep(0)
             with pytest.raises(BackPressureError):
                 await wal.accept(rows(-1), block=False)
@@ -64,8 +66,6 @@ def test_back_pressure_is_awaited_while_the_loop_goes_on() -> None:
             assert positions == sorted(positions)
 
     run(scenario)
-    from .plot import stored
-
     assert stored(plot.inner) == list(range(500))
 
 
@@ -113,3 +113,92 @@ def test_it_is_opened_by_its_block_only(tmp_path: Path) -> None:
             await AsyncAppender(str(tmp_path), SCHEMA, producer_id="p").append(rows(1))
 
     run(scenario)
+
+
+def test_under_back_pressure_nobody_passes_whoever_waits() -> None:
+    plot = Plot()
+    count = 400
+
+    async def scenario() -> None:
+        async with OverPlot(plot, maxInFlightRequests=1, maxBufferedBytes="2kb") as wal:
+            accepted: list[int] = []
+
+            async def send(value: int) -> None:
+                await wal.accept(rows(value))
+                accepted.append(value)
+
+            tasks = []
+            for value in range(count):
+                tasks.append(asyncio.create_task(send(value)))
+                # Newcomers at every moment: before a waiter's turn, and between two turns.
+                if value % 7 == 0:
+                    await asyncio.sleep(0.001)
+            await asyncio.gather(*tasks)
+            assert accepted == list(range(count))
+
+    run(scenario)
+    assert stored(plot.inner) == list(range(count))
+
+
+def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plot = Plot()
+    asked = 0
+
+    async def scenario() -> None:
+        nonlocal asked
+        async with OverPlot(
+            plot, maxInFlightRequests=1, maxBufferedBytes="8kb", batchSizeThreshold="8kb"
+        ) as wal:
+            first = plot.gap()
+            plot.hold(first, first + 1)
+            await wal.accept(rows(0))
+            await asyncio.to_thread(until, lambda: first in plot.arrived)
+            await wal.accept(rows(1))  # there is room for one more byte, but not for these:
+            large = rows(*range(2, 50))
+            admit = wal.appender.admit
+
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                nonlocal asked
+                asked += 1
+                return admit(*args, **kwargs)
+
+            monkeypatch.setattr(wal.appender, "admit", counted)
+            task = asyncio.create_task(wal.append(large))
+            await asyncio.to_thread(until, lambda: bool(wal.appender._intake._room._waiters))  # type: ignore[attr-defined]
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert asked == 2 and not task.done()
+            plot.release(first, first + 1)
+            await task
+
+    run(scenario)
+
+
+def test_a_cancelled_open_leaves_nobody_behind_who_fences_the_next() -> None:
+    plot, opening, go_on = Plot(), threading.Event(), threading.Event()
+    opened: list[Appender] = []
+
+    def slow() -> Appender:
+        opening.set()
+        assert go_on.wait(30)
+        opened.append(plot.appender())
+        return opened[-1]
+
+    async def scenario() -> None:
+        wal = OverPlot(plot)
+        wal._open = slow
+        task = asyncio.create_task(wal.__aenter__())
+        await asyncio.to_thread(opening.wait, 30)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()  # its requests may be under way
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(OptionError, match="is closed"):
+            opened[0].append(rows(0))
+        async with OverPlot(plot) as after:
+            await after.append(rows(1))
+
+    run(scenario)
+    assert stored(plot.inner) == [1]

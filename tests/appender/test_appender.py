@@ -108,7 +108,7 @@ def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(plot: Plot)
         count = len(accepted)
         blocked = threading.Thread(target=lambda: accepted.append(wal.append(rows(count))))
         blocked.start()
-        until(lambda: bool(wal._persistence._room._waiters))  # type: ignore[attr-defined]
+        until(lambda: bool(wal._intake._room._waiters))  # type: ignore[attr-defined]
         assert len(accepted) == count
         plot.release(first)
         blocked.join()
@@ -258,7 +258,7 @@ def test_close_sends_what_waits_and_refuses_what_comes(plot: Plot) -> None:
     tickets = [wal.append(rows(i)) for i in range(10)]
     closing = threading.Thread(target=wal.close)
     closing.start()
-    until(lambda: wal._persistence._closing)
+    until(lambda: wal._intake._closing)
     with pytest.raises(OptionError, match="is closed"):
         wal.append(rows(10))
     plot.release(first)
@@ -285,7 +285,7 @@ def test_closing_wakes_an_append_that_waits_for_room(plot: Plot) -> None:
 
     threads = [threading.Thread(target=blocked), threading.Thread(target=wal.close)]
     threads[0].start()
-    until(lambda: bool(wal._persistence._room._waiters))  # type: ignore[attr-defined]
+    until(lambda: bool(wal._intake._room._waiters))  # type: ignore[attr-defined]
     threads[1].start()
     threads[0].join()
     assert len(raised) == 1

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from sparkwal.appender.batches import Batch, Buffer, Failure, Ticket
+from sparkwal.appender.batches import Batch, Buffer, Failure, Rejections, Ticket
+from sparkwal.appender.rows import Accepted
+from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
 
 SIZE, TIMEOUT, CAPACITY = 100, 0.001, 1000
 
 
 @pytest.fixture
-def buffer() -> Buffer:
-    return Buffer(SIZE, TIMEOUT, CAPACITY, next_sequence=0)
+def callbacks() -> Iterator[Callbacks]:
+    callbacks = Callbacks()
+    yield callbacks
+    callbacks.stop()
+
+
+@pytest.fixture
+def buffer(callbacks: Callbacks) -> Buffer:
+    return Buffer(SIZE, TIMEOUT, CAPACITY, 0, callbacks)
 
 
 def add(buffer: Buffer, weight: int, now: float = 0.0) -> Ticket:
-    return buffer.add([{}], weight, now)[0]
+    return buffer.add(Accepted([{}], weight, weight), now)[0]
 
 
 def taken(buffer: Buffer) -> list[int]:
@@ -47,9 +58,9 @@ def test_with_something_in_flight_it_waits_for_the_age_of_its_first_append(buffe
 
 def test_the_append_that_crosses_the_size_is_included(buffer: Buffer) -> None:
     for weight in (40, 40):
-        assert buffer.add([{}], weight, 0.0)[1] == (buffer.next_sequence == 1)
+        assert buffer.add(Accepted([{}], weight, weight), 0.0)[1] == (buffer.next_sequence == 1)
     assert buffer.due(0.0, idle=False) == pytest.approx(TIMEOUT)
-    _, wake = buffer.add([{}], 40, 0.0)
+    _, wake = buffer.add(Accepted([{}], 40, 40), 0.0)
     assert wake and buffer.due(0.0, idle=False) == 0
     add(buffer, 1)
     assert taken(buffer) == [3, 1]
@@ -89,30 +100,32 @@ def test_room_ends_at_the_capacity_but_one_append_always_fits(buffer: Buffer) ->
     assert buffer.has_room(10 * CAPACITY)
 
 
-def test_sequences_count_appends_from_where_the_log_ended() -> None:
-    buffer = Buffer(SIZE, TIMEOUT, CAPACITY, next_sequence=7)
+def test_sequences_count_appends_from_where_the_log_ended(callbacks: Callbacks) -> None:
+    buffer = Buffer(SIZE, TIMEOUT, CAPACITY, 7, callbacks)
     assert [add(buffer, 60).sequence for _ in range(4)] == [7, 8, 9, 10]
     assert [batch.first_sequence for batch in buffer.take_all()] == [7, 9]
 
 
-def test_tickets_of_a_batch_share_its_end_but_not_its_rejections() -> None:
-    batch = Batch(5, 0.0)
+def test_tickets_of_a_batch_share_its_end_but_not_its_rejections(callbacks: Callbacks) -> None:
+    batch = Batch(5, 0.0, callbacks, Rejections())
     tickets = [Ticket(batch, sequence) for sequence in (5, 6)]
-    batch.rejected[6] = OptionError("not a number")
+    batch.reject(6, OptionError("not a number"))
     with pytest.raises(TimeoutError):
         tickets[0].result(0)
     called: list[str] = []
     tickets[0].when_done(lambda: called.append("before"))
     batch.complete(42)
     tickets[0].when_done(lambda: called.append("after"))
+    callbacks.stop()
     assert called == ["before", "after"]
     assert tickets[0].done() and tickets[0].result() == 42
     with pytest.raises(OptionError, match="not a number"):
         tickets[1].result()
 
 
-def test_a_failure_knows_whether_anyone_was_told() -> None:
-    batch, failure = Batch(0, 0.0), Failure(FencedError("another leads"))
+def test_a_failure_knows_whether_anyone_was_told(callbacks: Callbacks) -> None:
+    batch = Batch(0, 0.0, callbacks, Rejections())
+    failure = Failure(FencedError("another leads"))
     batch.fail(OutcomeUnknownError("sent"), failure)
     assert not failure.told
     ticket = Ticket(batch, 0)

@@ -549,7 +549,7 @@ MUTATIONS = [
         "batches are sent newest first",
         "an appender and a sink",
         "appender/batches.py",
-        "batch = self._closed.popleft()",
-        "batch = self._closed.pop()",
+        "batch = self._waiting.popleft()",
+        "batch = self._waiting.pop()",
     ),
 ]

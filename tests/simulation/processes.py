@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from sparkwal.appender.batches import Buffer, Ticket
+from sparkwal.appender.intake import Intake
 from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
+from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import FencedError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
@@ -233,7 +235,9 @@ def appender(
         lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
         target = Target(log, producer_id, pipeline, age, lookout, limit)
         # Each append is a batch of its own, and goes at once.
-        wal = Persistence(target, rows, Buffer(1, 0.0, 2**30, first), clock, _Nobody())
+        callbacks = Callbacks()
+        intake = Intake(Buffer(1, 0.0, 2**30, first, callbacks), callbacks)
+        wal = Persistence(target, rows, intake, clock, _Nobody())
 
         def told(ticket: Ticket) -> None:
             try:
@@ -252,11 +256,12 @@ def appender(
                 if idle:
                     ask(Call("idle"))
                 batch = record_batch(producer_id, sequence, 0)
-                ticket = wal.append(*rows.accept(batch), block=True)
+                ticket = intake.append(rows.accept(batch), block=True)
                 ticket.when_done(partial(told, ticket))
         except SparkWalError:
             pass  # it has stopped
-        wal.close()
+        wal.close(None)
+        callbacks.stop()
         return type(wal.failure.error).__name__ if wal.failure else "done"
 
     return run

@@ -1,0 +1,54 @@
+"""Appenders that are open when the interpreter ends are closed, so that no accepted row is lost."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import os
+from multiprocessing import util
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkwal.appender.appender import Appender
+
+_logger = logging.getLogger("sparkwal")
+
+# As long as a store that is down is asked again and again, in most cases.
+WAIT_SECONDS = 60.0
+
+_open: set[Appender] = set()
+_hooked = -1  # the process whose end is watched
+
+
+def add(appender: Appender) -> None:
+    """Close it at the end, unless it is removed."""
+    global _hooked
+    if _hooked != os.getpid():
+        _hooked = os.getpid()
+        atexit.register(_close_all)
+        if multiprocessing.parent_process() is not None:
+            # Such a process ends without atexit.
+            util.Finalize(None, _close_all, exitpriority=0)
+    _open.add(appender)
+
+
+def remove(appender: Appender) -> None:
+    """It is closed, or its user knows that it is not."""
+    _open.discard(appender)
+
+
+def _close_all() -> None:
+    for appender in tuple(_open):
+        if appender.pid != os.getpid():
+            continue  # inherited by a fork
+        try:
+            appender.close(WAIT_SECONDS)
+        except Exception as error:
+            _logger.error(
+                "an appender was left open when the interpreter ended; %d appends were accepted "
+                "and are not known to be durable: %s: %s",
+                appender.unacknowledged,
+                type(error).__name__,
+                error,
+            )

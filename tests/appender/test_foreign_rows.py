@@ -1,0 +1,345 @@
+"""Rows from outside: malformed, changed after they were accepted, of values no column holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sparkwal.appender.rows import RowSchema
+from sparkwal.errors import BackPressureError, OptionError
+
+from .plot import Plot, rows, stored, until
+
+
+def buffers(kind: pa.DataType, length: int, *parts: bytes | None) -> pa.Array:
+    """An array that Arrow has not looked at."""
+    return pa.Array.from_buffers(kind, length, [p if p is None else pa.py_buffer(p) for p in parts])
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, np.int32).tobytes()
+
+
+NO_UTF8 = buffers(pa.string(), 1, None, int32(0, 2), b"\xff\xfe")
+
+MALFORMED = {
+    "no UTF-8": NO_UTF8,
+    "offsets out of the data": buffers(pa.string(), 2, None, int32(0, 2**30, 3), b"abc"),
+    "too many digits": buffers(pa.decimal128(3, 1), 1, None, (10**9).to_bytes(16, "little")),
+    "no such entry": pa.DictionaryArray.from_arrays(pa.array([5]), pa.array(["a"]), safe=False),
+    "no UTF-8 in a dictionary": pa.DictionaryArray.from_arrays(pa.array([0]), NO_UTF8, safe=False),
+    "no UTF-8 in a struct": pa.StructArray.from_arrays([NO_UTF8], ["x"]),
+    "a view out of its data": buffers(pa.string_view(), 1, None, int32(20, -1, 7, 100), b"x" * 10),
+    "later than midnight": buffers(pa.time64("ns"), 1, None, (10**17).to_bytes(8, "little")),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+@pytest.mark.parametrize("make", [pa.record_batch, pa.table])
+def test_malformed_arrow_rows_are_refused_before_anyone_trips_over_them(
+    what: str, make: Callable[..., Any]
+) -> None:
+    array = MALFORMED[what]
+    good = RowSchema(pa.schema([("c", array.type)]))
+    with pytest.raises(OptionError, match="malformed"):
+        good.accept(make([array], names=["c"]))
+
+
+def test_a_malformed_append_does_not_take_the_appender_or_others_with_it(plot: Plot) -> None:
+    schema = pa.schema([("s", pa.string())])
+    from sparkwal.appender.appender import appender_over
+    from sparkwal.protocol.log_store import LogStore
+
+    with appender_over(LogStore(plot.retrying(), "s"), schema, producer_id="p") as wal:
+        tickets = [wal.append(pa.record_batch({"s": ["a"]}))]
+        with pytest.raises(OptionError, match="malformed.*UTF8"):
+            wal.append(pa.record_batch([NO_UTF8], names=["s"]))
+        tickets.append(wal.append(pa.record_batch({"s": ["b"]})))
+        assert [ticket.sequence for ticket in tickets] == [0, 1]
+        for ticket in tickets:
+            ticket.result()
+        assert wal.error is None
+
+
+@given(st.data())
+def test_a_body_with_flipped_bytes_is_refused_or_readable(data: st.DataObject) -> None:
+    schema = pa.schema([("s", pa.string()), ("l", pa.list_(pa.int64()))])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([["ab", None, "ä"], [[1], [], None]], schema=schema))
+    body = bytearray(sink.getvalue().to_pybytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(body) - 1))
+        body[place] = data.draw(st.integers(0, 255))
+    try:
+        table = pa.ipc.open_stream(bytes(body)).read_all()
+    except (pa.ArrowException, OSError, ValueError):
+        return
+    rows = RowSchema(schema)
+    try:
+        accepted = rows.accept(table)
+    except OptionError:
+        return
+    batches, rejected = rows.convert([accepted.payload])
+    assert not rejected
+    for batch in batches:
+        batch.validate(full=True)
+        batch.to_pylist()
+
+
+def _changes() -> dict[str, tuple[Any, Callable[[], None]]]:
+    """What is appended, and how its memory changes afterwards."""
+    numbers = np.array([1, 2])
+    in_table = np.array([1, 2])
+    frame = pd.DataFrame({"v": np.array([1, 2])})
+    listed = [{"v": 1}, {"v": 2}]
+    zero = np.array(1)
+
+    def change(array: Any) -> Callable[[], None]:
+        return lambda: array.__setitem__(slice(None), 9)
+
+    def change_frame() -> None:
+        frame.iloc[:, 0].to_numpy()[:] = 9
+        frame["v"].array._ndarray[:] = 9
+
+    def change_list() -> None:
+        listed[0]["v"] = 9
+        listed.clear()
+
+    return {
+        "a table over numpy": (pa.table([pa.array(in_table)], ["v"]), change(in_table)),
+        "a frame": (frame, change_frame),
+        "a list": (listed, change_list),
+        "numpy's scalars": ([{"v": value} for value in numbers], change(numbers)),
+        "an array of one": ([{"v": zero}, {"v": 2}], lambda: zero.__setitem__((), 9)),
+    }
+
+
+@pytest.mark.parametrize("what", _changes())
+def test_accepted_rows_do_not_change_afterwards(plot: Plot, what: str) -> None:
+    given_rows, change = _changes()[what]
+    with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
+        first = plot.gap()
+        plot.hold(first)
+        wal.append(rows(0))
+        wal.append(given_rows)
+        change()
+        plot.release(first)
+    assert stored(plot.inner) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "change", "kept"),
+    [
+        (pa.binary(), bytearray(b"ab"), lambda v: v.__setitem__(0, 0), b"ab"),
+        (pa.binary(), memoryview(bytearray(b"ab")), lambda v: v.__setitem__(0, 0), b"ab"),
+        (pa.list_(pa.int64()), [1, 2], lambda v: v.append(3), [1, 2]),
+        (pa.list_(pa.int64()), np.array([1, 2]), lambda v: v.__setitem__(0, 9), [1, 2]),
+        (pa.list_(pa.list_(pa.int64())), [[1]], lambda v: v[0].append(3), [[1]]),
+        (pa.struct([("a", pa.binary())]), {"a": bytearray(b"a")},
+         lambda v: v["a"].__setitem__(0, 0), {"a": b"a"}),
+        (pa.map_(pa.string(), pa.int64()), {"a": 1}, lambda v: v.update(b=2), [("a", 1)]),
+    ],
+)  # fmt: skip
+def test_what_a_row_holds_does_not_change_afterwards(
+    kind: pa.DataType, value: Any, change: Callable[[Any], None], kept: Any
+) -> None:
+    rows = RowSchema(pa.schema([("c", kind)]))
+    accepted = rows.accept([{"c": value}])
+    change(value)
+    batches, rejected = rows.convert([accepted.payload])
+    assert not rejected and batches[0].to_pylist() == [{"c": kept}]
+
+
+def test_a_slice_of_a_large_batch_does_not_keep_all_of_it() -> None:
+    rows = RowSchema(pa.schema([("v", pa.int64())]))
+    before = pa.total_allocated_bytes()
+    kept = []
+    for _ in range(20):
+        large = pa.record_batch([pa.array(range(100_000))], names=["v"])
+        kept.append(rows.accept(large.slice(5, 1)))
+        del large
+    assert pa.total_allocated_bytes() - before < 100_000
+    assert all(accepted.held < 10_000 for accepted in kept)
+
+
+# Appends until there is no room, then tells how much memory that took for each byte of room.
+FILL = """
+import sys
+import pyarrow as pa
+from tests.appender.plot import Plot
+from sparkwal.errors import BackPressureError
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+room = 32 * 2**20
+plot = Plot()
+wal = plot.appender(maxInFlightRequests=1, maxBufferedBytes=room, batchSizeThreshold="16mb")
+small = {
+    "arrow": lambda: pa.record_batch([pa.array([1])], names=["v"]),
+    "dict": lambda: [{"v": 1}],
+}[sys.argv[1]]
+plot.hold(plot.gap())
+first = wal.append(small())
+while not plot.arrived or plot.gap() not in plot.arrived:
+    pass
+before = resident()
+try:
+    while True:
+        wal.append(small(), block=False)
+except BackPressureError:
+    print((resident() - before) / room, flush=True)
+import os
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["arrow", "dict"])
+def test_room_for_small_appends_counts_what_they_take_in_memory(kind: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FILL, kind], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.5
+
+
+def test_a_full_room_sends_its_batch_though_that_is_small_and_young(plot: Plot) -> None:
+    # By size and age this batch would not close: a few rows of 8 bytes, and a minute.
+    with plot.appender(
+        batchTimeoutMs="1min", batchSizeThreshold="1kb", maxBufferedBytes="2kb"
+    ) as wal:
+        first = plot.gap()
+        plot.hold(first)
+        wal.append(rows(0))
+        until(lambda: first in plot.arrived)
+        with pytest.raises(BackPressureError):
+            for value in range(1, 50):
+                wal.append(rows(value), block=False)
+        until(lambda: first + 1 in plot.arrived)
+        plot.release(first)
+
+
+def kept(kind: pa.DataType, value: Any) -> Any:
+    """What a column holds after an append, or OptionError."""
+    rows = RowSchema(pa.schema([("c", kind)]))
+    batches, rejected = rows.convert([rows.accept([{"c": value}]).payload])
+    return rejected[0] if rejected else batches[0].column("c")[0].as_py()
+
+
+ZONES = st.one_of(
+    st.none(),
+    st.just(UTC),
+    st.sampled_from(["Europe/Berlin", "Asia/Kolkata", "America/St_Johns"]).map(ZoneInfo),
+    st.builds(timezone, st.timedeltas(timedelta(hours=-23), timedelta(hours=23))),
+)
+MOMENTS = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=ZONES)
+
+
+@given(MOMENTS)
+@example(datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=2))))
+def test_a_moment_without_zone_keeps_its_clock_and_an_aware_one_its_moment(
+    moment: datetime,
+) -> None:
+    local = kept(pa.timestamp("us"), moment)
+    assert local == moment if moment.tzinfo is None else isinstance(local, OptionError)
+    point = kept(pa.timestamp("us", "UTC"), moment)
+    if not isinstance(point, OptionError):
+        assert point == (moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    else:
+        assert moment.utcoffset().microseconds  # type: ignore[union-attr]
+
+
+@given(st.one_of(st.floats(), st.integers(-(2**130), 2**130)))
+@example(1e39)
+@example(2.0**128 - 2.0**103)
+@example(-(2.0**128 - 2.0**103))
+@example(2**53 + 1)
+def test_numbers_are_exact_nearest_or_refused(value: float) -> None:
+    double = kept(pa.float64(), value)
+    assert isinstance(double, OptionError) or double == value or double != double
+    single = kept(pa.float32(), value)
+    if not isinstance(single, OptionError) and value == value:
+        assert np.isinf(single) == (isinstance(value, float) and np.isinf(value))
+        if isinstance(value, int):
+            assert single == value
+    long = kept(pa.int64(), value)
+    assert isinstance(long, OptionError) or long == value
+
+
+@given(st.decimals())
+@example(Decimal("1.25"))
+@example(Decimal("NaN"))
+def test_decimals_are_exact_or_refused(value: Decimal) -> None:
+    found = kept(pa.decimal128(10, 1), value)
+    assert isinstance(found, OptionError) or found == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.time64("us"), time(1, 2, tzinfo=UTC)), (pa.float32(), 1e39), (pa.float32(), -1e39)],
+)
+def test_a_value_that_would_change_is_refused(kind: pa.DataType, value: Any) -> None:
+    assert isinstance(kept(kind, value), OptionError)
+
+
+MOMENT = pd.to_datetime(["2026-01-01T05:00:00"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (pa.timestamp("us"), MOMENT.tz_localize("Europe/Berlin")),
+        (pa.date32(), MOMENT),
+        (pa.time64("us"), MOMENT),
+        (pa.int64(), MOMENT),
+        (pa.timestamp("us"), [5]),
+        (pa.bool_(), [2]),
+        (pa.bool_(), [0.5]),
+        (pa.int64(), [True]),
+        (pa.int64(), [pd.Timedelta(days=1)]),
+        (pa.float32(), [1e39]),
+        (pa.float64(), [2**53 + 1]),
+        (pa.binary(), pd.Series(["a"], dtype="string")),
+    ],
+)
+def test_a_frame_is_never_changed_to_fit(kind: pa.DataType, column: Any) -> None:
+    rows = RowSchema(pa.schema([("c", kind)]))
+    with pytest.raises(OptionError):
+        rows.accept(pd.DataFrame({"c": column}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        (pa.int32(), [5], 5),
+        (pa.int64(), [5.0], 5),
+        (pa.float64(), [5], 5.0),
+        (pa.float32(), [float("inf")], float("inf")),
+        (pa.string(), pd.Series(["a"], dtype="category"), "a"),
+        (pa.string(), pd.Series(["a"], dtype="string"), "a"),
+        (pa.timestamp("us"), MOMENT, datetime(2026, 1, 1, 5)),
+        (pa.timestamp("us", "UTC"), MOMENT.tz_localize("UTC"), datetime(2026, 1, 1, 5, tzinfo=UTC)),
+        (pa.duration("us"), [pd.Timedelta(days=1)], timedelta(days=1)),
+        (pa.bool_(), [True], True),
+    ],
+)
+def test_a_frame_that_fits_is_taken(kind: pa.DataType, column: Any, value: Any) -> None:
+    rows = RowSchema(pa.schema([("c", kind)]))
+    accepted = rows.accept(pd.DataFrame({"c": column}))
+    assert rows.convert([accepted.payload])[0][0].to_pylist() == [{"c": value}]
+
+
+@pytest.fixture
+def plot() -> Plot:
+    return Plot()

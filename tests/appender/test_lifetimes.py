@@ -1,0 +1,388 @@
+"""How an appender ends: rejections, callbacks, signals, forks, an interpreter that is done."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwal import Log
+from sparkwal.appender.appender import Appender
+from sparkwal.appender.batches import Buffer
+from sparkwal.errors import OptionError
+
+from .plot import Plot, commits, rows, stored, until
+
+
+@pytest.fixture
+def plot() -> Plot:
+    return Plot()
+
+
+def held_back(plot: Plot, **options: Any) -> tuple[Appender, int]:
+    """An appender whose first record is under way, and its position."""
+    wal = plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb", **options)
+    first = plot.gap()
+    plot.hold(first)
+    wal.append(rows(0))
+    until(lambda: first in plot.arrived)
+    return wal, first
+
+
+# Rejections.
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_rejected_rows_whose_ticket_nobody_asks_come_out_of_flush_and_close(
+    plot: Plot, end: str
+) -> None:
+    wal = plot.appender()
+    wal.append(rows(0))
+    wal.append([{"v": "x"}])
+    wal.append(rows(1))
+    with pytest.raises(OptionError, match=r"1 append was rejected.*sequence 1.*column 'v'"):
+        getattr(wal, end)()
+    # Once: then its user knows.
+    wal.flush()
+    wal.close()
+    assert stored(plot.inner) == [0, 1]
+
+
+def test_a_rejection_that_its_ticket_told_is_not_told_again(plot: Plot) -> None:
+    with plot.appender() as wal:
+        told, untold = wal.append([{"v": "x"}]), [wal.append([{"v": "y"}]) for _ in range(1500)]
+        with pytest.raises(OptionError):
+            told.result()
+        with pytest.raises(
+            OptionError, match="1500 appends were rejected.*sequence 1, 2, 3, 4, 5, …"
+        ):
+            wal.flush()
+        assert untold[-1].done()
+
+
+def test_last_sequence_passes_a_rejection_only_with_later_rows_and_never_without_a_word(
+    plot: Plot,
+) -> None:
+    wal = plot.appender()
+    wal.append(rows(0)).result()
+    wal.append([{"v": "x"}])
+    with pytest.raises(OptionError):
+        wal.flush()
+    assert wal.last_sequence == 0
+    wal.append(rows(1)).result()
+    assert wal.last_sequence == 2
+    wal.close()
+    with plot.appender() as again:
+        assert again.last_sequence == 2
+    assert [commit[2:] for commit in commits(plot.inner)] == [(0, 1), (2, 1)]
+
+
+# Callbacks.
+
+
+def within(seconds: float, do: Callable[[], object]) -> None:
+    """Fail instead of hanging."""
+    done = threading.Event()
+    threading.Thread(target=lambda: (do(), done.set()), daemon=True).start()
+    assert done.wait(seconds), "it hangs"
+
+
+def exits() -> None:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("act", ["append", "flush", "close", "exit", "result"])
+def test_a_callback_may_do_what_it_likes(plot: Plot, act: str) -> None:
+    wal = plot.appender()
+    called = threading.Event()
+    acts: dict[str, Callable[[], object]] = {
+        "append": lambda: wal.append(rows(1)).result(),
+        "flush": wal.flush,
+        "close": wal.close,
+        "exit": exits,
+        "result": lambda: later[0].result(),
+    }
+
+    def back() -> None:
+        called.set()
+        acts[act]()
+
+    first = plot.gap()
+    plot.hold(first)
+    ticket = wal.append(rows(0))
+    ticket.when_done(back)
+    later = [wal.append(rows(2))]
+    plot.release(first)
+    within(30, later[0].result)
+    assert called.wait(30)
+    within(30, wal.close)
+    assert 2 in stored(plot.inner)
+
+
+def test_callbacks_come_one_after_another_in_the_order_of_the_appends(plot: Plot) -> None:
+    called: list[int] = []
+    with plot.appender() as wal:
+        tickets = [wal.append(rows(i)) for i in range(200)]
+        for number, ticket in enumerate(tickets):
+            ticket.when_done(lambda number=number: called.append(number))  # type: ignore[misc]
+    # Those of tickets that were done already come in the order in which they were asked for.
+    assert called == list(range(200))
+
+
+def test_a_callback_that_is_asked_for_after_the_end_comes_too(plot: Plot) -> None:
+    with plot.appender() as wal:
+        ticket = wal.append(rows(0))
+    called: list[int] = []
+    ticket.when_done(lambda: called.append(1))
+    assert called == [1]
+
+
+# Closing.
+
+
+def test_closing_waits_as_long_as_it_is_told(plot: Plot) -> None:
+    wal, first = held_back(plot)
+    ticket = wal.append(rows(1))
+    with pytest.raises(TimeoutError, match="call close again"):
+        wal.close(timeout=0)
+    with pytest.raises(OptionError, match="is closed"):
+        wal.append(rows(2))
+    plot.release(first)
+    wal.close(timeout=60)
+    assert ticket.done() and stored(plot.inner) == [0, 1]
+
+
+# Signals.
+
+
+@pytest.fixture
+def on_alarm() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Set what a signal's handler does."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def handle(act: Callable[[], None]) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: act())
+
+    yield handle
+    signal.signal(signal.SIGUSR1, before)
+
+
+# Where a handler may come: each instruction of what holds the lock, in the main thread.
+PLACES = ["add", "_admit", "append", "close_batch", "close", "has_room"]
+
+
+@pytest.mark.parametrize("function", PLACES)
+def test_a_signals_handler_may_close_it_wherever_an_append_is(plot: Plot, function: str) -> None:
+    """The handler comes before every instruction of a function in turn, as a signal does."""
+    for skip in range(1000):
+        wal = Plot().appender() if skip else plot.appender()
+        ran = _closed_before(wal, function, skip)
+        if not ran:
+            assert skip, "the function never ran"
+            wal.close()
+            return
+
+
+def _closed_before(wal: Appender, function: str, skip: int) -> bool:
+    """Append; the handler closes before instruction `skip` of `function`. Whether it came."""
+    passed = [0]
+
+    def handler(*_: object) -> None:
+        wal.close(timeout=30)
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        code = frame.f_code
+        if code.co_name != function or "appender" not in code.co_filename:
+            return trace if event == "call" else None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            if passed[0] == skip:
+                sys.settrace(None)
+                passed[0] += 1
+                signal.raise_signal(signal.SIGUSR1)
+                return None
+            passed[0] += 1
+        return trace
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    tickets = [wal.append(rows(0))]
+    refused = False
+    sys.settrace(trace)
+    try:
+        tickets.append(wal.append(rows(1)))
+    except OptionError as error:
+        refused = "is closed" in str(error)
+    finally:
+        sys.settrace(None)
+        signal.signal(signal.SIGUSR1, before)
+    if passed[0] <= skip:
+        return False
+    # The one that was interrupted: durable, or refused. Never accepted and gone.
+    assert refused == (len(tickets) == 1)
+    for ticket in tickets:
+        assert ticket.result(timeout=30) >= 0
+    wal.flush(timeout=30)
+    return True
+
+
+def test_a_handler_may_close_what_is_being_closed(
+    plot: Plot, on_alarm: Callable[[Callable[[], None]], None]
+) -> None:
+    wal, first = held_back(plot)
+
+    def release() -> None:
+        plot.release(first)
+        wal.close()
+
+    on_alarm(release)
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+    wal.close()
+    assert stored(plot.inner) == [0]
+
+
+def test_a_handler_may_only_close_the_appender_whose_append_it_interrupts(
+    plot: Plot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with plot.appender() as wal:
+        real, said = Buffer.add, []
+
+        def add(self: Buffer, *args: Any) -> Any:
+            monkeypatch.setattr(Buffer, "add", real)
+            for act in (lambda: wal.append(rows(9)), wal.flush):
+                with pytest.raises(OptionError, match="may close the appender") as caught:
+                    act()
+                said.append(caught)
+            return real(self, *args)
+
+        monkeypatch.setattr(Buffer, "add", add)
+        wal.append(rows(0))
+        assert len(said) == 2
+    assert stored(plot.inner) == [0]
+
+
+# Forks.
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_is_told_at_once_and_the_parent_goes_on(plot: Plot) -> None:
+    wal, first = held_back(plot)
+    ticket = wal.append(rows(1))
+    tries: list[Callable[[], object]] = [
+        lambda: wal.append(rows(2)), wal.flush, wal.close, ticket.result, ticket.done,
+        lambda: ticket.when_done(lambda: None), lambda: wal.wait_room(1),
+    ]  # fmt: skip
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(30)
+            said = 0
+            for act in tries:
+                try:
+                    act()
+                except OptionError as error:
+                    said += f"this is its fork {os.getpid()}" in str(error)
+            code = 0 if said == len(tries) else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    plot.release(first)
+    assert ticket.result(timeout=60) == first + 1
+    wal.close()
+    assert stored(plot.inner) == [0, 1]
+
+
+# The end of the interpreter.
+
+LEFT_OPEN = """
+import sys
+import pyarrow as pa
+import sparkwal
+
+wal = sparkwal.Appender(sys.argv[1], pa.schema([("v", pa.int64())]), producer_id="p",
+                        batchTimeoutMs="1min")
+for value in range(1000):
+    wal.append([{"v": value}])
+"""
+
+IN_A_CHILD = """
+import multiprocessing, sys
+import pyarrow as pa
+import sparkwal
+
+def work(path):
+    global wal
+    wal = sparkwal.Appender(path, pa.schema([("v", pa.int64())]), producer_id="p")
+    for value in range(1000):
+        wal.append([{"v": value}])
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[2]).Process(target=work, args=(sys.argv[1],))
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "raise KeyError('mine')"])
+def test_rows_of_an_appender_that_is_left_open_are_durable_when_the_interpreter_ends(
+    tmp_path: Path, end: str
+) -> None:
+    path = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN + end, path], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == ("raise" in end)
+    assert ("KeyError" in done.stderr) == ("raise" in end)
+    assert list(Log(str(path)).to_pandas()["v"]) == list(range(1000))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_so_they_are_where_a_child_of_multiprocessing_ends(tmp_path: Path, method: str) -> None:
+    path, script = tmp_path / "log", tmp_path / "script.py"
+    script.write_text(IN_A_CHILD)
+    done = subprocess.run(
+        [sys.executable, script, path, method], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(Log(str(path)).to_pandas()["v"]) == list(range(1000))
+
+
+def test_rows_that_cannot_be_written_at_the_end_are_counted_aloud(
+    plot: Plot, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparkwal.appender import exits
+
+    wal, first = held_back(plot)
+    wal.append(rows(1))
+    monkeypatch.setattr(exits, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(exits, "_open", {wal})
+    with caplog.at_level(logging.ERROR, "sparkwal"):
+        exits._close_all()
+    assert "2 appends were accepted and are not known to be durable" in caplog.text
+    plot.release(first)
+    wal.close()
+
+
+def test_without_another_thread_the_last_rows_are_sent_all_the_same(
+    plot: Plot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the interpreter ends, from Python 3.12 on."""
+    wal = plot.appender()
+
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    for value in range(5):
+        wal.append(rows(value))
+    wal.close()
+    assert stored(plot.inner) == [0, 1, 2, 3, 4]
