@@ -407,7 +407,7 @@ MUTATIONS = [
         "a busy appender hands over, a crash",
         "protocol/leadership.py",
         "requests.ask(head.live.header)",
-        "requests.ask(head.live.header); return head, header, spark_schema",
+        "requests.ask(head.live.header); return looked_ms, head, header, spark_schema",
     ),
     Mutation(
         "a seal carries its writer's own limit",
