@@ -9,7 +9,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, from_metadata
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions, one_log
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
 
@@ -21,13 +21,13 @@ def repair(path: str, number: int, **options: object) -> None:
     repair that breaks off can be run again.
 
     Args:
-        path, options: as for `sparkwal.Log`.
+        path, options: where the log is, as for `sparkwal.Log`.
         number: the object's name, as the error tells it.
 
     Raises InvalidLogError, and changes nothing, where the footer is damaged too or the
     rows are: restore the object then. StoreUnavailableError, OptionError.
     """
-    settings = one_log(from_keywords(SourceOptions, path, options))
+    settings = from_keywords(StoreOptions, path, options)
     repair_record(open_log(settings, fail_fast=True), number)
 
 

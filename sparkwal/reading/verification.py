@@ -10,7 +10,7 @@ from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import Batch, CommitHeader
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions, one_log
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import SlotRecord, slot_record
@@ -68,11 +68,11 @@ def verify(path: str, **options: object) -> Report:
     every thousand.
 
     Args:
-        path, options: as for `sparkwal.Log`.
+        path, options: where the log is, as for `sparkwal.Log`; all of it is read.
 
     Raises StoreUnavailableError, OptionError. Damage is reported, not raised.
     """
-    settings = one_log(from_keywords(SourceOptions, path, options))
+    settings = from_keywords(StoreOptions, path, options)
     return verify_store(open_log(settings, fail_fast=True), settings.log_path)
 
 

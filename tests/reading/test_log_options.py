@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkwal import Appender, InvalidLogError, Log, OptionError
+from sparkwal import Appender, InvalidLogError, Log, OptionError, verify
 from sparkwal.format import keys
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -65,6 +65,11 @@ def test_the_metadata_columns_come_when_the_option_asks_for_them(path: str) -> N
 def test_what_only_spark_can_obey_is_refused(path: str, option: str) -> None:
     with pytest.raises(OptionError, match=f"{option} is for spark"):
         Log(path, **{option: 1})
+
+
+def test_verify_reads_all_and_refuses_bounds(path: str) -> None:
+    with pytest.raises(OptionError, match="startingPosition.* is for reading"):
+        verify(path, startingPosition=3)
 
 
 def test_positions_after_the_end_are_refused_as_in_spark(path: str) -> None:

@@ -164,6 +164,28 @@ def test_a_slow_trigger_keeps_a_bounded_part_of_what_came_since(tmp_path: Path) 
     )
 
 
+@pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2100-01-01T00:00:00Z"}], ids=str)
+def test_an_idle_trigger_is_one_get_also_while_it_waits(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    store = MemoryStore()
+    query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, inline_threshold=2**20))
+    for batch_id in range(5):
+        query.microbatch(batch_id, (batch_id,))
+    given = parse(SourceOptions, {"path": "memory", **options})
+    log = LogRange(given, "default", LogStore(store, "wal"))
+    store.counts.clear()
+    log.look()
+    assert store.counts == {"LIST": 1, "GET": 1}
+    begin = log.advance(log.start(), log.look(), None)
+    query.microbatch(5, (5,))
+    begin = log.advance(begin, log.look(), None)
+    for _ in range(3):
+        store.counts.clear()
+        assert log.advance(begin, log.look(), None) == begin
+        assert store.counts == {"GET": 1}
+
+
 def test_a_registered_source_knows_how_many_tasks_its_session_runs(tmp_path: Path) -> None:
     """Not how many cores the driver has: in a cluster those say nothing."""
     Stream(tmp_path).write(1)
