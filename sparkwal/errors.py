@@ -34,9 +34,18 @@ class StoreUnavailableError(SparkWalError):
 class FencedError(SparkWalError):
     """Another writer leads this log now; this one must not write any more.
 
-    Nothing of this microbatch was committed. Stop one of the two writers; a
-    restart with the same checkpoint takes the log over again.
+    Nothing that it was not told is durable is in the log: neither this microbatch, nor what
+    an appender had not acknowledged. Stop one of the two writers; a restart with the same
+    checkpoint, or a new appender with the same producer_id, takes the log over again.
+
+    Args:
+        message: who leads, and what to do.
+        leader: the part of it that tells who leads.
     """
+
+    def __init__(self, message: str, *, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class RecomputedError(SparkWalError):
@@ -52,7 +61,7 @@ class OutcomeUnknownError(SparkWalError):
 
     Restart with the same checkpoint (a query) or open a new appender with the same
     producer_id: the log's record of transactions tells whether it is there, and it is
-    not written twice.
+    not written twice. A batch write without txnAppId has no such record: read the log.
     """
 
 

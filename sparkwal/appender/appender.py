@@ -26,8 +26,9 @@ from sparkwal.appender.intake import Intake
 from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import Accepted, RowSchema
 from sparkwal.appender.subscribers import Subscribers
+from sparkwal.appender.verdicts import fenced
 from sparkwal.appender.workers import Callbacks
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import FencedError, OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.open import open_log
 from sparkwal.options.appender import AppenderOptions
@@ -125,6 +126,8 @@ class Appender:
         try:
             looked_ms = clock.boot_ms()
             leadership = lead(log, claim, clock, settings.plan_ttl_ms)
+        except FencedError as error:
+            raise fenced(error) from None
         finally:
             self._subscribers.leave_thread()
         limit = settings.max_in_flight

@@ -16,7 +16,7 @@ from sparkwal.appender.batches import Batch, Failure
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
-from sparkwal.appender.verdicts import overtaken, unexpected, unsent, used_up, verdict
+from sparkwal.appender.verdicts import ASK, overtaken, unexpected, unsent, used_up, verdict
 from sparkwal.appender.workers import Workers
 from sparkwal.errors import FencedError, OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.protocol.claim_age import ClaimAge
@@ -167,7 +167,7 @@ class Persistence:
         target = self._target
         try:
             began = target.claim.before(sent.header)
-            put_record(target.log, sent.header, sent.data)
+            put_record(target.log, sent.header, sent.data, ASK)
             if target.claim.stands(sent.header, began) is not None:
                 raise overtaken(target.log, sent.position)
         except SparkWalError as error:

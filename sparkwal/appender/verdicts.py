@@ -14,14 +14,26 @@ from sparkwal.errors import (
 )
 from sparkwal.protocol.log_store import LogStore
 
-_ASK = "open a new appender with the same producer_id, its last_sequence tells what is durable"
+ASK = "open a new appender with the same producer_id, its last_sequence tells what is durable"
 
 
 def used_up(error: SparkWalError) -> SparkWalError:
     """Of a slot whose request failed for good."""
     if isinstance(error, StoreUnavailableError):
-        return OutcomeUnknownError(f"{error}; the appender has stopped: {_ASK}")
-    return error
+        return OutcomeUnknownError(f"{error}; the appender has stopped: {ASK}")
+    return fenced(error) if isinstance(error, FencedError) else error
+
+
+def fenced(error: FencedError) -> FencedError:
+    """The same in an appender's words: it has no microbatch and no checkpoint."""
+    if not error.leader:
+        return error
+    return FencedError(
+        f"{error.leader}. What this appender has not acknowledged is not in the log. Stop one of "
+        "the two; a new appender with the same producer_id takes the log over again, and its "
+        "last_sequence tells what is durable",
+        leader=error.leader,
+    )
 
 
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
@@ -48,12 +60,12 @@ def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
     # It may be the record from before the other came, or one put after a collection.
     return OutcomeUnknownError(
         f"position {position} of {log.url} was written, but it took so long that another writer "
-        f"leads now: {_ASK}"
+        f"leads now: {ASK}"
     )
 
 
 def unexpected(what: str, error: BaseException) -> OutcomeUnknownError:
     """For what no one foresaw: only the log can tell what is durable."""
     return OutcomeUnknownError(
-        f"{what} ({type(error).__name__}: {error}); what was sent may be durable: {_ASK}"
+        f"{what} ({type(error).__name__}: {error}); what was sent may be durable: {ASK}"
     )

@@ -16,7 +16,7 @@ from sparkwal.errors import (
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.commit_record import microbatch_record
+from sparkwal.protocol.commit_record import ANONYMOUS, microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
@@ -86,7 +86,7 @@ def _commit(
     )
     header, data = microbatch_record(plan, written, clock, codec)
     began = age.before(header, look=not plan.is_for(run_id))
-    put_record(log, header, data)
+    put_record(log, header, data, _advice(header))
     other = age.stands(header, began)
     if other is not None:
         # Whether the log holds it is for the head's transactions to say.
@@ -116,8 +116,23 @@ def _commit(
     return header.position
 
 
-def put_record(log: LogStore, header: CommitHeader, data: bytes) -> None:
+def _advice(header: CommitHeader) -> str:
+    if header.query_id.startswith(ANONYMOUS):
+        return (
+            "only the rows themselves tell whether it is: read the log before you write them "
+            "again, and set txnAppId and txnVersion where a write may be repeated"
+        )
+    return (
+        "restart with the same checkpoint (or the same txnAppId and txnVersion), and the log "
+        "itself tells whether it is; nothing is written twice"
+    )
+
+
+def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) -> None:
     """Put a commit record at its slot; returns when it is durable.
+
+    Args:
+        advice: what the user does when nobody knows whether it is durable.
 
     Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError.
     """
@@ -129,21 +144,21 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes) -> None:
         # Safety (§6): "a commit without an answer counts as durable"
         if not error.maybe_applied:
             raise
-        raise unknown(log, header, error) from None
+        raise unknown(log, header, error, advice) from None
     try:
         check_ours(log, header)
     except (StoreUnavailableError, OptionError) as error:
         # The record at the slot may be ours, put by an attempt whose reply was lost.
-        raise unknown(log, header, error) from None
+        raise unknown(log, header, error, advice) from None
 
 
-def unknown(log: LogStore, header: CommitHeader, error: Exception) -> OutcomeUnknownError:
+def unknown(
+    log: LogStore, header: CommitHeader, error: Exception, advice: str
+) -> OutcomeUnknownError:
     """The error for a commit that may have taken effect; `error` is all that is known."""
     return OutcomeUnknownError(
         f"the commit of position {header.position} of {log.url} was sent and not answered "
-        f"({error}). It may be durable: restart with the same checkpoint (or open a new "
-        "appender with the same producer_id: its last_sequence), and the log itself tells "
-        "whether it is; nothing is written twice"
+        f"({error}). It may be durable: {advice}"
     )
 
 

@@ -270,9 +270,12 @@ def fenced_by(
     """As `fenced`, of a leader that is known otherwise than by its record."""
     since = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     events.emit(events.Fenced(path=log.url, position=position, by=leader_id, term=term))
-    return FencedError(
+    leader = (
         f"another writer leads {log.url}: leader {leader_id} on host {host} "
-        f"holds position {position} (term {term}) since {since}. Nothing of this "
-        "microbatch was committed. Stop one of the two; a restart with the same checkpoint "
-        "takes the log over again"
+        f"holds position {position} (term {term}) since {since}"
+    )
+    return FencedError(
+        f"{leader}. Nothing of this microbatch was committed. Stop one of the two; a restart "
+        "with the same checkpoint takes the log over again",
+        leader=leader,
     )

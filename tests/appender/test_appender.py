@@ -480,3 +480,18 @@ def _position(key: str) -> int:
     number = keys.decode(key.rpartition("/")[2])
     assert number is not None
     return keys.position(number, 1000)
+
+
+def test_errors_speak_of_what_an_appenders_user_has(plot: Plot) -> None:
+    with plot.appender() as wal, plot.appender("other"):
+        ticket = wal.append(rows(0))
+        with pytest.raises(FencedError, match="another writer leads.*producer_id") as fenced:
+            ticket.result()
+    with pytest.raises(OutcomeUnknownError), plot.appender(retries=0) as wal:
+        plot.faults[plot.gap()] = ["dropped"]
+        ticket = wal.append(rows(0))
+        with pytest.raises(OutcomeUnknownError, match="may be durable.*producer_id") as unknown:
+            ticket.result()
+        raise unknown.value
+    for error in (fenced.value, unknown.value):
+        assert "microbatch" not in str(error) and "checkpoint" not in str(error)

@@ -191,6 +191,18 @@ def test_11_an_unanswered_commit_is_unknown_and_the_restart_finds_out(
     assert commits(store) == [(1, "query", 0)]
 
 
+def test_11b_an_unanswered_append_without_a_name_is_not_said_to_be_safe_to_repeat(
+    query: Query,
+) -> None:
+    append = replace(query, query_id="append:1")
+    bad = flaky(append, retries=1)
+    results = [append.task(append.plan(), 0, 0, 1)]
+    bad.plot = ["lost", "refused"]
+    with pytest.raises(OutcomeUnknownError, match="read the log before you write") as caught:
+        append.commit(results)
+    assert "nothing is written twice" not in str(caught.value)
+
+
 def test_12_a_commit_that_cannot_have_arrived_is_not_unknown(query: Query) -> None:
     bad = flaky(query, retries=1)
     plan = query.plan()
