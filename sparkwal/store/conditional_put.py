@@ -23,13 +23,15 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
     """Put at taken keys, one after another and racing; every second put must be refused.
 
     Once per process, store and prefix. Stores a few tiny objects under
-    `{prefix}/proof/` and removes them again.
+    `{prefix}/proof/` and removes them again. Their names are new for each call, so any
+    number of processes may prove at once. What a killed one leaves there is never read by
+    anything; it may be deleted.
 
     Raises:
         OptionError: the store does not enforce If-None-Match; use another one.
         StoreUnavailableError, Transient: it could not be found out.
     """
-    proof = (os.getpid(), store.url, prefix)
+    proof = (os.getpid(), store.identity, prefix)
     if proof in _proven:
         return
     run = uuid.uuid4().hex

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Upload
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.local import LocalStore
+from sparkwal.testing.memory import MemoryStore
 
 
 class Memory:
@@ -22,7 +26,7 @@ class Memory:
     concurrency = 8
 
     def __init__(self) -> None:
-        self.url = f"memory:{id(self)}"
+        self.url = self.identity = f"memory:{id(self)}"
         self.objects: dict[str, bytes] = {}
         self.lock = threading.Lock()
         self.puts = 0
@@ -158,3 +162,37 @@ def test_writer_that_may_not_delete_is_proven() -> None:
         unsubscribe()
     assert [event.name for event in seen] == ["proof_left_behind"] * 4
     assert all(key.startswith("log/proof/") for key in store.objects)
+
+
+def test_what_a_killed_proof_leaves_harms_nobody(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        LocalStore.delete = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign]
+        prove_put_if_absent(LocalStore(tmp_path / "log"), "")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    store = LocalStore(tmp_path / "log")
+    left = store.list("proof/").entries
+    assert left
+    prove_put_if_absent(store, "")
+    assert store.list("proof/").entries == left
+    assert store.list("batches/").entries == []
+
+
+def test_two_writers_prove_one_store_at_once() -> None:
+    store = MemoryStore("memory://proven-twice", concurrency=8)
+    both = threading.Barrier(2)
+
+    def prove(_: int) -> None:
+        both.wait(timeout=60)
+        prove_put_if_absent(store, "log")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(prove, range(2)))
+    assert store.objects == {}
+
+
+def test_a_proof_costs_34_requests() -> None:
+    store = MemoryStore("memory://counted", concurrency=8)
+    prove_put_if_absent(store, "log")
+    assert store.counts == {"PUT": 26, "GET": 4, "DELETE": 4}
