@@ -49,10 +49,10 @@ class FencedError(SparkWalError):
 
 
 class RecomputedError(SparkWalError):
-    """Spark computed a partition once more, and its rows are not those it had stored before.
+    """Spark computed a partition again, and its rows differ from those it stored before.
 
     Nothing of this microbatch was committed. Restart with the same checkpoint: all of it is
-    written anew, in a window of its own.
+    written again, into a new window.
     """
 
 
@@ -66,8 +66,8 @@ class OutcomeUnknownError(SparkWalError):
 
 
 class InvalidLogError(SparkWalError):
-    """The log holds something that its protocol never writes, or lacks
-    something it must hold. The message names the position and the object.
+    """The log holds something that the protocol never writes, or lacks
+    something that it must hold. The message names the position and the object.
     """
 
 

@@ -249,7 +249,7 @@ def read_frames(
         data: the frames' bytes, already checked against their CRCs.
         columns: indices of the columns to decode; None for all.
         full: look at every offset and every text. A CRC says that the bytes are the
-            writer's, not that they make sense: one wrong offset crashes whoever follows it.
+            writer's, not that they make sense: one wrong offset crashes the reader that follows it.
 
     Raises InvalidLogError.
     """

@@ -1,4 +1,4 @@
-"""An object that stands at our key already: another attempt of this very task's, or another's."""
+"""An object that is already at this task's key: another attempt's, or another writer's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
     """The object that stands at our key, if an attempt of this very task wrote it.
 
     The first attempt wins, so that a retried or speculative task, and a PUT whose
-    reply was lost, all end with the same object. Anyone else's: we are fenced.
+    reply was lost, all end with the same object. Another writer's object means that we are fenced.
 
     Args:
         content: of our own rows; None where nothing is known of them any more.

@@ -34,7 +34,7 @@ class Requests:
         self._keys: list[str] = []
 
     def ask(self, leader: Header) -> None:
-        """Ask whoever leads now, by a record of its own."""
+        """Ask the current leader, by a record of its own."""
         # Safety (§7): "a newcomer asks for the term that it wants instead of the one that is to
         # end"
         key = keys.handover_key(self._log.prefix, leader.log_id, leader.term)

@@ -179,7 +179,7 @@ def last_live(log: LogStore, record: SlotRecord, *, tolerant: bool = False) -> S
     fenced when it arrived. A writer of limit m leaves dead records only within
     the m−1 positions after the leader record that fenced it, so looking back
     m−1 slots decides, with the m of `record` itself: a commit carries its writer's
-    own, a leader record or seal that of all who can still reach its zone. After a
+    own, a leader record or seal that of all writers that can still reach its zone. After a
     commit of the sink m is 1 and costs nothing.
     """
     limit = record.header.in_flight_limit

@@ -39,8 +39,8 @@ def live_records(
         log_id: the log that is read, if the caller knows it; else the first record tells.
         tolerant: go on after a position that holds none, instead of raising.
         known: records that need not be fetched again.
-        size: bytes to read of each; GLANCE for who will not read their rows.
-        at_once: records to fetch at once in the beginning; WIDEST_PROBE for who wants all.
+        size: bytes to read of each; GLANCE for a caller that does not read their rows.
+        at_once: records to fetch at once in the beginning; WIDEST_PROBE to read all of them.
 
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
@@ -59,7 +59,7 @@ def live_records(
             log_id = log_id or record.header.log_id
             _check_log(log, record, log_id)
             if term is None:
-                # Whoever starts in the middle cannot know yet whether this record is dead.
+                # A reader that starts in the middle does not know yet whether this record is dead.
                 term = last_live(log, record, tolerant=tolerant).header.term
             # Safety (§3): "readers ignore terms"
             if record.header.term < term:
@@ -72,7 +72,7 @@ def live_records(
 def _missing(log: LogStore, position: int) -> InvalidLogError:
     return InvalidLogError(
         f"the record of position {position} of {log.url} is missing, yet the log goes "
-        "on behind it. It was deleted from outside: restore it, or set failOnDataLoss=false to "
+        "on after it. It was deleted from outside: restore it, or set failOnDataLoss=false to "
         "go on without it"
     )
 
@@ -106,7 +106,7 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
 
     for chunk in _chunks(gap, keys.last_position(window)):
         for record in run_parallel(log.store, fetch, chunk):
-            # What may stand behind a gap is not committed; it does not count.
+            # A record after a gap is not committed; it does not count.
             if record is None:
                 return
             _check_log(log, record, log_id or record.header.log_id)

@@ -10,10 +10,10 @@ from sparkwal.format.header import CommitHeader, Header, LeaderHeader, SlotHeade
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
 
-# One request reads any record but one of some ten thousand frames; a longer header costs
-# a second. What an object does not hold is not transferred.
+# One request reads any record of up to some ten thousand frames; a longer header costs a
+# second. A smaller object transfers only what it holds.
 WHOLE = 4 * 2**20
-# For who looks at many records and leaves their rows to others.
+# For a caller that looks at many records and does not read their rows.
 GLANCE = 64 * 2**10
 
 

@@ -26,7 +26,7 @@ from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 
-# Up to so many positions are planned record by record on the driver.
+# Up to this many positions are planned record by record on the driver.
 PLANNED_RECORDS = 512
 # Records seen while looking for the head are kept up to this size, headers and rows.
 _KEPT_BYTES = 8 * 2**20
@@ -263,7 +263,7 @@ class LogRange:
 
     def intact_end(self, start: int, end: int) -> int:
         """onCorruption=stop: the first position at or after `start` that is not intact, or
-        `end`. Reads everything: a replay may only pass what is known to be good."""
+        `end`. Reads everything: a replay may only deliver what is known to be intact."""
         position = start
         try:
             for record in self.records(start, end):

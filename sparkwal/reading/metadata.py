@@ -37,7 +37,7 @@ def with_metadata(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.
 
 
 def with_metadata_columns(spark_schema: str) -> str:
-    """The schema with the `_wal_…` columns behind the log's own."""
+    """The schema with the `_wal_…` columns after the log's own."""
     extra = [
         {"name": name, "type": kind, "nullable": True, "metadata": {}}
         for name, kind in METADATA.items()

@@ -100,5 +100,5 @@ def _fetch(store: Store, piece: Piece) -> bytes:
     except NotFound:
         raise InvalidLogError(
             f"{_where(store, piece)} is missing, though its commit record names it. It was "
-            "deleted from outside (or collected while it was read): restore it, or start behind it"
+            "deleted from outside (or collected while it was read): restore it, or start after it"
         ) from None

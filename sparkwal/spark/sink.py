@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
-    """What a task tells the commit; the commit worker knows nothing else of the plan."""
+    """A task's message to the commit; the commit worker knows nothing else of the plan."""
 
     result: TaskResult
 
@@ -64,7 +64,7 @@ class _Writer:
         if self.plan is None:
             with readable_errors(pickling=True):
                 self.plan = self._make_plan()
-        # Tasks and commits ask for no more, and every task waits until this is unpickled.
+        # Tasks and commits need no more, and every task waits until this is unpickled.
         return {"options": self.options, "plan": self.plan}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -126,12 +126,12 @@ class _Reader:
             )
 
     def _pieces(self, partition: InputPartition) -> Iterator[Piece]:
-        # Where `partitions` told of none Spark asks for one that holds None.
+        # Where `partitions` returned none, Spark asks for one partition that holds None.
         if partition.value is not None:
             yield from task_pieces(self._root, partition.value, self.options)
 
     def _look(self) -> list[LogRange]:
-        """Every log there is now, looked at; by name."""
+        """Every log that exists now, with its head; by name."""
         waited = any(log.spark_schema is None for log in self._logs.values())
         known = len(self._logs)
         if self.options.sequencers or not self._logs:
@@ -186,7 +186,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         self._targets: dict[str, int] | None = None
-        # Which log is asked first: a busy one must not use up every limit.
+        # Which log comes first changes: a busy one must not use up every limit.
         self._turn = 0
 
     def initialOffset(self) -> Offset:
@@ -195,7 +195,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return self._offset({log.name: log.start() for log in logs})
 
     def _counts(self, log: LogRange) -> bool:
-        # A single log is waited for; of several, one that has no record yet is not there.
+        # A stream waits for a single log; among several, one without a record does not count yet.
         return not self.options.sequencers or log.spark_schema is not None
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -203,7 +203,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._targets = {log.name: log.gap for log in self._look()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark hands one limit back; latestOffset applies all that are set.
+        # Spark passes one limit back; latestOffset applies all that are set.
         if self.options.max_rows is not None:
             return ReadMaxRows(self.options.max_rows)
         if self.options.max_bytes is not None:
@@ -244,7 +244,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             tasks: list[ReadTask] = []
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}
             if any(self._log(name).spark_schema is None for name in moved):
-                # After a restart Spark plans the last microbatch again before it looks on.
+                # After a restart Spark plans the last microbatch again, then asks for a new one.
                 self._look()
             self._check(end)
             for name, last in moved.items():

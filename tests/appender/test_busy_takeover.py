@@ -98,7 +98,7 @@ def test_a_busy_appender_is_taken_over_by_everyone_who_comes(ministack_url: str)
         with sparkwal.Appender(path, SCHEMA, producer_id="last", **options):
             acknowledged[leads.writer] = leads.acknowledged()
     client = s3_client(ministack_url)
-    # Whoever asked has taken its request back.
+    # The writer that asked has taken its request back.
     assert "Contents" not in client.list_objects_v2(Bucket="busy", Prefix="log/handover/")
     client.close()
     table = sparkwal.Log(path, **log_options(ministack_url)).scan().read_all()
@@ -106,6 +106,6 @@ def test_a_busy_appender_is_taken_over_by_everyone_who_comes(ministack_url: str)
     for writer, values in acknowledged.items():
         stored = [v for who, v in rows if who == writer]
         assert stored[: len(values)] == values == list(range(len(values)))
-        # Behind the last one acknowledged a record may stand whose answer was late.
+        # After the last one acknowledged there may be a record whose answer was late.
         assert stored == list(range(len(stored)))
     assert [who for who, _ in rows] == sorted(who for who, _ in rows)

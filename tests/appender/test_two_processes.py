@@ -185,7 +185,7 @@ def test_two_processes_that_take_one_log_from_each_other_lose_and_double_nothing
     writers = [start("one", "again"), start("two", "again")]
     for writer in writers:
         writer.until(partial(_was_fenced_and_went_on, writer))
-    # Whoever is fenced while the other ends has nothing under way.
+    # A writer that is fenced while the other ends has nothing under way.
     assert [writer.end() for writer in writers] == [0, 0]
     path, options = s3_path
     prove(path, options, *writers)

@@ -58,7 +58,7 @@ def test_a_log_without_one_intact_record_is_reported(path: Path) -> None:
 
 @pytest.mark.parametrize("position", [0, LAST], ids=["leader", "commit"])
 def test_damage_in_a_footer_is_reported(path: Path, position: int) -> None:
-    """Readers of the log never look there; whoever opens the object as an Arrow file does."""
+    """Readers of the log never look there; a program that opens it as an Arrow file does."""
     file = record(path, position)
     intact = file.read_bytes()
     footer = intact.rindex(b'{"format"')

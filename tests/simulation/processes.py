@@ -128,7 +128,7 @@ class WorldClock:
         return "boot"
 
     def sleep(self, seconds: float) -> None:
-        pass  # whoever waits is scheduled at any time
+        pass  # a thread that waits is scheduled at any time
 
 
 def _log(store: WorldStore, retries: int) -> LogStore:

@@ -69,7 +69,7 @@ class Machine:
         return len(self._threads) - 1
 
     def answer(self, thread: int, answer: Any) -> None:
-        """Let a thread go on, and whoever it wakes, until all of them wait again.
+        """Let a thread go on, and those it wakes, until all of them wait again.
 
         Raises Stuck, and what a thread failed with.
         """
