@@ -42,8 +42,8 @@ class AsyncAppender:
             path, schema, producer_id=producer_id, on_event=on_event, **options
         )
         self._appender: Appender | None = None
-        # Whoever waits for room goes before whoever came later: the lock's waiters take turns,
-        # and while there are any nobody passes them.
+        # An append that waits for room goes before a later one: the lock's waiters take turns,
+        # and while there are any, no other append passes them.
         self._turn = asyncio.Lock()
         self._in_turn = 0
 
@@ -71,8 +71,8 @@ class AsyncAppender:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # A request under way cannot be called back: it would fence whoever opens the log
-            # next. So that one may begin only when this one is over.
+            # A request under way cannot be called back: it would fence the appender that
+            # opens the log next. So the next may begin only when this one is over.
             cancelled.set()
             await asyncio.wait([opening])
             await asyncio.to_thread(close_unused)
@@ -151,7 +151,7 @@ async def durable(ticket: Ticket) -> int:
             done.set_result(None)
 
     def from_thread() -> None:
-        # A closed loop refuses: nobody waits any more.
+        # A closed loop refuses: nothing awaits the ticket any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(arrived)
 

@@ -51,7 +51,7 @@ __all__ = ["Appender", "Ticket"]
 class Appender:
     """Leads one log and appends to it; thread-safe.
 
-    Opening takes the log over from whoever wrote it before, and fences that writer: 1
+    Opening takes the log over from its former writer and fences that writer: 1
     LIST, a bounded number of GETs, a conditional PUT into the first gap, and the seals.
 
     Args:
@@ -90,7 +90,7 @@ class Appender:
         if not producer_id.strip() or producer_id.startswith(ANONYMOUS):
             raise OptionError(f"producer_id must not be empty or begin with {ANONYMOUS!r}")
         self._rows = RowSchema(schema)
-        self._ends = threading.Lock()  # held by whoever ends the threads, for good
+        self._ends = threading.Lock()  # held by the call that ends the threads, for good
         self._subscribers = Subscribers()
         if on_event is not None:
             self._subscribers.add(on_event)
@@ -155,7 +155,7 @@ class Appender:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
 
         Returns at once; the ticket tells when they are durable. Accepted rows may still be
-        lost when the process dies: resend what lies above `last_sequence`.
+        lost when the process dies: resend what comes after `last_sequence`.
 
         Dicts, what they hold and pandas frames are copied: they may change afterwards.
         The memory of a RecordBatch is kept, not copied: Arrow's never changes. Where it is
@@ -223,7 +223,7 @@ class Appender:
         """Tell `callback`, in a thread of its own and in order, what happens here.
 
         accepted (a batch is sent), durable, rejected, retried, fenced, stopped. A slow
-        callback delays nothing; one that is 10,000 events behind misses the oldest.
+        callback delays nothing; one that has 10,000 events waiting misses the oldest.
         Returns the unsubscriber.
         """
         return self._subscribers.add(callback)
@@ -271,7 +271,7 @@ class Appender:
         try:
             self.close()
         except SparkWalError:
-            # What ended the block is the cause, or as important.
+            # The error that ended the block is the cause, or as important.
             if error is None:
                 raise
 
@@ -285,7 +285,7 @@ def appender_over(
     clock: Clock | None = None,
     **options: object,
 ) -> Appender:
-    """An appender over a store of one's own making, which repeats what may pass."""
+    """An appender over a given store, which must retry transient failures itself."""
     appender = Appender.__new__(Appender)
     settings = from_keywords(AppenderOptions, log.prefix or "log", options)
     appender._start(log, settings, schema, producer_id, on_event, clock or SystemClock())

@@ -1,4 +1,4 @@
-"""When a batch closes, and what its appends wait for. No thread and no clock of its own."""
+"""When a batch closes, and what its appends wait for. Has no thread and no clock."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Latch:
         self._gate.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it is open, at most `timeout` seconds; whether it is."""
+        """Wait until it is open, at most `timeout` seconds; returns whether it is."""
         seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
         if not self.is_open and self._gate.acquire(timeout=seconds):
             self._gate.release()  # for the next that waits
@@ -272,7 +272,7 @@ class Buffer:
         return bool(self._waiting)
 
     def close_batch(self) -> None:
-        """What has come goes as soon as it can. May be interrupted by itself."""
+        """Send what has come as soon as there is room. May be interrupted by itself."""
         if self.newest is not None:
             self.newest.close()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sparkwal")
 
-# As long as a store that is down is asked again and again, in most cases.
+# In most cases as long as the retries for a store that is down.
 WAIT_SECONDS = 60.0
 
 _open: set[Appender] = set()
@@ -34,7 +34,7 @@ def add(appender: Appender) -> None:
 
 
 def remove(appender: Appender) -> None:
-    """It is closed, or its user knows that it is not."""
+    """Do not close it at the end: it is closed, or its user knows that it is not."""
     _open.discard(appender)
 
 

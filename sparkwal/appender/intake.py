@@ -16,7 +16,7 @@ from sparkwal.protocol.pipeline import Pipeline
 
 
 class Intake:
-    """The buffer, who may add to it, and who waits for it.
+    """The buffer, the threads that add to it and those that wait for it.
 
     Attributes:
         failure: why the appender stopped, or None.
@@ -51,7 +51,7 @@ class Intake:
             if self.failure is not None or self._closing or self._adding:
                 self._check_open()
             while not self._buffer.has_room(accepted.held):
-                # Its batch may be far from closing by size: small rows cost more to hold.
+                # Its batch may be far from closing by size: small rows take more memory than bytes.
                 self._close_batch()
                 if not block:
                     self._refused = accepted.held
@@ -81,7 +81,7 @@ class Intake:
         if not self._buffer.holds(ticket):
             self._check_open()
         if self._ended and self._buffer.waits:
-            self._buffer.take_all()  # nobody else will
+            self._buffer.take_all()  # no thread will
             self._check_open()
 
     def _check_open(self) -> None:

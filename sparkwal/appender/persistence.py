@@ -1,8 +1,8 @@
 """The persistence thread: cuts batches, sends them, acknowledges in order.
 
-After WeaselDB's persistence thread. One thread cuts batches and encodes them; each
+One thread cuts batches and encodes them; each
 record is put by a thread of a pool, with retries of its own, and the thread whose record
-fills the oldest gap acknowledges all that waited behind it.
+fills the oldest gap acknowledges all that waited for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _InFlight:
     batch: Batch
     sequence: int  # the last one that the record holds
     rows: int
-    empty: list[Batch] = field(default_factory=list)  # behind it, with nothing to write
+    empty: list[Batch] = field(default_factory=list)  # after it, with nothing to write
 
 
 class Persistence:
@@ -199,7 +199,7 @@ class Persistence:
             for ready in self._pipeline.durable(position):
                 done = self._sent.pop(ready)
                 self.last_sequence = done.sequence
-                # Under the lock: nobody may see a later append durable before this one. Here
+                # Under the lock: no caller may see a later append durable before this one. Here
                 # nothing of the caller's runs: `Callbacks` calls back.
                 done.batch.complete(ready)
                 for batch in done.empty:
@@ -235,7 +235,7 @@ class Persistence:
         self._settle()
 
     def _settle(self) -> None:
-        """Once the oldest slot has failed nothing behind it can be acknowledged any more."""
+        """Once the oldest slot has failed, nothing after it can be acknowledged."""
         if self.failure is None or (self._sent and min(self._sent) not in self._errors):
             self._end_if_over()
             return

@@ -30,7 +30,7 @@ Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
 
 
 class Accepted(NamedTuple):
-    """One append, checked; nobody else changes it.
+    """One append, checked; nothing else changes it.
 
     Attributes:
         size: about how many bytes its rows take in a record.
@@ -269,7 +269,9 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _too_large(size: int) -> OptionError:
-    return OptionError(f"one append of {size} bytes; at most {LARGEST_APPEND} fit: split it")
+    return OptionError(
+        f"one append of {size} bytes; at most {LARGEST_APPEND} are allowed: split it"
+    )
 
 
 def _arrays(kind: pa.DataType) -> int:

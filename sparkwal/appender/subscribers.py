@@ -1,4 +1,4 @@
-"""Who wants to know what an appender does: each has a queue and a thread of its own.
+"""The subscribers of an appender: each has a queue and a thread of its own.
 
 The threads are daemons: a subscriber that hangs must not keep a process alive.
 """
@@ -34,7 +34,7 @@ class Subscriber:
         self._thread.start()
 
     def publish(self, event: Event) -> None:
-        """Never blocks. Beyond MOST_WAITING the oldest events give way, and are counted."""
+        """Never blocks. Beyond MOST_WAITING the oldest events are dropped and counted."""
         with self._changed:
             if len(self._waiting) == MOST_WAITING:
                 self._waiting.popleft()
@@ -62,7 +62,7 @@ class Subscriber:
             _logger.exception("a subscriber failed on %s", event.name)
 
     def close(self) -> None:
-        """Deliver what waits, but do not wait for ever for one that hangs."""
+        """Deliver what waits, but wait a bounded time for a callback that hangs."""
         self.stop()
         if threading.current_thread() is not self._thread:
             self._thread.join(_DRAIN_SECONDS)
@@ -75,7 +75,7 @@ class Subscriber:
 
 
 class Subscribers:
-    """Everyone who wants to know what an appender does, each told in order."""
+    """All subscribers of an appender; each gets the events in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class Subscribers:
             subscriber.publish(event)
 
     def enter_thread(self) -> None:
-        """What this thread emits for the process is told here as well: retried, fenced, …"""
+        """These subscribers also get what this thread emits for the process: retried, fenced, …"""
         self._threads.add(threading.get_ident())
 
     def leave_thread(self) -> None:

@@ -39,8 +39,8 @@ def fenced(error: FencedError) -> FencedError:
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
     """What became of a slot that is not acknowledged, from the one before it and its own.
 
-    Behind a slot that may hold our record all may count, until one shows another leader:
-    what lies behind that is dead.
+    After a slot that may hold our record every slot may count, until one shows another leader:
+    every slot after that one is dead.
     """
     if before is None or (isinstance(before, OutcomeUnknownError) and isinstance(own, FencedError)):
         return own
@@ -65,7 +65,7 @@ def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
 
 
 def unexpected(what: str, error: BaseException) -> OutcomeUnknownError:
-    """For what no one foresaw: only the log can tell what is durable."""
+    """For an unexpected error: only the log can tell what is durable."""
     return OutcomeUnknownError(
         f"{what} ({type(error).__name__}: {error}); what was sent may be durable: {ASK}"
     )
