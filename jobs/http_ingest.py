@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import support.installed  # noqa: F401
+
+# isort: split
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,6 +128,8 @@ def main(
 
 
 def _schema(log: str, text: str | None, options: dict[str, str]) -> pa.Schema:
+    # Also where the columns are given: a bucket that is missing is told before it is written to.
+    head = log_head(log, options)
     if text is not None:
         if text.startswith("@"):
             try:
@@ -132,7 +137,6 @@ def _schema(log: str, text: str | None, options: dict[str, str]) -> pa.Schema:
             except (OSError, UnicodeDecodeError) as error:
                 raise Refused(f"--schema {text}: {error}") from None
         return parse_schema(text)
-    head = log_head(log, options)
     if head is None:
         raise Refused(f"there is no log at {log} yet: give its columns with --schema")
     return head.schema

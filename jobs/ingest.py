@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import support.installed  # noqa: F401
+
+# isort: split
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +13,8 @@ from rich.console import Console
 from sparkwal.errors import SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
-from support.follow import Meter, Signals, run_query
+from support import jvm
+from support.follow import Meter, Signals, check_checkpoint, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
     SCALA,
@@ -25,7 +29,6 @@ from support.session import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 # Formats that list a folder: they need a schema, and know maxFilesPerTrigger.
 FILES = ("csv", "json", "parquet", "orc", "text", "xml")
@@ -54,12 +57,6 @@ def _read(
     return stream.load(source) if source is not None else stream.load()
 
 
-def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
-    if trigger == "available-now":
-        return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=trigger)
-
-
 @click.command(epilog=EXIT_CODES)
 @click.option(
     "--format", "fmt", required=True,
@@ -81,7 +78,7 @@ def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
 @click.option("--schema", help='Of files, as DDL: "id BIGINT, name STRING".')
 @click.option("--infer-schema", is_flag=True, help="Read the files' schema from what is there now.")
 @click.option(
-    "--trigger", default="available-now", show_default=True,
+    "--trigger", "trigger_given", default="available-now", show_default=True, callback=trigger,
     help='available-now: until all that is there now is in the log. Or an interval such as '
     '"5 seconds": run until stopped.',
 )  # fmt: skip
@@ -100,7 +97,7 @@ def main(
     checkpoint: str,
     schema: str | None,
     infer_schema: bool,
-    trigger: str,
+    trigger_given: str,
     max_files_per_trigger: int | None,
     repartition: int | None,
     drain_timeout: float,
@@ -136,6 +133,7 @@ def main(
         # Here, before Spark starts: a wrong option should not take ten seconds to tell.
         parse(SinkOptions, {**given, "path": log})
         before = log_head(log, given)
+        check_checkpoint(checkpoint, log, given)
     except SparkWalError as error:
         raise as_exit(error) from None
 
@@ -147,14 +145,17 @@ def main(
                 if repartition is not None:
                     rows = rows.repartition(repartition)
                 writer = rows.writeStream.format("weaselwal").options(**given)
-                writer = _triggered(writer, trigger).option("checkpointLocation", checkpoint)
+                writer = triggered(writer, trigger_given).option("checkpointLocation", checkpoint)
                 query = writer.start(log)
             except Exception as error:
                 raise as_exit(error) from None
             totals = run_query(query, meter, signals, drain_timeout)
-        after = log_head(log, given)
+        try:
+            after = log_head(log, given)
+        except SparkWalError as error:
+            raise as_exit(error) from None
     finally:
-        spark.stop()
+        jvm.end(spark)
     first = before.position + 1 if before else 0
     last = after.position if after else -1
     where = f"positions {first}…{last}" if last >= first else "no new position"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import support.installed  # noqa: F401
+
+# isort: split
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +13,8 @@ from rich.console import Console
 from sparkwal.errors import SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from support.follow import Meter, Signals, run_query
+from support import jvm
+from support.follow import Meter, Signals, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
     Refused,
@@ -18,6 +22,7 @@ from support.session import (
     as_exit,
     log_head,
     need_delta,
+    need_spark,
     start_session,
     takes_log_options,
 )
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "delta", "json", "csv", "orc", "console", "noop")
 NO_OUTPUT = ("console", "noop")
+# Rows that --format console prints.
+_SHOWN = 20
 
 console = Console(stderr=True)
 
@@ -40,16 +47,21 @@ def _batch(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    if fmt == "console":
-        rows.show(20, truncate=False)
-        return min(rows.count(), 20)
+    counts: list[int] = []
     seen = Observation("replay")
-    writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.format(fmt).mode(mode)
     failures: list[Exception] = []
 
     def write() -> None:
         try:
-            writer.save(output)
+            if fmt == "console":
+                shown = rows.limit(_SHOWN).persist()
+                counts.append(shown.count())
+                shown.show(_SHOWN, truncate=False)
+                return
+            observed = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
+            # What keeps nothing has nothing in its way.
+            observed.write.format(fmt).mode("append" if fmt == "noop" else mode).save(output)
+            counts.append(int(seen.get["rows"]))
         except Exception as error:
             failures.append(error)
 
@@ -72,7 +84,7 @@ def _batch(
         raise Stopped(signals.received)
     if failures:
         raise as_exit(failures[0])
-    return int(seen.get["rows"])
+    return counts[0]
 
 
 def _check_stream(
@@ -115,7 +127,7 @@ def _check_stream(
 @click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
 @click.option("--checkpoint", help="Of --stream.")
 @click.option(
-    "--trigger", default="available-now", show_default=True,
+    "--trigger", "trigger_given", default="available-now", show_default=True, callback=trigger,
     help='Of --stream: available-now, or an interval such as "5 seconds".',
 )  # fmt: skip
 @click.option(
@@ -137,7 +149,7 @@ def main(
     files: int | None,
     stream: bool,
     checkpoint: str | None,
-    trigger: str,
+    trigger_given: str,
     drain_timeout: float,
 ) -> None:
     """Replay a range of a log into files, Delta Lake or the terminal.
@@ -154,6 +166,7 @@ def main(
         _check_stream(fmt, checkpoint, mode, files, (end, to_time) != (None, None))
     elif checkpoint is not None:
         raise Refused("--checkpoint is for --stream")
+    need_spark()
     if fmt == "delta":
         need_delta()
     asked = {
@@ -182,10 +195,7 @@ def main(
                     rows = rows.select(*(name.strip() for name in columns.split(",")))
                 if stream:
                     writer = rows.writeStream.format(fmt).outputMode("append")
-                    if trigger == "available-now":
-                        writer = writer.trigger(availableNow=True)
-                    else:
-                        writer = writer.trigger(processingTime=trigger)
+                    writer = triggered(writer, trigger_given)
                     if checkpoint is not None:
                         writer = writer.option("checkpointLocation", checkpoint)
                     query = writer.start(output)
@@ -198,7 +208,7 @@ def main(
             else:
                 count = _batch(spark, rows, fmt, output, mode, meter, signals)
     finally:
-        spark.stop()
+        jvm.end(spark)
     console.print(f"{count:,} rows of {log}" + (f" to {output}" if output else ""), highlight=False)
     if signals.received is not None:
         raise Stopped(signals.received)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import support.installed  # noqa: F401
+
+# isort: split
 import json
 import random
 import shutil

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
@@ -20,10 +23,12 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from support.session import as_exit
+from support import jvm
+from support.session import Refused, Stopped, as_exit, log_head, open_log_at
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 class Signals:
@@ -45,6 +50,54 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._former.items():
             signal.signal(signum, handler)
+
+
+_INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*")
+
+
+def trigger(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The callback of --trigger."""
+    if value != "available-now" and not _INTERVAL.fullmatch(value.lower()):
+        raise click.BadParameter(f'{value!r} is neither available-now nor as "5 seconds"')
+    return value
+
+
+def triggered(writer: DataStreamWriter, given: str) -> DataStreamWriter:
+    """The writer with a trigger as `trigger` accepts it."""
+    if given == "available-now":
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=given)
+
+
+def check_checkpoint(folder: str, log: str, options: Mapping[str, str]) -> None:
+    """Refuse a checkpoint on this machine that was used to write another log.
+
+    Spark would go on after what that one holds, and those rows would not be in this one.
+    Raises Refused, SparkWalError.
+    """
+    place = Path(folder.removeprefix("file://"))
+    if place.is_file():
+        raise Refused(f"the checkpoint {folder} is a file; give a folder")
+    try:
+        query = str(json.loads((place / "metadata").read_text())["id"])
+        done = [x for x in (place / "commits").iterdir() if x.name.isdigit()]
+    except (OSError, ValueError, KeyError):
+        return  # a new one, or at a place that Spark alone reaches
+    if done and not _knows(log, options, query):
+        raise Refused(
+            f"the checkpoint {folder} belongs to another log: its query has done {len(done)} "
+            f"microbatches or more, and {log} knows none of them. Give that --log, or a new "
+            "--checkpoint, which begins with the source's first rows"
+        )
+
+
+def _knows(log: str, options: Mapping[str, str], query: str) -> bool:
+    head = log_head(log, options)
+    if head is None:
+        return False
+    records = list(open_log_at(log, options).records(start=head.position))
+    # The last record knows every query; one of a writer that lost is not among these.
+    return not records or query in records[-1].txns
 
 
 @dataclass
@@ -136,14 +189,14 @@ def run_query(
         if signals.received is not None and query.isActive:
             meter.show(0, "finishing the microbatch under way")
             drain(query, lambda: signals.times > 1, drain_seconds)
+        meter.totals(follower.update())
         if (failed := query.exception()) is not None:
             raise failed
-    except click.ClickException:
-        raise
     except Exception as error:
+        if signals.received is not None and not jvm.at_work():
+            # A service manager signals the whole process group: Java ends at once.
+            raise Stopped(signals.received) from None
         raise as_exit(error) from None
-    finally:
-        meter.totals(follower.update())
     return follower.update()
 
 

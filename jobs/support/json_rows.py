@@ -29,6 +29,13 @@ Reader = Callable[[Any], Any]
 
 def parse_schema(text: str) -> pa.Schema:
     """`id long, name string`, or Spark's schema JSON. Raises OptionError."""
+    found = _parsed(text)
+    if not len(found):
+        raise OptionError("the schema has no columns; give it as `id long, name string`")
+    return found
+
+
+def _parsed(text: str) -> pa.Schema:
     try:
         if text.lstrip().startswith("{"):
             return schema.to_arrow(schema.normalize(text))

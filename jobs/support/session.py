@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import logging
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,12 +21,14 @@ import sparkwal
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions
+from support import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 SCALA = "2.13"
+DELTA_VERSION = "4.4.0"
 
 EXIT_CODES = """
 \b
@@ -110,20 +114,51 @@ def takes_log_options(
 
 
 def log_head(path: str, options: Mapping[str, str]) -> HeadInfo | None:
-    """The log's end without Spark (1 LIST, 1 GET); of `options` those that reach the store."""
+    """The log's end without Spark (1 LIST, 1 GET)."""
+    return open_log_at(path, options).head()
+
+
+def open_log_at(path: str, options: Mapping[str, str]) -> sparkwal.Log:
+    """A log to look at; of `options` those that reach the store."""
     reach = {field.metadata["name"].lower() for field in dataclasses.fields(StoreOptions)}
     kept = {name: value for name, value in options.items() if name.lower() in reach - {"path"}}
-    return sparkwal.Log(path, **kept).head()
+    return sparkwal.Log(path, **kept)
 
 
-def started_by_spark_submit() -> bool:
-    """Whether a JVM runs already: this variable is how spark-submit tells its Python process."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def need_spark() -> None:
+    """Raises Refused when pyspark is not installed or of another version than 4.2."""
+    try:
+        import pyspark
+    except ModuleNotFoundError:
+        raise Refused(
+            "pyspark is not installed: pip install 'sparkwal[spark]', or in a clone: "
+            "pip install '.[spark,jobs]'"
+        ) from None
+    if not pyspark.__version__.startswith("4.2."):
+        raise Refused(
+            f"pyspark {pyspark.__version__} is installed and 4.2 is needed: "
+            "pip install 'pyspark>=4.2,<4.3'"
+        )
 
 
 def need_delta() -> None:
-    """Raises Refused when Delta Lake cannot be had; its jars are spark-submit's affair there."""
-    if not started_by_spark_submit() and importlib.util.find_spec("delta") is None:
+    """Raises Refused when Delta Lake cannot be had. After need_spark."""
+    import pyspark
+
+    if jvm.started_by_spark_submit():
+        if not jvm.has_class(DELTA_CONF["spark.sql.extensions"]):
+            spark = ".".join(pyspark.__version__.split(".")[:2])
+            raise Refused(
+                "--format delta needs Delta Lake's jars: spark-submit --packages "
+                f"io.delta:delta-spark_{spark}_{SCALA}:{DELTA_VERSION} …"
+            )
+    elif importlib.util.find_spec("delta") is None:
         raise Refused(
             "--format delta needs the extra `delta`, which is not installed: "
             "pip install 'sparkwal[delta]', or in a clone: pip install '.[delta]'"
@@ -137,23 +172,41 @@ def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()
         delta: with Delta Lake, which Spark downloads the first time.
         packages: Maven coordinates of connectors; {spark} stands for Spark's version.
     """
+    need_spark()
     import pyspark
     from pyspark.sql import SparkSession
 
+    # They print what is raised as well, and the job reports that in a line.
+    logging.getLogger("DataFrameQueryContextLogger").addFilter(lambda record: False)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(app)
-    if not started_by_spark_submit():
+    if jvm.started_by_spark_submit():
+        if jvm.logs_by_default():
+            builder = builder.config("spark.log.level", "WARN")
+    else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if (ROOT / "conf" / "spark-defaults.conf").is_file():
             os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
         wanted = [package.format(spark=pyspark.__version__) for package in packages]
         if delta:
-            builder = _with_delta(builder, wanted)
+            from delta import configure_spark_with_delta_pip
+
+            builder = configure_spark_with_delta_pip(builder, wanted)
         elif wanted:
             builder = builder.config("spark.jars.packages", ",".join(wanted))
+    if delta:
+        for name, value in DELTA_CONF.items():
+            builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
     except Exception as error:
         message = f"Spark did not start: {readable(error)[0]}"
+        if "JAVA_GATEWAY_EXITED" in message:
+            message = (
+                "Spark did not start; Java 17 or newer is needed. What Java said stands above"
+                if shutil.which(_java())
+                else f"{_java()} is not there: install Java 17 or newer, or set JAVA_HOME to it"
+            )
         if delta or packages:
             message += " It had connectors to download; if that failed, Ivy says why above."
         raise Failed(message) from None
@@ -165,14 +218,9 @@ def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()
     return spark
 
 
-def _with_delta(builder: SparkSession.Builder, packages: list[str]) -> SparkSession.Builder:
-    from delta import configure_spark_with_delta_pip
-
-    builder = builder.config(
-        "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
-    ).config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    configured: SparkSession.Builder = configure_spark_with_delta_pip(builder, packages)
-    return configured
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
 
 
 _OURS = re.compile(r"sparkwal\.errors\.(\w+): (.+)")

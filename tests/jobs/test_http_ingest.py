@@ -315,6 +315,14 @@ def test_sigterm_right_after_listening_is_not_swallowed(tmp_path: Path) -> None:
     assert "listening on" in done.stderr and "stopped; sequence -1 is durable" in done.stderr
 
 
+def test_a_schema_without_columns_is_refused(tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [sys.executable, str(JOB), "--log", str(tmp_path / "wal"), "--schema", "", "--port", "0"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert refused.returncode == 2 and "the schema has no columns" in refused.stderr
+
+
 def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
@@ -44,6 +45,66 @@ def json_files(folder: Path, files: int, rows: int) -> list[tuple[int, str | Non
         os.utime(folder / f"{file}.json", (1_700_000_000 + file,) * 2)
         expected += part
     return expected
+
+
+def a_log(path: Path) -> None:
+    """A log of three rows in one record."""
+    with sparkwal.Appender(str(path), pa.schema([("v", pa.int64())]), producer_id="p") as wal:
+        wal.append([{"v": 1}, {"v": 2}, {"v": 3}])
+
+
+def submit(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """By spark-submit, as somebody has it who has set nothing."""
+    import pyspark
+
+    script = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    kept = {k: v for k, v in os.environ.items() if k not in ("SPARK_CONF_DIR", "SPARK_HOME")}
+    return subprocess.run(
+        [str(script), "--master", "local[1]", *command(job, *arguments)[1:]],
+        cwd=cwd, env={**kept, "PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.spark
+def test_replay_reads_a_log_into_nothing_as_documented(tmp_path: Path) -> None:
+    a_log(tmp_path / "wal")
+    replayed = run(tmp_path, "replay", "--log", "wal", "--format", "noop")
+    assert replayed.returncode == 0, replayed.stderr
+    assert "3 rows of wal" in replayed.stderr
+
+
+@pytest.mark.spark
+def test_under_spark_submit_without_settings_a_job_says_its_own_lines_only(tmp_path: Path) -> None:
+    a_log(tmp_path / "wal")
+    replayed = submit(tmp_path, "replay", "--log", "wal")
+    assert replayed.returncode == 0, replayed.stderr
+    # spark-submit passes on all that Python prints as standard output.
+    assert "3 rows of wal" in replayed.stdout and "|3  |" in replayed.stdout
+    # Spark tells its version and the machine's before it looks at any setting.
+    said = [line for line in replayed.stderr.splitlines() if " INFO " in line]
+    assert len(said) <= 5, replayed.stderr
+
+
+@pytest.mark.spark
+def test_delta_under_spark_submit_asks_for_its_packages(tmp_path: Path) -> None:
+    a_log(tmp_path / "wal")
+    refused = submit(tmp_path, "replay", "--log", "wal", "--format", "delta", "--output", "out")
+    assert refused.returncode == 2, refused.stderr
+    [line] = [line for line in refused.stdout.splitlines() if line.startswith("Error: ")]
+    assert "spark-submit --packages io.delta:delta-spark_4.2_2.13:" in line
+    assert "Traceback" not in refused.stdout
+
+
+@pytest.mark.parametrize("job", ["ingest", "replay", "http_ingest", "quickstart", "soak"])
+def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> None:
+    bare = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    failed = subprocess.run(
+        [sys.executable, "-S", str(JOBS / f"{job}.py")], cwd=tmp_path, env=bare,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert failed.returncode == 1
+    [line] = failed.stderr.splitlines()
+    assert line.startswith("sparkwal is not installed") and "jobs/quickstart.sh" in line
 
 
 @pytest.mark.spark
@@ -164,6 +225,10 @@ REPLAY = ("replay", "--log", "wal")
         ((*INGEST, "--log-option", "startingPosition=1"), "is for reading"),
         ((*INGEST, "--options-file", "broken.conf"), "line 2 of broken.conf"),
         ((*INGEST, "--infer-schema"), "are for files"),
+        ((*INGEST, "--trigger", "soon"), "'soon' is neither available-now nor"),
+        ((*INGEST, "--checkpoint", "broken.conf"), "the checkpoint broken.conf is a file"),
+        ((*INGEST, "--checkpoint", "used"), "the checkpoint used belongs to another log"),
+        ((*INGEST, "--checkpoint", "used", "--log", "other"), "and other knows none of them"),
         (("ingest", "--format", "json", *INGEST[3:]), "needs --source"),
         (("ingest", "--format", "json", "--source", "in", *INGEST[3:]), "needs --schema DDL"),
         (REPLAY, "there is no log at wal"),
@@ -179,6 +244,10 @@ def test_wrong_usage_ends_with_2_before_spark_starts(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "broken.conf").write_text(f"# fine\n{SECRET}\n")
+    (tmp_path / "used" / "commits").mkdir(parents=True)
+    (tmp_path / "used" / "metadata").write_text('{"id":"1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"}')
+    (tmp_path / "used" / "commits" / "0").touch()
+    a_log(tmp_path / "other")
     refused = run(tmp_path, *arguments)
     assert refused.returncode == 2, refused.stderr
     assert message in refused.stderr

@@ -1,0 +1,58 @@
+"""Spark's JVM: what one that spark-submit started has and logs, and whether it is still there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SPARKS_OWN_LOGGING = "org/apache/spark/log4j2-defaults.properties"
+
+
+def started_by_spark_submit() -> bool:
+    """Whether a JVM runs already: this variable is how spark-submit tells its Python process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def has_class(name: str) -> bool:
+    """Whether spark-submit's JVM can load this class, of a package given with --packages."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        _jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def logs_by_default() -> bool:
+    """Whether spark-submit was given no logging configuration, so that Spark's own, of hundreds
+    of lines, is at work."""
+    context = _jvm().org.apache.logging.log4j.LogManager.getContext(False)
+    return _SPARKS_OWN_LOGGING in str(context.getConfiguration().getConfigurationSource())
+
+
+def at_work() -> bool:
+    """Whether the JVM is there and its Spark not stopped."""
+    from pyspark import SparkContext
+
+    try:
+        context = SparkContext._active_spark_context
+        return context is not None and not context._jsc.sc().isStopped()
+    except Exception:  # py4j has many ways to say that nobody answers
+        return False
+
+
+def end(spark: SparkSession) -> None:
+    """Stop a session whose JVM may be gone."""
+    if at_work():
+        spark.stop()
+
+
+def _jvm() -> Any:
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
