@@ -171,7 +171,7 @@ class Appender:
             BackPressureError: try again later.
             FencedError, OutcomeUnknownError: it has stopped.
         """
-        return self.admit(self.check(rows), block)
+        return self._intake.append(self._rows.accept(rows), block)
 
     def check(self, rows: Rows) -> Accepted:
         """The first half of `append`: rows checked and copied, nothing is accepted yet."""
