@@ -30,12 +30,12 @@ from sparkwal.appender.verdicts import fenced
 from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import FencedError, OptionError, SparkWalError
 from sparkwal.events import Event
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.open import open_log
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import from_keywords
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.commit_record import ANONYMOUS
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.log_store import LogStore

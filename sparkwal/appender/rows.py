@@ -18,7 +18,7 @@ from sparkwal.appender import frames
 from sparkwal.appender.values import frozen, is_frozen, misfit
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
-from sparkwal.reading.metadata import check_names
+from sparkwal.reading.metadata import check_writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +63,7 @@ class RowSchema:
                 f"schema is a {type(arrow_schema).__name__}; a pyarrow.Schema is expected"
             )
         self.spark_schema = schema.from_arrow(arrow_schema)
-        check_names(self.spark_schema)
-        if not len(arrow_schema):
-            raise OptionError("the schema has no columns; a log needs one at least")
+        check_writable(self.spark_schema)
         self.arrow = schema.to_arrow(self.spark_schema)
         self._columns = schema.columns(self.spark_schema)
         self._names = frozenset(self._columns)

@@ -20,6 +20,10 @@ CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
 LARGEST_NUMBER = 2**63 - 1  # of every field that is a JSON number
 
+# Appends without a name of their own begin so: their entry in `txns` guards the record that
+# carries it and is dropped by the next, since nobody will ask for it again.
+ANONYMOUS = "append:"
+
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
 Txns = dict[str, tuple[int, int]]
 

@@ -63,6 +63,13 @@ def normalize(spark_schema: str | dict[str, Any]) -> str:
 
 
 def _normal_field(field: dict[str, Any], path: str) -> dict[str, Any]:
+    collations = (field.get("metadata") or {}).get("__COLLATIONS")
+    if collations:
+        # Without it the same texts would compare otherwise when they are read.
+        raise OptionError(
+            f"column {path!r} has the collation {next(iter(collations.values()))}, which a log "
+            f"does not keep: write cast({path} as string), and collate when reading"
+        )
     return {
         "name": field["name"],
         "type": _normal_type(field["type"], path),
@@ -105,6 +112,47 @@ def _normal_type(kind: Any, path: str) -> Any:
     if _leaf(kind) is None:
         raise _cannot_carry(path, kind)
     return kind
+
+
+def check_columns(spark_schema: str) -> None:
+    """For writers: a log keeps its columns for ever, so none that readers could not use.
+
+    Raises OptionError for no columns at all, for names that differ only in case, and for a
+    column of nulls only, whose type could never change.
+    """
+    fields = json.loads(spark_schema)["fields"]
+    if not fields:
+        raise OptionError("these rows have no columns, and a log of them could not be read; "
+                          "write at least one column")  # fmt: skip
+    _check_fields(fields, "")
+
+
+def _check_fields(fields: list[dict[str, Any]], inside: str) -> None:
+    known: dict[str, str] = {}
+    for field in fields:
+        path = inside + field["name"]
+        other = known.setdefault(field["name"].lower(), path)
+        if other != path:
+            raise OptionError(
+                f"columns {other!r} and {path!r} differ only in case, and Spark reads names "
+                "without regard to it; rename one of them"
+            )
+        _check_type(field["type"], path)
+
+
+def _check_type(kind: Any, path: str) -> None:
+    if kind == "void":
+        raise OptionError(
+            f"column {path!r} has type void, and the type of a log's column never changes; "
+            "cast it to the type that it will have, for example cast(null as string)"
+        )
+    if not isinstance(kind, dict):
+        return
+    if kind["type"] == "struct":
+        _check_fields(kind["fields"], f"{path}.")
+    for part in ("elementType", "keyType", "valueType"):
+        if part in kind:
+            _check_type(kind[part], f"{path}.{part.removesuffix('Type')}")
 
 
 def _cannot_carry(path: str, kind: str) -> OptionError:

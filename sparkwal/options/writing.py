@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.header import LARGEST_NUMBER
+from sparkwal.format.header import ANONYMOUS, LARGEST_NUMBER
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, duration, one_of, option, size, text, whole
 
@@ -59,6 +59,11 @@ class SinkOptions(WriterOptions):
             raise OptionError("inlineThreshold is above multipartThreshold: lower it")
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError("txnAppId and txnVersion go together: give both or neither")
+        if self.txn_app_id is not None and self.txn_app_id.startswith(ANONYMOUS):
+            raise OptionError(
+                f"txnAppId must not begin with {ANONYMOUS!r}: appends without an id are named "
+                "so, and the log does not remember them"
+            )
         if self.txn_version is not None and self.txn_version > LARGEST_NUMBER:
             raise OptionError(
                 f"txnVersion is {self.txn_version}; at most {LARGEST_NUMBER} (63 bits) is allowed"

@@ -9,14 +9,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import CommitHeader, Inline, Txns
+from sparkwal.format.header import ANONYMOUS, CommitHeader, Inline, Txns
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
-
-# Appends without a name of their own: their entry guards the record that carries
-# it. The next record drops it, since no writer will ask for it again.
-ANONYMOUS = "append:"
 
 
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:

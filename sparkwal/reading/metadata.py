@@ -45,8 +45,10 @@ def with_metadata_columns(spark_schema: str) -> str:
     return schema.append_fields(spark_schema, extra)
 
 
-def check_names(spark_schema: str) -> None:
-    """For writers: raises OptionError for a column that METADATA would hide from readers."""
+def check_writable(spark_schema: str) -> None:
+    """For writers: raises OptionError for columns that readers could not use, or that METADATA
+    would hide from them."""
+    schema.check_columns(spark_schema)
     for name in schema.columns(spark_schema):
         if name.lower() in METADATA:
             raise OptionError(

@@ -107,12 +107,25 @@ class WeaselWalDataSource(DataSource):
         return type(cls.__name__, (cls,), {"parallelism": tasks, "__doc__": cls.__doc__})
 
     def _options(self, kind: type[T]) -> T:
+        if not self.options.get("path"):
+            raise OptionError(
+                'option path is missing: give it to load, save or start ("s3://bucket/wal"). '
+                "A catalog's table has none, because Spark hands it to no Python data source: "
+                "use CREATE TEMPORARY VIEW … USING weaselwal OPTIONS (path '…')"
+            )
         options = parse(kind, self.options)
         # Here, on the driver: executors have working directories of their own.
         return replace(options, path=absolute(options.path))
 
     def schema(self) -> StructType:
         with readable_errors():
+            # Only of a table that is about to be created Spark tells these.
+            if "provider" in self.options:
+                raise OptionError(
+                    "a log cannot be a table of the catalog: Spark hands a table's path to no "
+                    "Python data source. Use CREATE TEMPORARY VIEW … USING weaselwal OPTIONS "
+                    "(path '…'), or spark.read"
+                )
             return log_schema(self._options(SourceOptions))
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -134,6 +147,13 @@ class WeaselWalDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         # Called again for every commit, in another worker: it must do nothing but this.
         with readable_errors():
+            tracking = [name for name in self.options if "asyncprogresstracking" in name.lower()]
+            if tracking:
+                raise OptionError(
+                    f"option {tracking[0]}: with asynchronous progress tracking a restarted query "
+                    "may give a batch id to other rows, which the log would take for rows that "
+                    "it has: remove the option"
+                )
             if overwrite:
                 raise OptionError(
                     'a log only grows: use outputMode("append"); to store the results of '

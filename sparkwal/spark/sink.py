@@ -21,18 +21,18 @@ from pyspark.sql.types import StructType
 from sparkwal import events
 from sparkwal.errors import OutcomeUnknownError
 from sparkwal.format import schema
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.open import open_log
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.commit import commit
-from sparkwal.protocol.commit_record import ANONYMOUS
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, check_visible, cold_plan, make_plan
 from sparkwal.protocol.task import TaskResult, write_partition
-from sparkwal.reading.metadata import check_names
+from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
 from sparkwal.store.conditional_put import prove_put_if_absent
@@ -75,7 +75,7 @@ class _Writer:
         log = open_log(self.options)
         leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
-        check_names(spark_schema)
+        check_writable(spark_schema)
         claim = Claim(
             leader_id=leader_id,
             host=host,

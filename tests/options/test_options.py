@@ -73,6 +73,7 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"endpoint": "localhost:9000"}, "must be a URL"),
     (SinkOptions, {"batchSizeThreshold": "0"}, "batchSizeThreshold must be greater than 0"),
     (SinkOptions, {"batchTimeoutMs": "0"}, "batchTimeoutMs must be greater than 0"),
+    (SinkOptions, {"txnAppId": " append:a", "txnVersion": "1"}, "must not begin with 'append:'"),
     (SinkOptions, {"txnAppId": "a", "txnVersion": str(2**63)}, "at most 9223372036854775807"),
     (SinkOptions, {"planTtl": "0"}, "planTtl must be greater than 0"),
     (SinkOptions, {"windowSize": "100"}, "1000, 10000, 100000 or 1000000"),

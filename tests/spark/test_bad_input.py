@@ -66,6 +66,15 @@ CASES = {
     "token alone": Case("write", ("sessionToken needs",), {"sessionToken": SECRET}),
     "profile and key": Case("write", ("profile and accessKeyId", "one of them"), {"profile": "me", "accessKeyId": "a", "secretAccessKey": SECRET}),
     "endpoint that is no URL": Case("write", ("endpoint", "http"), {"endpoint": "localhost:9000"}),
+    "no columns": Case("write", ("no columns", "at least one"), {"path": "{folder}/new"}, columns=""),
+    "a column of nulls only": Case("write", ("column 'n' has type void", "cast"), {"path": "{folder}/new"}, columns="id, null as n"),
+    "nulls only inside a column": Case("write", ("column 'c.element' has type void",), {"path": "{folder}/new"}, columns="id, array() as c"),
+    "a collation": Case("write", ("column 'c' has the collation UTF8_LCASE", "cast(c as string)"), {"path": "{folder}/new"}, columns="id, 'x' collate UTF8_LCASE as c"),
+    "names that differ only in case": Case("write", ("'id' and 'ID' differ only in case",), {"path": "{folder}/new"}, columns="id, id as ID"),
+    "names inside a column that differ only in case": Case("write", ("'c.a' and 'c.A' differ only in case",), {"path": "{folder}/new"}, columns="id, named_struct('a',1,'A',2) as c"),
+    "a transaction named as an anonymous append": Case("write", ("txnAppId must not begin with 'append:'",), {"txnAppId": "append:x", "txnVersion": 1}),
+    "a transaction beyond 63 bits": Case("write", ("txnVersion is 9223372036854775808", "63 bits"), {"txnAppId": "x", "txnVersion": 2**63}),
+    "progress tracked asynchronously": Case("stream", ("asynchronous progress tracking", "remove the option"), {"asyncProgressTrackingEnabled": True, "_asyncProgressTrackingOverrideSinkSupportCheck": True}),
     "half a transaction": Case("write", ("txnAppId and txnVersion go together",), {"txnAppId": "nightly"}),
     "a transaction for a stream": Case("stream", ("are for df.write",), {"txnAppId": "nightly", "txnVersion": 1}),
     "pool below in flight": Case("write", ("targetPoolSize 3 is below maxInFlightRequests 50",), {"targetPoolSize": 3}),
@@ -81,9 +90,8 @@ def attempt(spark: SparkSession, case: Case, options: dict[str, object], folder:
         reader.load(str(path)).collect()
     elif case.does in ("write", "overwrite"):
         mode = {"write": "append"}.get(case.does, case.does)
-        write(
-            spark.range(3).coalesce(1).selectExpr(*case.columns.split(", ")), path, mode, **options
-        )
+        columns = [column for column in case.columns.split(", ") if column]
+        write(spark.range(3).coalesce(1).selectExpr(*columns), path, mode, **options)
     else:
         rows = numbers(spark, 3).selectExpr("value as id")
         rows = rows.groupBy().count() if case.does == "complete" else rows
@@ -117,6 +125,24 @@ def test_a_mistake_is_answered_by_one_line(
     assert_one_error(shown, case.kind, *case.says)
     assert SECRET not in shown
     assert objects(folder) == before
+
+
+def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) -> None:
+    given = f"USING weaselwal OPTIONS (path '{folder}/log')"
+    shown = refused(lambda: spark.sql(f"CREATE TABLE refused {given}"))
+    assert_one_error(shown, "OptionError", "cannot be a table of the catalog", "TEMPORARY VIEW")
+    assert not spark.catalog.tableExists("refused")
+    # Of this one the data source hears only when it is read.
+    spark.sql(f"CREATE TABLE unread (id bigint) {given}")
+    try:
+        shown = refused(lambda: spark.table("unread").collect())
+        assert_one_error(shown, "OptionError", "option path is missing", "TEMPORARY VIEW")
+        shown = refused(lambda: spark.sql("INSERT INTO unread VALUES (1)"))
+        assert_one_error(shown, "OptionError", "option path is missing")
+    finally:
+        spark.sql("DROP TABLE unread")
+    spark.sql(f"CREATE TEMPORARY VIEW works {given}")
+    assert spark.table("works").count() == 3
 
 
 @pytest.mark.s3
