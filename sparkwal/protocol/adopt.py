@@ -69,8 +69,9 @@ def _recomputed(where: str, content: Content | None) -> RecomputedError:
     else:
         found = "stored other rows than this one computed"
     return RecomputedError(
-        f"{where}: an earlier attempt of this task {found}. Nothing of this microbatch was "
-        "committed. Restart with the same checkpoint: it is written anew, in a window of its own"
+        f"{where}: an earlier attempt of this task {found}. This run of the "
+        "microbatch commits nothing. Restart with the same checkpoint: it is written anew, in a "
+        "window of its own"
     )
 
 

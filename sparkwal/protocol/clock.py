@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import functools
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
+
+from sparkwal.errors import OptionError
+
+_1970 = datetime(1970, 1, 1)
+_2100_MS = 4_102_444_800_000
+_TEN_YEARS_MS = 3653 * 86_400_000
 
 
 class Clock(Protocol):
@@ -22,6 +29,32 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Let others act."""
+
+
+def next_timestamp(now_ms: int, before_ms: int) -> int:
+    """The timestamp of a record: now, but never before that of the record before it.
+
+    So a clock that is ahead dates every later record too, for ever. Stores like S3 refuse a
+    request that is 15 minutes off; a local disk does not, and there what is surely wrong is
+    refused here: 2100, or ten years after the last record.
+
+    Args:
+        now_ms: this machine's clock, milliseconds since 1970.
+        before_ms: of the log's last live record; 0 in an empty log.
+
+    Raises OptionError.
+    """
+    if now_ms >= _2100_MS or (before_ms and now_ms - before_ms > _TEN_YEARS_MS):
+        last = f", and the log's last record is of {_day(before_ms)}" if before_ms else ""
+        raise OptionError(
+            f"this machine's clock says {_day(now_ms)}{last}: every later record would bear that "
+            "date. Set the clock and start again; this record was not written"
+        )
+    return max(now_ms, before_ms)
+
+
+def _day(since_1970_ms: int) -> str:
+    return str((_1970 + timedelta(milliseconds=since_1970_ms)).date())
 
 
 def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:

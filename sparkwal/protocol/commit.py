@@ -16,7 +16,8 @@ from sparkwal.errors import (
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.commit_record import ANONYMOUS, microbatch_record
+from sparkwal.format.header import ANONYMOUS
+from sparkwal.protocol.commit_record import microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
@@ -47,8 +48,8 @@ def commit(
     plan = results[0].plan
     if any(result.plan.plan_id != plan.plan_id for result in results):
         raise FencedError(
-            "the tasks of this microbatch ran under different plans; nothing was committed. "
-            "Restart with the same checkpoint"
+            "the tasks of this microbatch ran under different plans, and this run of it commits "
+            "nothing. Restart with the same checkpoint"
         )
     try:
         return _commit(open_log, plan, results, hints, clock, ttl_ms, codec)
@@ -87,7 +88,11 @@ def _commit(
     header, data = microbatch_record(plan, written, clock, codec)
     began = age.before(header, look=not plan.is_for(run_id))
     put_record(log, header, data, _advice(header))
-    other = age.stands(header, began)
+    try:
+        other = age.stands(header, began)
+    except (StoreUnavailableError, OptionError) as error:
+        # It is in the store; whether it is in the log could not be seen.
+        raise unknown(log, header, error, _advice(header)) from None
     if other is not None:
         # Whether the log holds it is for the head's transactions to say.
         if other.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import ANONYMOUS, CommitHeader, Inline, Txns
-from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.clock import Clock, next_timestamp
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
 
@@ -27,7 +27,7 @@ def microbatch_record(
 ) -> tuple[CommitHeader, bytes]:
     lead = plan.leadership
     # Never back along the log, whatever the wall clock does.
-    timestamp_ms = max(clock.now_ms(), lead.timestamp_ms)
+    timestamp_ms = next_timestamp(clock.now_ms(), lead.timestamp_ms)
     query_id, batch_id = written[0].query_id, written[0].batch_id
     batches = tuple(r.batch for r in written if r.batch)
     inlined = [

@@ -9,7 +9,7 @@ from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import LeaderHeader, Txns
-from sparkwal.protocol.clock import Clock, is_old
+from sparkwal.protocol.clock import Clock, is_old, next_timestamp
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
@@ -207,7 +207,7 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         # Safety (§3): while the zone is not sealed a takeover of this takeover must be as
         # careful ("a takeover forgets how far the former leader reached").
         in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),
-        timestamp_ms=max(clock.now_ms(), live.timestamp_ms if live else 0),
+        timestamp_ms=next_timestamp(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
         # Safety (§5): "a new leader starts without the transactions of the log"
@@ -275,7 +275,7 @@ def fenced_by(
         f"holds position {position} (term {term}) since {since}"
     )
     return FencedError(
-        f"{leader}. Nothing of this microbatch was committed. Stop one of the two; a restart "
-        "with the same checkpoint takes the log over again",
+        f"{leader}. This writer commits nothing more. Stop one of the two; a restart with the "
+        "same checkpoint takes the log over again",
         leader=leader,
     )

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.clock import next_timestamp
 from sparkwal.protocol.commit_record import encode_record, with_txn
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.log_store import LogStore
@@ -76,7 +77,7 @@ class Pipeline:
         """
         assert self.has_room()
         lead = self._lead
-        self._timestamp_ms = max(now_ms, self._timestamp_ms)
+        self._timestamp_ms = next_timestamp(now_ms, self._timestamp_ms)
         # Includes the transactions of the records before it, though they are not decided yet:
         # where this record is live, they are live too.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
