@@ -65,10 +65,11 @@ def normalize(spark_schema: str | dict[str, Any]) -> str:
 def _normal_field(field: dict[str, Any], path: str) -> dict[str, Any]:
     collations = (field.get("metadata") or {}).get("__COLLATIONS")
     if collations:
+        name = next(iter(collations.values())).rpartition(".")[2]
         # Without it the same texts would compare otherwise when they are read.
         raise OptionError(
-            f"column {path!r} has the collation {next(iter(collations.values()))}, which a log "
-            f"does not keep: write cast({path} as string), and collate when reading"
+            f"column {path!r} has the collation {name}, which a log does not keep: write "
+            f"{path} collate UTF8_BINARY, and collate when reading"
         )
     return {
         "name": field["name"],

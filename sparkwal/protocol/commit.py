@@ -13,10 +13,9 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from sparkwal.format.header import CommitHeader
+from sparkwal.format.header import ANONYMOUS, CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
-from sparkwal.format.header import ANONYMOUS
 from sparkwal.protocol.commit_record import microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import fenced
