@@ -53,7 +53,7 @@ class Bodies:
             with pa.ipc.open_stream(body) as stream:
                 found = list(stream)
             for batch in found:
-                # Offsets and texts too: damaged ones crash whoever reads them from the log.
+                # Offsets and texts too: damaged ones crash the reader of the log.
                 batch.validate(full=True)
             self._check(sum(_decoded(batch) for batch in found))
         except (pa.ArrowException, OSError, ValueError, IndexError, struct.error) as error:

@@ -51,7 +51,8 @@ class Intake:
             if self.failure is not None or self._closing or self._adding:
                 self._check_open()
             while not self._buffer.has_room(accepted.held):
-                # Its batch may be far from closing by size: small rows take more memory than bytes.
+                # Its batch may be far from closing by size: small rows take more memory than they
+                # do in the record.
                 self._close_batch()
                 if not block:
                     self._refused = accepted.held

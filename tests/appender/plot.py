@@ -59,7 +59,7 @@ class Plot:
         with self._changed:
             self.arrived.append(position)
             self._changed.notify_all()
-            # Not for ever: a test that fails must still be able to close its appender.
+            # A bounded wait: a test that fails must still be able to close its appender.
             assert self._changed.wait_for(lambda: position not in self._held, 60)
             plot = self.faults.get(position)
             act = plot.pop(0) if plot else ""

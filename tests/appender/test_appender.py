@@ -86,7 +86,7 @@ def test_in_flight_is_a_span_which_a_slot_in_trouble_holds(plot: Plot) -> None:
         plot.hold(first)
         for i in range(10):
             wal.append(rows(i))
-        # Three behind it are done: no count of requests, but the span is used up.
+        # Three after it are done: no count of requests, but the span is used up.
         started(plot, *range(first, first + 4))
         until(lambda: len(wal._persistence._pipeline._durable) == 3)
         assert max(plot.arrived) == first + 3

@@ -63,7 +63,7 @@ def test_only_what_the_former_leader_could_reach_is_sealed(plot: Plot, tmp_path:
     fresh = Plot()
     Query(fresh.inner, hints_in(tmp_path)).microbatch(0, (1,))
     with fresh.appender(maxInFlightRequests=50) as wal:
-        # Directly behind the sink's leader and commit records.
+        # Directly after the sink's leader and commit records.
         assert wal.append(rows(2)).result() == 3
 
 
@@ -72,7 +72,7 @@ def test_what_was_in_flight_when_another_took_over_is_dead_or_done(plot: Plot) -
         first = plot.gap()
         plot.hold(first + 1)
         tickets = [one.append(rows(i)) for i in range(4)]
-        # The second of four never arrives in time; the two behind it are stored.
+        # The second of four never arrives in time; the two after it are stored.
         until(lambda: plot.inner.counts["PUT"] > 0 and first + 3 in _positions(plot))
         assert tickets[0].result() == first
         with Plot(plot.inner).appender("two") as two:
