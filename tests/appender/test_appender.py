@@ -73,10 +73,11 @@ def test_done_in_any_order_but_acknowledged_in_order(plot: Plot) -> None:
         until(lambda: at[1] in waiting)
         assert done == [] and wal.last_sequence == -1
         plot.release(at[0])
-        until(lambda: wal.last_sequence == 1)
+        until(lambda: wal.last_sequence == 1 and len(done) == 2)
         assert done == [0, 1] and not tickets[2].done()
         plot.release(at[2])
         assert [ticket.result() for ticket in tickets] == list(at)
+        until(lambda: len(done) == 4)
         assert done == [0, 1, 2, 3]
 
 
