@@ -22,6 +22,8 @@ from sparkwal.errors import (
 )
 
 if TYPE_CHECKING:
+    __version__: str
+
     from pyspark.sql import SparkSession
 
     from sparkwal.appender.aio import AsyncAppender
@@ -52,14 +54,19 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("weaselwal")`` known to `spark` (classic or Spark Connect)."""
-    from sparkwal.spark.datasource import WeaselWalDataSource
+    """Make ``format("weaselwal")`` known to `spark` (classic or Spark Connect).
 
-    source = WeaselWalDataSource
-    # A client of Spark Connect cannot ask.
-    if (context := getattr(spark, "sparkContext", None)) is not None:
-        source = source.with_parallelism(context.defaultParallelism)
-    spark.dataSource.register(source)
+    Harmless where it is known already. Raises OptionError for a Spark before 4.2.
+    """
+    import pyspark
+
+    from sparkwal.spark.supported import require
+
+    require(pyspark.__version__, "pyspark here")
+    require(spark.version, "the session's server")
+    from sparkwal.spark.registering import register_once
+
+    register_once(spark)
 
 
 # Spark's Python workers import this package for every sink; these wait until they are used.
@@ -76,6 +83,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("sparkwal")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

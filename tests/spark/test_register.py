@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from queries import commits
 
 import sparkwal
+from sparkwal.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -30,6 +36,7 @@ from pyspark.sql import SparkSession
 import sparkwal
 spark = (SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false")
          .config("spark.driver.host", "127.0.0.1").getOrCreate())
+sparkwal.register(spark)
 sparkwal.register(spark)
 spark.range(10).coalesce(1).write.format("weaselwal").mode("append").save(path)
 stream = spark.readStream.format("weaselwal").load(path)
@@ -78,6 +85,41 @@ def installed(tmp_path: Path) -> list[Path]:
 def test_spark_finds_the_format_without_registering(tmp_path: Path) -> None:
     assert "sum 45" in run(WITHOUT_REGISTERING, tmp_path / "log", installed(tmp_path))
     assert sum(commit.rows for commit in commits(tmp_path / "log")) == 10
+
+
+def test_registering_again_is_quiet_and_harmless(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    source = type(spark.dataSource)
+    monkeypatch.setattr(source, "register", lambda *given: calls.append(given))
+    # Spark warns of each source that replaces one of the same name.
+    sparkwal.register(spark)
+    assert calls == []
+
+
+def test_each_session_can_be_registered(spark: SparkSession) -> None:
+    # Spark refuses to register what it has found by itself for a session before.
+    for session in (spark, spark.newSession(), spark.newSession()):
+        sparkwal.register(session)
+        sparkwal.register(session)
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.4"])
+def test_an_older_spark_is_one_sentence(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+    with pytest.raises(OptionError) as refused:
+        sparkwal.register(None)  # type: ignore[arg-type]
+    assert str(refused.value).startswith(f"sparkwal needs Spark 4.2, pyspark here is {version}")
+
+
+def test_an_older_spark_finds_nothing_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.0.1")
+    monkeypatch.setitem(sys.modules, "sparkwal.spark.datasource", None)
+    file = SOURCE.parent / "pyspark_weaselwal" / "__init__.py"
+    if not file.exists():
+        file = SOURCE / "spark" / "pyspark_weaselwal" / "__init__.py"
+    assert "DefaultSource" not in runpy.run_path(str(file))
 
 
 def test_spark_connect_writes_and_reads(tmp_path: Path) -> None:
