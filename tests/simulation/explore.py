@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from . import oracle, starts
 from .codec import searching
 from .data import PREFIX
-from .threads import Machine, Process
+from .machine import Machine, Process
 from .world import LOCAL, REMOTE, SEEN, Call, Lost, Refused, State, apply, put
 
 # Processes kept as they stand, so that the next answer needs no run from the start.

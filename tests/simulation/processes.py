@@ -34,8 +34,8 @@ from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 
 from .data import PREFIX, SCHEMA, partitions_of, record_batch
+from .machine import Ask, Process
 from .oracle import Verdict
-from .threads import Ask, Process
 from .world import Call, Lost
 
 TTL_MS = 600_000
@@ -173,13 +173,10 @@ def driver(
             try:
                 plan = make_plan(lambda: log, claim, hints, clock, TTL_MS)
                 ask(Call("publish_plan", ((plan, query_id, batch_id),)))
-                if batch_id in empty:
-                    results = [_empty(log, plan, query_id, batch_id, limits)]
-                else:
-                    results = [
-                        _task(log, plan, query_id, batch_id, partition, limits)
-                        for partition in range(partitions_of(query_id))
-                    ]
+                results = [
+                    _task(log, plan, query_id, batch_id, partition, limits, batch_id in empty)
+                    for partition in range(partitions_of(query_id))
+                ]
                 position = commit(lambda: log, results, hints, clock, TTL_MS, None)
             except SparkWalError as error:
                 # Nothing of this microbatch counts, these say.
@@ -281,22 +278,22 @@ class _Nobody(Subscribers):
 
 
 def _task(
-    log: LogStore, plan: Any, query_id: str, batch_id: int, partition: int, limits: TaskLimits
+    log: LogStore,
+    plan: Any,
+    query_id: str,
+    batch_id: int,
+    partition: int,
+    limits: TaskLimits,
+    empty: bool = False,
 ) -> TaskResult:
     def attempt() -> TaskResult:
-        rows = iter([record_batch(query_id, batch_id, partition)])
+        rows = iter([] if empty else [record_batch(query_id, batch_id, partition)])
         return write_partition(lambda: log, plan, query_id, batch_id, partition, rows, limits)
 
     try:
         return attempt()
     except StoreUnavailableError:
         return attempt()  # as Spark does: another attempt of the task, elsewhere
-
-
-def _empty(
-    log: LogStore, plan: Any, query_id: str, batch_id: int, limits: TaskLimits
-) -> TaskResult:
-    return write_partition(lambda: log, plan, query_id, batch_id, 0, iter([]), limits)
 
 
 def straggler(partition: int, inline: int = 0) -> Process:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from . import oracle
 from .codec import searching
+from .machine import Machine, Process
 from .processes import appender, driver, reader, straggler
-from .threads import Machine, Process
 from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
 
 # Slots in flight of an appender's life.

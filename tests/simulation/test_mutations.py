@@ -13,7 +13,7 @@ import pytest
 
 import sparkwal
 
-from .configurations import MUTATIONS, Mutation
+from .mutations import MUTATIONS, Mutation
 
 TESTS = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 
 import sparkwal
 
-from .configurations import MUTATIONS, Mutation
+from .mutations import MUTATIONS, Mutation
 
 PACKAGE = Path(sparkwal.__file__).parent
 OURS = [mutation for mutation in MUTATIONS if not mutation.file.startswith("simulation/")]

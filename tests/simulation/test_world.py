@@ -11,8 +11,8 @@ from sparkwal.appender import workers as library
 
 from . import oracle
 from .codec import searching
+from .machine import Ask, Machine, Process, Stuck
 from .processes import appender, driver, reader, straggler
-from .threads import Ask, Machine, Process, Stuck
 from .world import Call, State, apply
 
 

@@ -1,0 +1,112 @@
+"""A simulated process: its threads, of which one runs at a time, until it asks the world for
+something or waits for another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from .world import Call
+
+Ask = Callable[[Call], Any]
+Process = Callable[[Ask], str]
+
+
+class Stuck(Exception):
+    """A process waits, and nothing it has asked for can wake it."""
+
+
+class Machine:
+    """One life of a process: what its threads wait for, and how it ended.
+
+    Attributes:
+        calls: thread → what it has asked of the world. Thread 0 is the process's own.
+        outcome: what thread 0 ended with; the others may go on.
+    """
+
+    current: Machine
+
+    def __init__(self, process: Process) -> None:
+        self.calls: dict[int, Call] = {}
+        self.outcome: str | None = None
+        self._threads: list[greenlet] = []
+        self._ready: deque[greenlet] = deque()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._scheduler = getcurrent()
+
+        def first() -> None:
+            self.outcome = process(self._ask)
+
+        self.start(first)
+        self._run()
+
+    def start(self, function: Callable[[], None]) -> int:
+        """A new thread; it begins once the one that runs now waits."""
+
+        def guarded() -> None:
+            try:
+                function()
+            except GreenletExit:
+                raise
+            except BaseException as error:
+                self._failure = self._failure or error
+
+        self._threads.append(greenlet(guarded, self._scheduler))
+        self._ready.append(self._threads[-1])
+        return len(self._threads) - 1
+
+    def answer(self, thread: int, answer: Any) -> None:
+        """Let a thread go on, and those it wakes, until all of them wait again.
+
+        Raises Stuck, and what a thread failed with.
+        """
+        del self.calls[thread]
+        self._run(self._threads[thread], answer)
+
+    def _run(self, *first: Any) -> None:
+        Machine.current = self
+        if first:
+            first[0].switch(first[1])
+        while self._ready:
+            self._ready.popleft().switch()
+        if self._failure is not None:
+            raise self._failure
+        if self.outcome is None and not self.calls:
+            raise Stuck("the process waits for nobody")
+
+    def _ask(self, call: Call) -> Any:
+        self.calls[self.me()] = call
+        answer = self._wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def me(self) -> int:
+        """The thread that runs."""
+        return self._threads.index(getcurrent())
+
+    def block(self, waiting: deque[greenlet]) -> None:
+        """Wait until somebody takes this thread out of `waiting` and wakes it."""
+        waiting.append(getcurrent())
+        self._wait()
+
+    def _wait(self) -> Any:
+        if self._closed:
+            raise GreenletExit
+        return self._scheduler.switch()
+
+    def wake(self, waiting: deque[greenlet]) -> None:
+        """The thread that has waited longest."""
+        self._ready.append(waiting.popleft())
+
+    def close(self) -> None:
+        """End every thread where it stands."""
+        self._closed = True
+        Machine.current = self
+        for waiting in self._threads:
+            while waiting:
+                waiting.throw()
