@@ -27,6 +27,7 @@ def live_records(
     end: int,
     *,
     log_id: str | None = None,
+    term: int | None = None,
     tolerant: bool = False,
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
@@ -37,6 +38,8 @@ def live_records(
     Args:
         end: at most the head's gap: every position below must hold a record.
         log_id: the log that is read, if the caller knows it; else the first record tells.
+        term: of the last live record before `start`, if the caller knows it; else it is looked
+            for among the records before.
         tolerant: go on after a position that holds none, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for a caller that does not read their rows.
@@ -44,7 +47,6 @@ def live_records(
 
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
-    term: int | None = None
 
     def fetch(position: int) -> SlotRecord | None:
         return known.get(position) or read_slot(log, position, window, size)

@@ -70,6 +70,8 @@ class LogRange:
         self.gap = 0
         # Records seen while looking for the head, until their microbatch is planned.
         self._known: dict[int, SlotRecord] = {}
+        # Position → the term of the last live record before it.
+        self._terms: dict[int, int] = {}
         self._kept = 0
         # A stream's startingTimestamp that no record had reached when it began, and the
         # position below which all records are known to be older.
@@ -96,17 +98,24 @@ class LogRange:
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord]:
         """The live records of start … end−1, as `live_records` of this very log."""
-        return live_records(
+        term = self._terms.get(start)
+        for record in live_records(
             self.log,
             self.window,
             start,
             end,
             log_id=self.log_id,
+            term=term,
             tolerant=self.options.tolerant,
             known=self._known,
             size=size,
             at_once=at_once,
-        )
+        ):
+            term = record.header.term
+            yield record
+        # A stream goes on here: it need not look back once more, for every trigger m − 1 GETs.
+        if term is not None:
+            self._terms[end] = term
 
     def look(self) -> int:
         """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle."""
@@ -148,6 +157,7 @@ class LogRange:
     def forget(self, below: int) -> None:
         """Records of planned microbatches are not needed again."""
         self._known = {p: r for p, r in self._known.items() if p >= below}
+        self._terms = {p: term for p, term in self._terms.items() if p >= below}
         self._kept = sum(r.body + len(r.inlined or b"") for r in self._known.values())
 
     def start(self) -> int:
