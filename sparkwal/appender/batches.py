@@ -89,18 +89,23 @@ class Batch:
 
     __slots__ = (
         "_callbacks", "_caller", "_done", "_error", "_failure", "_position", "_rejections",
-        "added", "appends", "count", "first_sequence", "held", "opened", "rejected", "weight",
+        "appends", "count", "first_held", "first_sequence", "held", "opened", "rejected", "weight",
     )  # fmt: skip
 
     def __init__(
-        self, first_sequence: int, opened: float, caller: Callbacks, rejections: Rejections
+        self,
+        first_sequence: int,
+        first_held: int,
+        opened: float,
+        caller: Callbacks,
+        rejections: Rejections,
     ) -> None:
         self.first_sequence = first_sequence
+        self.first_held = first_held  # bytes of memory that all batches before it took
         self.opened = opened  # seconds, when its first append came
         self.weight = 0  # bytes in the record
         self.held = 0  # bytes of memory
         self.appends: list[Payload] = []
-        self.added = 0
         self.count: int | None = None  # appends that belong to it, once no more can come
         self.rejected: dict[int, OptionError] = {}
         self._rejections, self._caller = rejections, caller
@@ -110,10 +115,17 @@ class Batch:
         self._done = Latch()
         self._callbacks: deque[Callable[[], None]] = deque()
 
+    @property
+    def next_sequence(self) -> int:
+        """Of the append after its last one."""
+        # In this order: what closes the batch in between may also take its appends away.
+        added = len(self.appends)
+        return self.first_sequence + (added if self.count is None else self.count)
+
     def close(self) -> None:
         """No more appends belong to it. May be interrupted by itself."""
         if self.count is None:
-            self.count = self.added
+            self.count = len(self.appends)
 
     def reject(self, sequence: int, error: OptionError) -> None:
         """One append is not written; the others go on."""
@@ -229,34 +241,67 @@ class Buffer:
         self._size, self._timeout, self._capacity = size, timeout, capacity
         self._caller, self.rejections = caller, Rejections()
         self._waiting: deque[Batch] = deque()  # in order; the last one may be open
-        self.newest: Batch | None = None  # the last that was begun; it is done last
-        self.next_sequence = next_sequence
-        self.held = 0
+        self._taken: Batch | None = None  # the last that does not wait any more
+        self._first_sequence = next_sequence
+
+    # Derived from what the batches hold: there is nothing to keep in step with it.
+
+    @property
+    def newest(self) -> Batch | None:
+        """The last batch that was begun; it is done last."""
+        try:  # it may be taken between a look and an access
+            return self._waiting[-1]
+        except IndexError:
+            return self._taken
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the next append."""
+        newest = self.newest
+        return self._first_sequence if newest is None else newest.next_sequence
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that wait."""
+        try:
+            oldest, newest = self._waiting[0], self._waiting[-1]
+        except IndexError:
+            return 0
+        return newest.first_held + newest.held - oldest.first_held
 
     def has_room(self, held: int) -> bool:
         """Whether `held` more bytes may come. Anything may when nothing waits."""
-        return not self.held or self.held + held <= self._capacity
+        waits = self.held
+        return not waits or waits + held <= self._capacity
 
-    def add(self, accepted: Accepted, now: float) -> tuple[Ticket, bool]:
-        """The append's ticket, and whether the next `due` may have changed."""
-        # A signal's handler may close the appender between any two of these steps.
+    def makes_due(self, accepted: Accepted) -> bool:
+        """Whether adding it may change the next `due`: it begins a batch, or closes one."""
         batch = self.newest
-        begins = batch is None or batch.count is not None
+        return (
+            batch is None or batch.count is not None or batch.weight + accepted.size >= self._size
+        )
+
+    def add(self, accepted: Accepted, now: float) -> Ticket:
+        """The append's ticket.
+
+        A signal's handler may close the appender between any two of these steps, or raise.
+        """
+        batch = self.newest
         if batch is None or batch.count is not None:
-            batch = Batch(self.next_sequence, now, self._caller, self.rejections)
-            self.newest = batch
+            before = 0 if batch is None else batch.first_held + batch.held
+            batch = Batch(self.next_sequence, before, now, self._caller, self.rejections)
             self._waiting.append(batch)
-        batch.appends.append(accepted.payload)
-        batch.added += 1
+        ticket = Ticket(batch, batch.next_sequence)
+        # First: what is added is counted. A handler that raises here leaves a few bytes too
+        # many, until the batch is sent.
         batch.weight += accepted.size
         batch.held += accepted.held
-        self.held += accepted.held
-        ticket = Ticket(batch, self.next_sequence)
-        self.next_sequence += 1
-        closes = batch.weight >= self._size
-        if closes:
+        # The one step that adds it. Of an append that is not in, no sequence may be used up:
+        # the log could not tell it from a durable one.
+        batch.appends.append(accepted.payload)
+        if batch.weight >= self._size:
             self.close_batch()
-        return ticket, begins or closes
+        return ticket
 
     def holds(self, ticket: Ticket) -> bool:
         """Whether an append came before its batch was closed.
@@ -273,8 +318,9 @@ class Buffer:
 
     def close_batch(self) -> None:
         """Send what has come as soon as there is room. May be interrupted by itself."""
-        if self.newest is not None:
-            self.newest.close()
+        newest = self.newest
+        if newest is not None:
+            newest.close()
 
     def due(self, now: float, *, idle: bool) -> float | None:
         """Seconds until a batch is to be sent, at most 0 for now; None: there is none."""
@@ -287,16 +333,16 @@ class Buffer:
 
     def take(self) -> Batch:
         """The oldest batch. Only while one is due."""
+        self._taken = self._waiting[0]
         # Safety (§7): "batches are sent newest first"
         batch = self._waiting.popleft()
         batch.close()
-        self.held -= batch.held
         return batch
 
     def take_all(self) -> list[Batch]:
         """Everything that waits, in order."""
         self.close_batch()
         batches = list(self._waiting)
+        self._taken = self.newest
         self._waiting.clear()
-        self.held = 0
         return batches

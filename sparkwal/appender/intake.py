@@ -62,17 +62,18 @@ class Intake:
                     )
                 self._room.wait()
                 self._check_open()
-            self._adding = True
             try:
+                self._adding = True
                 return self._admit(accepted)
             finally:
                 self._adding = False
 
     def _admit(self, accepted: Accepted) -> Ticket:
         """Every append that is accepted passes here, in the order of the sequences."""
-        ticket, wake = self._buffer.add(accepted, time.monotonic())
-        if wake:
+        # Before it is in: were a signal's handler to raise in between, nothing would send it.
+        if self._buffer.makes_due(accepted):
             self._changed.notify()
+        ticket = self._buffer.add(accepted, time.monotonic())
         if self._closing:
             self._check_in_time(ticket)
         return ticket

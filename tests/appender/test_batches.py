@@ -27,7 +27,7 @@ def buffer(callbacks: Callbacks) -> Buffer:
 
 
 def add(buffer: Buffer, weight: int, now: float = 0.0) -> Ticket:
-    return buffer.add(Accepted([{}], weight, weight), now)[0]
+    return buffer.add(Accepted([{}], weight, weight), now)
 
 
 def taken(buffer: Buffer) -> list[int]:
@@ -58,10 +58,12 @@ def test_with_something_in_flight_it_waits_for_the_age_of_its_first_append(buffe
 
 def test_the_append_that_crosses_the_size_is_included(buffer: Buffer) -> None:
     for weight in (40, 40):
-        assert buffer.add(Accepted([{}], weight, weight), 0.0)[1] == (buffer.next_sequence == 1)
+        assert buffer.makes_due(Accepted([{}], weight, weight)) == (buffer.next_sequence == 0)
+        add(buffer, weight)
     assert buffer.due(0.0, idle=False) == pytest.approx(TIMEOUT)
-    _, wake = buffer.add(Accepted([{}], 40, 40), 0.0)
-    assert wake and buffer.due(0.0, idle=False) == 0
+    assert buffer.makes_due(Accepted([{}], 40, 40))
+    add(buffer, 40)
+    assert buffer.due(0.0, idle=False) == 0
     add(buffer, 1)
     assert taken(buffer) == [3, 1]
 
@@ -107,7 +109,7 @@ def test_sequences_count_appends_from_where_the_log_ended(callbacks: Callbacks) 
 
 
 def test_tickets_of_a_batch_share_its_end_but_not_its_rejections(callbacks: Callbacks) -> None:
-    batch = Batch(5, 0.0, callbacks, Rejections())
+    batch = Batch(5, 0, 0.0, callbacks, Rejections())
     tickets = [Ticket(batch, sequence) for sequence in (5, 6)]
     batch.reject(6, OptionError("not a number"))
     with pytest.raises(TimeoutError):
@@ -124,7 +126,7 @@ def test_tickets_of_a_batch_share_its_end_but_not_its_rejections(callbacks: Call
 
 
 def test_a_failure_knows_whether_anyone_was_told(callbacks: Callbacks) -> None:
-    batch = Batch(0, 0.0, callbacks, Rejections())
+    batch = Batch(0, 0, 0.0, callbacks, Rejections())
     failure = Failure(FencedError("another leads"))
     batch.fail(OutcomeUnknownError("sent"), failure)
     assert not failure.told

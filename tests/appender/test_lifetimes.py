@@ -29,7 +29,8 @@ def plot() -> Plot:
 
 def held_back(plot: Plot, **options: Any) -> tuple[Appender, int]:
     """An appender whose first record is under way, and its position."""
-    wal = plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb", **options)
+    given = {"maxInFlightRequests": 1, "batchSizeThreshold": "1mb", **options}
+    wal = plot.appender(**given)
     first = plot.gap()
     plot.hold(first)
     wal.append(rows(0))
@@ -176,7 +177,10 @@ def on_alarm() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 # Where a handler may come: each instruction of what holds the lock, in the main thread.
-PLACES = ["add", "_admit", "append", "close_batch", "close", "has_room"]
+PLACES = [
+    "add", "_admit", "append", "close_batch", "close", "has_room", "makes_due", "newest",
+    "next_sequence",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", PLACES)
@@ -231,6 +235,61 @@ def _closed_before(wal: Appender, function: str, skip: int) -> bool:
         assert ticket.result(timeout=30) >= 0
     wal.flush(timeout=30)
     return True
+
+
+class Interrupted(BaseException):
+    """Raised by a signal's handler, as KeyboardInterrupt is."""
+
+
+@pytest.mark.parametrize("size", ["1", "1mb"])
+@pytest.mark.parametrize("function", ["add", "_admit", "next_sequence", "makes_due"])
+def test_a_handler_that_raises_in_an_append_shifts_no_verdict(function: str, size: str) -> None:
+    """It raises before every instruction of a function in turn."""
+    for skip in range(1000):
+        plot = Plot()
+        wal, first = held_back(plot, **{"batchSizeThreshold": size, "batchTimeoutMs": "100ms"})
+        came = _interrupted_before(lambda wal=wal: wal.append(rows(1)), function, skip)  # type: ignore[misc]
+        bad, good = wal.append([{"v": "x"}]), wal.append(rows(3))
+        plot.release(first)
+        with pytest.raises(OptionError, match="column 'v'"):
+            bad.result(timeout=30)
+        assert good.result(timeout=30) > first
+        wal.flush(timeout=30)
+        assert good.sequence == bad.sequence + 1 == wal.last_sequence
+        assert (wal.unacknowledged, wal.buffered_bytes) == (0, 0)
+        # The one that was interrupted is in with a sequence of its own, or it is not.
+        assert stored(plot.inner) in ([0, 3], [0, 1, 3])
+        assert good.sequence == len(stored(plot.inner))
+        wal.close(timeout=30)
+        if not came:
+            assert skip, "the function never ran"
+            return
+
+
+def _interrupted_before(act: Callable[[], object], function: str, skip: int) -> bool:
+    """Act; a handler raises before instruction `skip` of `function`. Whether it came."""
+    passed = [0]
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        code = frame.f_code
+        if code.co_name != function or "appender" not in code.co_filename:
+            return trace if event == "call" else None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            passed[0] += 1
+            if passed[0] > skip:
+                sys.settrace(None)
+                raise Interrupted
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
 
 
 def test_a_handler_may_close_what_is_being_closed(
