@@ -126,7 +126,7 @@ class Log:
         """
         log = self._look()
         if log.spark_schema is None:
-            raise OptionError(f"there is no log at {self._options.path}; check the path")
+            raise OptionError(f"there is no log at {self._log.url}; check the path")
         if include_metadata is None:
             include_metadata = self._options.include_metadata
         target = self._target(log.spark_schema, columns, include_metadata)
@@ -156,5 +156,9 @@ class Log:
         return everything if include_metadata else schema.to_arrow(spark_schema)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
-        """The rows of positions start … end (inclusive) as one pandas frame."""
-        return self.scan(start, end).read_pandas()
+        """The rows of positions start … end (inclusive) as one pandas frame.
+
+        A column of integers with nulls holds Python's integers: pandas' own would become floats,
+        which are exact up to 2^53 only.
+        """
+        return self.scan(start, end).read_all().to_pandas(integer_object_nulls=True)

@@ -91,7 +91,8 @@ class ClaimAge:
         if head.live is None or head.live.header.log_id != header.log_id:
             raise another_log(self._log)
         if head.live.header.term > header.term:
-            raise fenced(self._log, head.live)
+            taken = read_slot(self._log, header.position, header.window)
+            raise fenced(self._log, taken or head.live)
         # What this writer was told is durable must be there: a short log from its beginning on.
         # (A collection leaves more than one LIST shows.) Else it was deleted meanwhile, and
         # what stands there is what this writer put into the hole since.
@@ -118,5 +119,6 @@ def another_log(log: LogStore) -> InvalidLogError:
     """The error for a log that is not the one this writer wrote before."""
     return InvalidLogError(
         f"{log.url} is not the log that this writer wrote before: it was deleted or made again "
-        "meanwhile. Nothing was written to it; start again to write to what is there now"
+        "meanwhile. Nothing was written to it. Start again to write to what is there now: with a "
+        "new checkpoint to write all rows of the source, with this one to write those that are new"
     )

@@ -133,6 +133,7 @@ def _take_gap(
     for _ in range(attempts):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         head = find_head(log, claim.window or DEFAULT_WINDOW)
+        _check_beginning(log, head)
         if known is not None and head.live is not None:
             _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
@@ -158,6 +159,18 @@ def _take_gap(
         f"other writers took the next position of {log.url} {attempts} times "
         "while this one tried to lead; stop all writers of this log but one"
     )
+
+
+def _check_beginning(log: LogStore, head: Head) -> None:
+    """Raises InvalidLogError where a short log lacks its beginning: it was deleted while a writer
+    went on. Readers would never reach what is written there."""
+    if head.oldest:
+        number = keys.slot(0, head.window)
+        raise InvalidLogError(
+            f"the record of position 0 is missing ({log.where(number)}), yet the log has one at "
+            f"position {head.oldest}: its beginning was deleted. Restore it, or delete the rest to "
+            "begin a new log here. Nothing was written"
+        )
 
 
 def _check_not_replaced(log: LogStore, claim: Claim, known: Leadership, live: SlotRecord) -> None:

@@ -73,7 +73,12 @@ def verify(path: str, **options: object) -> Report:
     Raises StoreUnavailableError, OptionError. Damage is reported, not raised.
     """
     settings = from_keywords(StoreOptions, path, options)
-    return verify_store(open_log(settings, fail_fast=True), settings.log_path)
+    log = open_log(settings, fail_fast=True)
+    report = verify_store(log, settings.log_path)
+    if report.ok and report.head < 0:
+        # A path with a typo must not pass for a sound log.
+        report.problems.append(f"there is no log at {log.url}; check the path")
+    return report
 
 
 def verify_store(log: LogStore, path: str) -> Report:

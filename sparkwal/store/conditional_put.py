@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from sparkwal import events
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.format.keys import proof_key
 from sparkwal.store.base import NotFound, Store, Transient
 from sparkwal.store.parallel import run_parallel
@@ -36,14 +36,22 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
         return
     run = uuid.uuid4().hex
     keys = [proof_key(prefix, run, number) for number in range(1 + _ROUNDS)]
+    used: list[str] = []
     try:
+        used.append(keys[0])
         _one_after_another(store, keys[0])
         if store.concurrency > 1:
             # One round may miss a store that looks first and writes later.
             for key in keys[1:]:
+                used.append(key)
                 _race(store, key)
+    except StoreUnavailableError as error:
+        # Where nothing was stored nothing is left: removing it would fail once more.
+        if not error.maybe_applied and len(used) == 1:
+            used.clear()
+        raise
     finally:
-        _remove(store, keys if store.concurrency > 1 else keys[:1])
+        _remove(store, used)
     _proven.add(proof)
 
 

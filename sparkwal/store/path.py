@@ -9,7 +9,9 @@ from pathlib import Path
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import join_key
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)|(file|s3[an]?):", re.IGNORECASE)
+_SCHEME = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)|(file|s3[an]?|https?|hdfs|gs|abfss?|dbfs):", re.IGNORECASE
+)
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
 
 

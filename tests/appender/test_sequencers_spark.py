@@ -97,7 +97,7 @@ def test_limits_hold_over_all_sequencers_and_starve_none(tmp_path: Path) -> None
     fill(tmp_path, "b", *range(3))
     reader = reader_of(tmp_path, maxRowsPerTrigger="2")
     start = reader.initialOffset()
-    assert start == {"a": 0, "b": 0}
+    assert (start["a"], start["b"]) == (0, 0)
     moved = []
     for _ in range(10):
         end = reader.latestOffset(start, ReadMaxRows(2))
@@ -106,7 +106,7 @@ def test_limits_hold_over_all_sequencers_and_starve_none(tmp_path: Path) -> None
         moved.append(rows)
         start = end
     assert sum(moved) == 9 and max(moved) == 2 and moved[-1] == 0
-    assert list(start) == ["a", "b"]
+    assert [name for name in start if not name.startswith("log_id:")] == ["a", "b"]
 
 
 def test_a_new_sequencer_is_read_from_its_beginning_even_by_a_latest_stream(

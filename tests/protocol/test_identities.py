@@ -273,3 +273,16 @@ def test_a_full_disk_does_not_make_a_leader_fence_itself(
     query.clock.since_boot_ms -= TTL_MS
     assert query.microbatch(2, (3,)) is not None
     assert sound(store)
+
+
+def test_nobody_writes_to_a_log_whose_beginning_was_deleted(
+    query: Query, store: MemoryStore
+) -> None:
+    for batch in range(5):
+        query.microbatch(batch, (batch,))
+    for key in sorted(store.objects)[-6:]:
+        store.delete(key)
+    objects = dict(store.objects)
+    with pytest.raises(InvalidLogError, match="position 0 is missing.*beginning was deleted"):
+        query.restarted().microbatch(5, (5,))
+    assert store.objects == objects
