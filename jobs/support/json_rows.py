@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from sparkwal.appender.values import fits_decimal
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 
@@ -160,6 +161,8 @@ def _reader(kind: pa.DataType) -> Reader:
         return _moment if kind.tz else _local_moment
     if types.is_float32(kind) or types.is_float64(kind):
         return _float32 if types.is_float32(kind) else _float64
+    if types.is_decimal(kind):
+        return _decimal(kind)
     if types.is_list(kind):
         element = _nullable(_reader(kind.value_type))
         return lambda value: [element(item) for item in _checked(value, list)]
@@ -202,13 +205,16 @@ def _integer(value: Any) -> int:
     return int(_checked(value, int))
 
 
-def _decimal(value: Any) -> Decimal:
-    if type(value) not in (int, str, Decimal):
-        raise TypeError
-    found = Decimal(value)
-    if not found.is_finite():
-        raise ValueError
-    return found
+def _decimal(kind: pa.DataType) -> Reader:
+    def read(value: Any) -> Decimal:
+        if type(value) not in (int, str, Decimal):
+            raise TypeError
+        found = Decimal(value)
+        if not fits_decimal(found, kind):
+            raise ValueError
+        return found
+
+    return read
 
 
 def _float64(value: Any) -> float | int:
@@ -264,7 +270,6 @@ _LEAVES: Sequence[tuple[Callable[[pa.DataType], bool], Reader]] = (
     (types.is_integer, _integer),
     (types.is_string, lambda value: _checked(value, str)),
     (types.is_boolean, lambda value: _checked(value, bool)),
-    (types.is_decimal, _decimal),
     (types.is_date, lambda value: date.fromisoformat(_checked(value, str))),
     (types.is_time, _time_of_day),
     (types.is_binary, _binary),

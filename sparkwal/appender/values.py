@@ -21,6 +21,8 @@ from pyarrow import types
 _NONE = type(None)
 # From here on a number is infinite as a float32: half a step above the largest.
 _FLOAT32_END = 2.0**128 - 2.0**103
+# More places after the point than any column has: of a longer number the rest may be zeros.
+_MOST_PLACES = 76
 _FROZEN = frozenset(
     (_NONE, bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal)
 )  # fmt: skip
@@ -104,12 +106,30 @@ def _leaf_rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool
     if types.is_time(kind):
         return frozenset(), lambda v: type(v) is time and v.tzinfo is None
     if types.is_decimal(kind):
-        return frozenset((Decimal, int)), _never
+        return frozenset(), lambda v: type(v) in (Decimal, int) and fits_decimal(v, kind)
     return frozenset(), _never
 
 
 def _never(value: Any) -> bool:
     return False
+
+
+def fits_decimal(value: Decimal | int, kind: pa.DataType) -> bool:
+    """Whether a column of decimals holds exactly this number.
+
+    Arrow cannot be asked: it crashes at some exponents, and takes some numbers that it has no
+    digits for as others.
+    """
+    whole = kind.precision - kind.scale
+    if isinstance(value, int):
+        return bool(abs(value) < 10**whole)
+    exponent = value.as_tuple().exponent if value.is_finite() else None
+    if not isinstance(exponent, int) or exponent < -_MOST_PLACES or value.adjusted() >= whole:
+        # A zero may have any exponent, and Arrow does not take them all.
+        return False
+    dropped = -kind.scale - exponent
+    digits = value.as_tuple().digits
+    return dropped <= 0 or not any(digits[-dropped:])
 
 
 def _is_float32(value: Any) -> bool:

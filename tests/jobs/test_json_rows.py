@@ -58,6 +58,7 @@ def test_a_value_is_what_the_text_says(kind: str, text: str, value: Any) -> None
     [
         ("decimal(10,2)", "1.005", "decimal(10,2)"),
         ("decimal(10,2)", "1e999999999", "decimal(10,2)"),
+        ("decimal(10,2)", "1e-999999999", "decimal(10,2)"),
         ("decimal(10,2)", '"NaN"', "decimal(10,2)"),
         ("decimal(10,2)", "true", "true or false"),
         ("float", "1e39", "beyond the largest"),
