@@ -87,8 +87,7 @@ class Appender:
         on_event: Callable[[Event], None] | None,
         clock: Clock,
     ) -> None:
-        if not producer_id.strip() or producer_id.startswith(ANONYMOUS):
-            raise OptionError(f"producer_id must not be empty or begin with {ANONYMOUS!r}")
+        _check_producer(producer_id)
         self._rows = RowSchema(schema)
         self._ends = threading.Lock()  # held by the call that ends the threads, for good
         self._subscribers = Subscribers()
@@ -274,6 +273,20 @@ class Appender:
             # The error that ended the block is the cause, or as important.
             if error is None:
                 raise
+
+
+def _check_producer(producer_id: object) -> None:
+    if not isinstance(producer_id, str):
+        raise OptionError(f"producer_id is a {type(producer_id).__name__}; a str is expected")
+    if not producer_id.strip() or producer_id.startswith(ANONYMOUS):
+        raise OptionError(f"producer_id must not be empty or begin with {ANONYMOUS!r}")
+    try:
+        producer_id.encode()
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"producer_id {ascii(producer_id)} cannot be written as UTF-8; leave its lone "
+            "surrogates out"
+        ) from None
 
 
 def appender_over(

@@ -44,7 +44,8 @@ def frozen(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(frozen(item) for item in value)
     if type(value).__module__ == "numpy" and hasattr(value, "copy"):
-        return value.copy()
+        # An array of objects shares them with its copy.
+        return frozen(value.tolist()) if value.dtype.hasobject else value.copy()
     return value
 
 

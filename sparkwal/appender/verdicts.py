@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sparkwal.errors import (
     FencedError,
+    OptionError,
     OutcomeUnknownError,
     SparkWalError,
     StoreUnavailableError,
@@ -19,7 +20,9 @@ ASK = "open a new appender with the same producer_id, its last_sequence tells wh
 
 def used_up(error: SparkWalError) -> SparkWalError:
     """Of a slot whose request failed for good."""
-    if isinstance(error, StoreUnavailableError):
+    # A store that refuses, as for want of rights, raises OptionError: for a ticket that would
+    # mean that only its own rows were refused.
+    if isinstance(error, (StoreUnavailableError, OptionError)):
         return OutcomeUnknownError(f"{error}; the appender has stopped: {ASK}")
     return fenced(error) if isinstance(error, FencedError) else error
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkwal import Appender
+from sparkwal import Appender, AsyncAppender
 from sparkwal.appender.appender import appender_over
 from sparkwal.errors import (
     BackPressureError,
@@ -204,8 +206,11 @@ def test_whatever_a_request_raises_nobody_waits_for_ever(plot: Plot, error: Exce
     with plot.appender() as wal:
         plot.faults[plot.gap()] = [error]
         ticket = wal.append(rows(1))
-        with pytest.raises((OptionError, OutcomeUnknownError), match=str(error)):
+        # Not OptionError: that would say that the appender goes on.
+        with pytest.raises(OutcomeUnknownError, match=str(error)):
             ticket.result()
+        with pytest.raises(OutcomeUnknownError, match="open a new appender"):
+            wal.append(rows(2))
 
 
 def test_a_bad_row_fails_its_own_ticket_and_the_others_go_on(plot: Plot) -> None:
@@ -404,10 +409,24 @@ def test_wrong_options_are_refused_before_anything_is_written(
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.parametrize("producer", ["", "  ", "append:x"])
-def test_a_producer_has_a_name_of_its_own(plot: Plot, producer: str) -> None:
+@pytest.mark.parametrize("producer", ["", "  ", "append:x", "\ud800", None, 7, b"p"])
+def test_a_producer_has_a_name_of_its_own(plot: Plot, producer: Any) -> None:
     with pytest.raises(OptionError, match="producer_id"):
         plot.appender(producer)
+    assert not plot.arrived, "the log was taken over"
+
+
+@pytest.mark.parametrize("producer", ["", "\ud800", 7])
+def test_a_producer_without_a_name_makes_no_log(tmp_path: Path, producer: Any) -> None:
+    async def enter() -> None:
+        async with AsyncAppender(str(tmp_path / "log"), SCHEMA, producer_id=producer):
+            pass
+
+    with pytest.raises(OptionError, match="producer_id"):
+        Appender(str(tmp_path / "log"), SCHEMA, producer_id=producer)
+    with pytest.raises(OptionError, match="producer_id"):
+        asyncio.run(enter())
+    assert not (tmp_path / "log").exists()
 
 
 def test_a_log_with_other_columns_is_refused(plot: Plot) -> None:

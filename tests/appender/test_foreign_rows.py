@@ -237,6 +237,21 @@ def kept(kind: pa.DataType, value: Any) -> Any:
     return rejected[0] if rejected else batches[0].column("c")[0].as_py()
 
 
+def test_what_an_array_of_objects_holds_may_change_after_it_was_accepted() -> None:
+    inner, named = [1], {"a": [2]}
+    array = np.empty(1, object)
+    array[0] = inner
+    kinds = {"c": pa.list_(pa.list_(pa.int64())), "d": pa.struct([("a", pa.list_(pa.int64()))])}
+    named["a"] = np.array([2], object)  # type: ignore[assignment]
+    schema = RowSchema(pa.schema(list(kinds.items())))
+    accepted = schema.accept([{"c": array, "d": named}])
+    inner.append(9)
+    named["a"][0] = 9
+    batches, rejected = schema.convert([accepted.payload])
+    assert not rejected
+    assert batches[0].to_pylist() == [{"c": [[1]], "d": {"a": [2]}}]
+
+
 ZONES = st.one_of(
     st.none(),
     st.just(UTC),
