@@ -81,12 +81,26 @@ class RowSchema:
 
         Raises OptionError.
         """
+        try:
+            return self._accept(rows)
+        except OptionError:
+            raise
+        except RecursionError:
+            raise OptionError("these rows hold themselves, or are nested too deeply") from None
+        except (pa.ArrowException, ValueError, TypeError, LookupError, OverflowError) as error:
+            said = " ".join(str(error).split())
+            raise OptionError(
+                f"these rows, a {type(rows).__name__}, cannot be read "
+                f"({type(error).__name__}: {said})"
+            ) from None
+
+    def _accept(self, rows: Rows) -> Accepted:
         if isinstance(rows, (pa.RecordBatch, pa.Table)):
             return self._keep(rows)
         if isinstance(rows, (list, tuple)):
             return self._copy_dicts(rows)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-            self._check_names([str(name) for name in rows.columns])
+            self._check_names(list(rows.columns))
             # Its columns may be numpy's memory still.
             return self._keep(frames.table(rows, self.arrow, self._bad_value), copy=True)
         if hasattr(rows, "__arrow_c_stream__"):
@@ -189,7 +203,14 @@ class RowSchema:
             f"{type(value).__name__}; this append was not written"
         )
 
-    def _check_names(self, names: list[str]) -> None:
+    def _check_names(self, names: list[Any]) -> None:
+        for name in names:
+            if not isinstance(name, str):
+                raise OptionError(
+                    f"column name {name!r} is no text but {type(name).__name__}; rename it"
+                )
+            if names.count(name) > 1:
+                raise OptionError(f"column {name!r} stands twice in these rows; name it once")
         unknown = [name for name in names if name not in self._names]
         missing = [name for name in self._columns if name not in names]
         if unknown or missing:

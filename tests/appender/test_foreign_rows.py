@@ -252,6 +252,37 @@ def test_what_an_array_of_objects_holds_may_change_after_it_was_accepted() -> No
     assert batches[0].to_pylist() == [{"c": [[1]], "d": {"a": [2]}}]
 
 
+class Stream:
+    """What Arrow reads by its C interface, as a polars Series is; no table comes of it."""
+
+    def __arrow_c_stream__(self, requested: object = None) -> object:
+        return pa.chunked_array([[1]]).__arrow_c_stream__(requested)
+
+
+def holds_itself() -> list[dict[str, Any]]:
+    own: list[Any] = []
+    own.append(own)
+    return [{"0": own}]
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (Stream, "Stream"),
+        (lambda: pd.DataFrame({0: [1]}), "column name 0 is no text"),
+        (lambda: pd.DataFrame([[1, 2]], columns=["0", "0"]), "'0' stands twice"),
+        (lambda: pa.table([[1], [2]], names=["0", "0"]), "'0'"),
+        (holds_itself, "hold themselves"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_refused_in_one_line(
+    made: Callable[[], Any], says: str
+) -> None:
+    with pytest.raises(OptionError, match=says) as refused:
+        RowSchema(pa.schema([("0", pa.int64())])).accept(made())
+    assert "\n" not in str(refused.value)
+
+
 ZONES = st.one_of(
     st.none(),
     st.just(UTC),
