@@ -57,7 +57,7 @@ def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) ->
         ) as wal:
             wal.append([{"id": 1}])
     for block in page:
-        text = block.text.replace("s3a://bucket", str(folder)).replace("s3://bucket", logs)
+        text = block.text.replace("/data/", f"{folder}/").replace("s3://bucket", logs)
         code = compile("\n" * (block.line - 1) + text, block.page, "exec")
         exec(code, names)
         for stream in spark.streams.active:
