@@ -56,7 +56,7 @@ class Appender:
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder.
-        schema: the columns of every append.
+        schema: the columns of every append; one that is not nullable takes no null.
         producer_id: names the sender of these rows over restarts; the log remembers how
             far it came.
         on_event: the first subscriber; see `subscribe`.

@@ -67,6 +67,8 @@ class RowSchema:
         self.arrow = schema.to_arrow(self.spark_schema)
         self._columns = schema.columns(self.spark_schema)
         self._names = frozenset(self._columns)
+        # The log's own columns are all nullable: later writers may leave some out.
+        self._required = [field.name for field in arrow_schema if not field.nullable]
         fixed = [_width(field.type) for field in self.arrow]
         self._fixed = sum(width or 0 for width in fixed) + 1
         self._variable = [
@@ -119,6 +121,7 @@ class RowSchema:
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
             raise OptionError(f"these Arrow rows are malformed: {said}") from None
+        self._check_nulls(rows)
         size = rows.get_total_buffer_size()
         # A slice keeps all that it was cut from: more than this a row is copied, and counted
         # as what is left.
@@ -196,6 +199,19 @@ class RowSchema:
         # Arrow copies neither a dictionary nor the bytes that views point to.
         self._shares = any(kind in str(given) for kind in ("dictionary<", "_view"))
 
+    def _check_nulls(self, rows: pa.RecordBatch | pa.Table) -> None:
+        for name in self._required:
+            column = rows.column(name)
+            if pa.types.is_dictionary(column.type):
+                # The null may be in the dictionary, which null_count knows nothing of.
+                column = column.cast(column.type.value_type)
+            if column.null_count:
+                place = column.is_null().index(True).as_py()
+                raise OptionError(
+                    f"row {place}: column {name!r} is not nullable in the schema and null in this "
+                    "row; this append was not written"
+                )
+
     def _bad_value(self, place: int, name: str, value: Any) -> OptionError:
         kind = schema.type_name(self._columns[name])
         return OptionError(
@@ -242,11 +258,15 @@ class RowSchema:
         if isinstance(run[0], list):
             rows = list(chain.from_iterable(run))
             columns = [_column([row.get(f.name) for row in rows], f.type) for f in self.arrow]
-            return [pa.RecordBatch.from_arrays(columns, schema=self.arrow)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+            self._check_nulls(batch)
+            return [batch]
         return [schema.conform(batch, self.arrow) for batch in _joined(run)]
 
     def _blame(self, payload: Payload | pa.Table, error: Exception) -> OptionError:
         """Which value of an append could not be converted; never shows the value itself."""
+        if isinstance(error, OptionError):
+            return error
         if isinstance(payload, list):
             for field in self.arrow:
                 for place, row in enumerate(payload):

@@ -119,6 +119,45 @@ def test_a_bad_value_fails_its_own_append_only(rows: RowSchema, value: Any, kind
     assert not isinstance(value, str) or repr(value) not in message
 
 
+SEVEN_AND_NULL = pa.DictionaryArray.from_arrays([0, 1], pa.array([7, None]))
+REQUIRED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pa.record_batch({"id": [1, None], "name": ["a", "b"]}),
+        pa.table({"id": pa.chunked_array([[1], [None]], pa.int64()), "name": pa.nulls(2)}),
+        pa.table({"id": pa.nulls(2), "name": pa.nulls(2)}),
+        pa.table({"id": SEVEN_AND_NULL, "name": pa.nulls(2)}),
+        pd.DataFrame({"id": [1.0, None], "name": ["a", "b"]}),
+        pd.DataFrame({"id": pd.array([1, None], dtype="Int64"), "name": ["a", "b"]}),
+    ],
+)  # fmt: skip
+def test_rows_without_a_value_that_the_schema_requires_are_refused_at_once(wrong: Any) -> None:
+    rows = RowSchema(REQUIRED)
+    with pytest.raises(OptionError, match="column 'id' is not nullable .* null") as caught:
+        rows.accept(wrong)
+    assert "row 1" in str(caught.value) or wrong["id"].null_count == 2
+    assert rows.accept(pa.table({"id": [1], "name": pa.nulls(1)})).payload.num_rows == 1
+
+
+@pytest.mark.parametrize("row", [{"id": None, "name": "a"}, {"name": "a"}])
+def test_a_dict_without_a_value_that_the_schema_requires_fails_its_own_append_only(
+    row: dict[str, Any],
+) -> None:
+    rows = RowSchema(REQUIRED)
+    appends = [[{"id": 0}], [{"id": 1}, row], [{"id": 2}]]
+    batches, rejected = rows.convert([rows.accept(append)[0] for append in appends])
+    assert [v for batch in batches for v in batch.column("id").to_pylist()] == [0, 2]
+    assert list(rejected) == [1]
+    assert "row 1: column 'id' is not nullable" in str(rejected[1])
+
+
+def test_a_null_in_a_nullable_column_beside_a_required_one_is_kept() -> None:
+    assert converted(RowSchema(REQUIRED), [{"id": 1}]) == [{"id": 1, "name": None}]
+
+
 def test_a_bad_value_in_a_record_batch_names_its_column(rows: RowSchema) -> None:
     good = pa.RecordBatch.from_pylist([ROW], schema=ARROW)
     far = pa.array([2**60], pa.timestamp("s"))
