@@ -266,6 +266,10 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
             advice = "a column's type cannot change: cast it, or write to a new path"
         elif cased:
             advice = "give the column the log's name"
+        elif not added:
+            advice = (
+                "add it, as null where it has no values, or set mergeSchema=true to leave it out"
+            )
         else:
             advice = "set mergeSchema=true to add nullable columns, or select the log's columns"
         raise OptionError(

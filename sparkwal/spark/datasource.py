@@ -55,7 +55,8 @@ class WeaselWalDataSource(DataSource):
     - windowSize (number; 1000): numbers for each position, a power of ten 1000…1000000;
       one microbatch has fewer partitions than this; fixed by a log's first record
     - compression (choice; zstd): of the rows: zstd, lz4 or none
-    - mergeSchema (boolean; false): let this query add nullable columns to the log
+    - mergeSchema (boolean; false): let this query add nullable columns to the log, or
+      leave some out (null)
     - planTtl (time; 10min): a plan older than this is checked against the log before it
       is used
     - inlineThreshold (size; 64kb; with a windowSize above 1000 less, 64mb /
