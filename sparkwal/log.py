@@ -87,7 +87,7 @@ class Log:
 
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
         """The first position to read and the one after the last, as far as the log goes."""
-        first = log.start() if start is None else max(start, 0)
+        first = log.start() if start is None else log.checked(start, "start")
         after = log.end() if end is None else min(end + 1, log.gap)
         if self._options.on_corruption == "stop":
             after = log.intact_end(first, after)
@@ -99,9 +99,10 @@ class Log:
         Commits and leader records; dead records are left out.
 
         Args:
-            start, end: instead of the log's options that say where to begin and to end.
+            start, end: instead of the log's options that say where to begin and to end. A
+                start is at most the head's position + 1.
 
-        Raises InvalidLogError, OptionError.
+        Raises OptionError for a start beyond that, InvalidLogError.
         """
         log = self._look()
         for record in log.records(*self._bounds(log, start, end)):
@@ -118,11 +119,11 @@ class Log:
         """The rows of positions start … end (inclusive) in the log's order, as they are needed.
 
         Args:
-            start, end: instead of the log's options that say where to begin and to end.
+            start, end: as for `records`.
             columns: only these, in this order; `_wal_…` columns may be among them.
             include_metadata: add the `_wal_…` columns; None: as the option includeMetadata says.
 
-        Raises OptionError when there is no log or no such column; InvalidLogError.
+        Raises OptionError when there is no log, no such column or no such start; InvalidLogError.
         """
         log = self._look()
         if log.spark_schema is None:

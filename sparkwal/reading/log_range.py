@@ -173,11 +173,19 @@ class LogRange:
             return 0
         if options.starting_position == "latest":
             return self.gap
-        start = int(options.starting_position or 0)
+        return self.checked(int(options.starting_position or 0), "startingPosition")
+
+    def checked(self, start: int, what: str) -> int:
+        """A first position to read, which `what` gave. Raises OptionError where the log has not
+        come so far; the next position is where those stand who have read everything."""
+        if start < 0:
+            raise OptionError(f"{what} {start} is no position: the first one is 0")
         if start > self.gap:
             raise OptionError(
-                f"startingPosition {start} is after the end of the log: the next position is "
-                f"{self.gap}"
+                f"{what} {start} is after the end of the log: its last position is "
+                f"{self.gap - 1}, the next position is {self.gap}"
+                if self.gap
+                else f"{what} is {start}, and there is no log at {self.log.url}; check the path"
             )
         return start
 
