@@ -53,13 +53,17 @@ def log_schema(options: SourceOptions) -> StructType:
     _look(root.store, logs)
     spark_schema = _union(logs)
     if spark_schema is None:
-        raise OptionError(
-            f"there is no log at {options.log_path}: check the path, or give the schema with "
-            ".schema(…) to wait for one"
-        )
+        raise _no_log(options)
     if options.include_metadata:
         spark_schema = with_metadata_columns(spark_schema)
     return StructType.fromJson(json.loads(spark_schema))
+
+
+def _no_log(options: SourceOptions) -> OptionError:
+    return OptionError(
+        f"there is no log at {options.log_path}: check the path. A stream waits for one if it is "
+        "given the schema, with .schema(…)"
+    )
 
 
 def _names(options: SourceOptions, root: LogStore) -> list[str]:
@@ -162,6 +166,8 @@ class BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         with readable_errors():
             logs = [log for log in self._look() if log.spark_schema is not None]
+            if not logs:
+                raise _no_log(self.options)
             tasks: list[ReadTask] = []
             for log in logs:
                 start, end = log.start(), log.end()
