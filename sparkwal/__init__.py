@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import (
     BackPressureError,
+    DivergedCheckpointError,
     FencedError,
     InvalidLogError,
     OptionError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from sparkwal.appender.aio import AsyncAppender
     from sparkwal.appender.appender import Appender, Ticket
+    from sparkwal.checkpoints.rebuild import checkpoint
     from sparkwal.log import Log
     from sparkwal.reading.verification import verify
     from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
@@ -36,6 +38,7 @@ __all__ = [
     "Appender",
     "AsyncAppender",
     "BackPressureError",
+    "DivergedCheckpointError",
     "FencedError",
     "InvalidLogError",
     "Log",
@@ -45,6 +48,7 @@ __all__ = [
     "SparkWalError",
     "StoreUnavailableError",
     "Ticket",
+    "checkpoint",
     "list_sequencers",
     "partition_by",
     "register",
@@ -75,6 +79,7 @@ _LAZY = {
     "AsyncAppender": "sparkwal.appender.aio",
     "Log": "sparkwal.log",
     "Ticket": "sparkwal.appender.appender",
+    "checkpoint": "sparkwal.checkpoints.rebuild",
     "list_sequencers": "sparkwal.sequencers",
     "partition_by": "sparkwal.sequencers",
     "sequencer_for": "sparkwal.sequencers",

@@ -1,4 +1,4 @@
-"""The errors a user can meet: seven kinds, each saying what to do next."""
+"""The errors a user can meet: eight kinds, each saying what to do next."""
 
 from __future__ import annotations
 
@@ -53,6 +53,15 @@ class RecomputedError(SparkWalError):
 
     Nothing of this microbatch was committed. Restart with the same checkpoint: all of it is
     written again, into a new window.
+    """
+
+
+class DivergedCheckpointError(SparkWalError):
+    """The checkpoint and the log tell different stories of the same query.
+
+    It was restored from a backup, copied from another query, or its log was made again. Nothing
+    was written and nothing is lost: give the query the folder that
+    ``sparkwal.checkpoint(path, name)`` makes from the log, and restart it.
     """
 
 

@@ -187,6 +187,53 @@ class HintNotSaved(Event, level=logging.WARNING):
 
 
 @dataclass(frozen=True)
+class RemoteCheckpoint(Event, level=logging.WARNING):
+    """a query starts with its checkpoint on an object store: Spark makes some 48 requests there
+    for each microbatch; `sparkwal.checkpoint(path, name)` needs none"""
+
+    location: str
+
+
+@dataclass(frozen=True)
+class CheckpointTooLarge(Event, level=logging.WARNING):
+    """a file of the checkpoint is larger than `checkpointMaxBytes`, so the log does not carry it;
+    another machine cannot rebuild the checkpoint"""
+
+    file: str
+    bytes: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class CheckpointUsed(Event):
+    """`sparkwal.checkpoint` found a folder that agrees with the log (`batch_id` −1: nothing of
+    this query is in it)"""
+
+    folder: str
+    query_id: str
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class CheckpointRebuilt(Event):
+    """`sparkwal.checkpoint` made the folder from the log as it was after microbatch `batch_id`
+    (−1: a new query)"""
+
+    folder: str
+    query_id: str
+    batch_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SlowCheckpointFiles(Event, level=logging.WARNING):
+    """Spark forks processes for each file of a local checkpoint; set
+    `spark.sql.streaming.checkpointFileManagerClass` as docs/operations.md says"""
+
+    setting: str
+
+
+@dataclass(frozen=True)
 class ProofLeftBehind(Event, level=logging.WARNING):
     """an object of the store's proof could not be deleted; you may delete it"""
 

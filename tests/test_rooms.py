@@ -30,10 +30,11 @@ MAY_KNOW = {
     "sequencers": {"errors", "format", "open", "options", "protocol", "reading", "store"},
     "log": {"errors", "format", "open", "options", "protocol", "reading", "sequencers", "store"},
     "appender": {"errors", "events", "format", "open", "options", "protocol", "reading", "store"},
-    "spark": {"errors", "events", "format", "open", "options", "protocol", "reading",
-              "sequencers", "store"},
+    "checkpoints": {"errors", "events", "format", "open", "options", "protocol", "store"},
+    "spark": {"checkpoints", "errors", "events", "format", "open", "options", "protocol",
+              "reading", "sequencers", "store"},
     "testing": {"store"},
-    "__init__": {"appender", "errors", "log", "reading", "sequencers", "spark"},
+    "__init__": {"appender", "checkpoints", "errors", "log", "reading", "sequencers", "spark"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.

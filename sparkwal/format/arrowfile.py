@@ -134,6 +134,22 @@ class FileWriter:
         return patched.replace(_DRAFT_CRC, crc_hex(final), 1)
 
 
+def with_block(tail: bytes, block: bytes) -> bytes:
+    """What comes after the last frame, with a block of other bytes in it.
+
+    Between the mark that ends the stream and the footer: readers of streams stop before it,
+    readers of files follow the footer, and neither fetches it with the header.
+    """
+    assert tail.startswith(_END_OF_STREAM)
+    padding = bytes(-len(block) % 8)
+    return b"".join([_END_OF_STREAM, block, padding, tail[len(_END_OF_STREAM) :]])
+
+
+def block_offset(frames_end: int) -> int:
+    """Where the block of `with_block` begins, after frames that end there."""
+    return frames_end + len(_END_OF_STREAM)
+
+
 def _fit(text: bytes, length: int) -> bytes:
     room = length - len(text)
     if room < 0:
@@ -141,8 +157,11 @@ def _fit(text: bytes, length: int) -> bytes:
     return text[:-1] + b" " * room + b"}"
 
 
-def encode(header: Header, spark_schema: str) -> bytes:
+def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
     """A whole object without rows: a leader record, or a commit record without inlined rows.
+
+    Args:
+        block: see `with_block`.
 
     Raises InvalidLogError for a header that readers would refuse.
     """
@@ -155,7 +174,9 @@ def encode(header: Header, spark_schema: str) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema.to_arrow(spark_schema).with_metadata(metadata)):
         pass
-    return _readable(bytes(sink.getvalue()), header)
+    data = _readable(bytes(sink.getvalue()), header)
+    body = needed(data)
+    return data[:body] + with_block(data[body:], block) if block else data
 
 
 def _readable(front: bytes, header: Header) -> bytes:

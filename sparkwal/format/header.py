@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
+from sparkwal.format.checked import Check, are_whole
 
 FORMAT = 1
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
-LARGEST_NUMBER = 2**63 - 1  # of every field that is a JSON number
 
 # Appends without a name of their own begin so: their entry in `txns` guards the record that
 # carries it and is dropped by the next, since nobody will ask for it again.
@@ -26,6 +26,34 @@ ANONYMOUS = "append:"
 
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
 Txns = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the log holds the checkpoint of one query: in the last record of that query.
+
+    Attributes:
+        position: of that record.
+        rows: in that record.
+        bytes, crc32: of the block of files in it; 0 bytes: it carries none.
+        reason: why it carries none: REMOTE, STATEFUL or "".
+        files: {name: (position, bytes)} of files that records carry once for those after them;
+            NOWHERE for a file that was too large to carry.
+    """
+
+    position: int
+    rows: int
+    bytes: int
+    crc32: int
+    reason: str
+    files: dict[str, tuple[int, int]]
+
+
+REMOTE, STATEFUL = "remote", "stateful"
+NOWHERE = -1
+
+# {query_id: …} of every stream that wrote to the log.
+Checkpoints = dict[str, Checkpoint]
 
 
 class Frame(NamedTuple):
@@ -116,6 +144,7 @@ class CommitHeader(Header):
     inline: tuple[Inline, ...]
     txns: Txns
     metrics: dict[str, float]
+    checkpoints: Checkpoints = field(default_factory=dict)
 
     kind: ClassVar[str] = "commit"
 
@@ -128,6 +157,7 @@ class LeaderHeader(Header):
     txns: Txns
     reason: str
     host: str
+    checkpoints: Checkpoints = field(default_factory=dict)
 
     kind: ClassVar[str] = "leader"
 
@@ -141,14 +171,18 @@ _KINDS: dict[str, type[Header]] = {
 def to_json(header: Header) -> bytes:
     """The header as UTF-8 JSON; numbers of 20 digits travel as strings."""
     document: dict[str, Any] = {"format": FORMAT, "kind": header.kind}
-    for field in fields(header):
-        document[field.name] = getattr(header, field.name)
+    for each in fields(header):
+        document[each.name] = getattr(header, each.name)
     document["number"] = keys.encode(header.number)
     if isinstance(header, CommitHeader):
         document["batches"] = [
             {**vars(batch), "number": keys.encode(batch.number)} for batch in header.batches
         ]
         document["inline"] = [vars(inline) for inline in header.inline]
+    if isinstance(header, (CommitHeader, LeaderHeader)) and not header.checkpoints:
+        del document["checkpoints"]
+    elif isinstance(header, (CommitHeader, LeaderHeader)):
+        document["checkpoints"] = {q: vars(each) for q, each in header.checkpoints.items()}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -179,7 +213,7 @@ def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Head
 
 
 def _from_document(document: Any, where: str) -> Header:
-    check = _Check(document, where)
+    check = Check(document, where)
     if check.whole("format") != FORMAT:
         raise InvalidLogError(
             f"{where}: format {document['format']}, expected {FORMAT}; "
@@ -206,7 +240,8 @@ def _from_document(document: Any, where: str) -> Header:
         header = LeaderHeader(
             **common,
             prev_position=check.whole("prev_position", low=-1),
-            txns=check.txns(),
+            txns=_txns(check),
+            checkpoints=_checkpoints(check, where),
             reason=check.text("reason"),
             host=check.text("host"),
         )
@@ -220,8 +255,9 @@ def _from_document(document: Any, where: str) -> Header:
             bytes=check.whole("bytes"),
             batches=tuple(_batch(item, where) for item in check.items("batches")),
             inline=tuple(_inline(item, where) for item in check.items("inline")),
-            txns=check.txns(),
-            metrics=check.metrics(),
+            txns=_txns(check),
+            checkpoints=_checkpoints(check, where),
+            metrics=_metrics(check),
         )
         expected = keys.slot(header.position, window)
     else:
@@ -242,14 +278,10 @@ def _from_document(document: Any, where: str) -> Header:
 
 
 def _batch(document: Any, where: str) -> Batch:
-    check = _Check(document, where)
+    check = Check(document, where)
     frames = []
     for frame in check.items("frames"):
-        if (
-            not isinstance(frame, list)
-            or len(frame) != 4
-            or not all(type(value) is int and 0 <= value <= LARGEST_NUMBER for value in frame)
-        ):
+        if not are_whole(frame, 4):
             raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
         frames.append(Frame(*frame))
     return Batch(
@@ -263,7 +295,7 @@ def _batch(document: Any, where: str) -> Batch:
 
 
 def _inline(document: Any, where: str) -> Inline:
-    check = _Check(document, where)
+    check = Check(document, where)
     return Inline(
         partition=check.whole("partition"),
         rows=check.whole("rows"),
@@ -273,59 +305,38 @@ def _inline(document: Any, where: str) -> Inline:
     )
 
 
-class _Check:
-    """Typed access to a JSON object that may hold anything."""
+def _txns(check: Check) -> Txns:
+    value = check.mapping("txns")
+    for pair in value.values():
+        if not are_whole(pair, 2, low=-1):
+            raise check.fail("txns", "{query_id: [batch_id, timestamp_ms]}")
+    return {query: (pair[0], pair[1]) for query, pair in value.items()}
 
-    def __init__(self, document: Any, where: str) -> None:
-        if not isinstance(document, dict):
-            raise InvalidLogError(f"{where}: a JSON object is expected in the header")
-        self.document = document
-        self.where = where
 
-    def _fail(self, name: str, expected: str) -> InvalidLogError:
-        return InvalidLogError(f"{self.where}: header field {name!r} must be {expected}")
+def _metrics(check: Check) -> dict[str, float]:
+    value = check.mapping("metrics")
+    if not all(isinstance(item, (int, float)) for item in value.values()):
+        raise check.fail("metrics", "an object of numbers")
+    return value
 
-    def whole(self, name: str, low: int = 0, high: int = LARGEST_NUMBER) -> int:
-        value = self.document.get(name)
-        if type(value) is not int or not low <= value <= high:
-            raise self._fail(name, f"a whole number from {low} to {high}")
-        return value
 
-    def text(self, name: str) -> str:
-        value = self.document.get(name)
-        if not isinstance(value, str):
-            raise self._fail(name, "a string")
-        return value
-
-    def number(self, name: str) -> int:
-        number = keys.decode(self.text(name))
-        if number is None:
-            raise self._fail(name, "20 digits")
-        return number
-
-    def items(self, name: str) -> list[Any]:
-        value = self.document.get(name)
-        if not isinstance(value, list):
-            raise self._fail(name, "a list")
-        return value
-
-    def txns(self) -> Txns:
-        value = self.document.get("txns")
-        if not isinstance(value, dict):
-            raise self._fail("txns", "an object")
-        for pair in value.values():
-            if (
-                not isinstance(pair, list)
-                or len(pair) != 2
-                or not all(type(item) is int for item in pair)
-            ):
-                raise self._fail("txns", "{query_id: [batch_id, timestamp_ms]}")
-        return {query: (pair[0], pair[1]) for query, pair in value.items()}
-
-    def metrics(self) -> dict[str, float]:
-        value = self.document.get("metrics")
-        if not isinstance(value, dict) or not all(
-            isinstance(item, (int, float)) for item in value.values()
-        ):
-            raise self._fail("metrics", "an object of numbers")
-        return value
+def _checkpoints(outer: Check, where: str) -> Checkpoints:
+    found: Checkpoints = {}
+    if "checkpoints" not in outer.document:
+        return {}
+    for query, document in outer.mapping("checkpoints").items():
+        check = Check(document, where)
+        files = {}
+        for name, pair in check.mapping("files").items():
+            if not are_whole(pair, 2, low=NOWHERE):
+                raise InvalidLogError(f"{where}: a checkpoint's file is not [position, bytes]")
+            files[name] = (pair[0], pair[1])
+        found[query] = Checkpoint(
+            position=check.whole("position"),
+            rows=check.whole("rows"),
+            bytes=check.whole("bytes"),
+            crc32=check.whole("crc32", high=2**32 - 1),
+            reason=check.text("reason"),
+            files=files,
+        )
+    return found

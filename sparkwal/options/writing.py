@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.header import ANONYMOUS, LARGEST_NUMBER
+from sparkwal.format.checked import LARGEST_NUMBER
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, duration, one_of, option, size, text, whole
 
@@ -48,6 +49,7 @@ class SinkOptions(WriterOptions):
 
     inline_threshold: int | None = option("inlineThreshold", size, None, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb; with a windowSize above 1000 less, 64mb / windowSize")  # fmt: skip  # noqa: E501
     multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
+    checkpoint_max_bytes: int = option("checkpointMaxBytes", size, 16 * 2**20, "of a checkpoint on the driver's disk a commit record carries at most this, compressed", "16mb")  # fmt: skip  # noqa: E501
     txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
     txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId")  # fmt: skip  # noqa: E501
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from sparkwal import events
 from sparkwal.errors import (
@@ -13,16 +14,32 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from sparkwal.format.header import ANONYMOUS, CommitHeader
+from sparkwal.format.header import ANONYMOUS, Checkpoint, CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.commit_record import microbatch_record
+from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.leadership import fenced
+from sparkwal.protocol.leadership import Leadership, fenced
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskResult
+
+
+class Carrier(Protocol):
+    """The checkpoint of a query: what its records carry, and what its replays are held against."""
+
+    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
+        """What the record of this microbatch carries.
+
+        Args:
+            last: where the log holds the checkpoint of the query's microbatch before this one.
+        """
+
+    def check_replay(
+        self, open_log: Callable[[], LogStore], leadership: Leadership, batch_id: int, rows: int
+    ) -> None:
+        """Before a replay is skipped. Raises DivergedCheckpointError for other rows."""
 
 
 def commit(
@@ -32,17 +49,20 @@ def commit(
     clock: Clock,
     ttl_ms: int,
     codec: str | None,
+    carrier: Carrier | None = None,
 ) -> int | None:
     """Make one microbatch durable: 1 PUT, or nothing when it has no rows or is a replay.
 
     Args:
         results: of every task, at least one.
+        carrier: the checkpoint of a stream; None in a batch write.
 
     Returns:
         The position, or None when there was nothing to write.
 
     Raises FencedError (not committed), StoreUnavailableError (not committed),
-    OutcomeUnknownError (perhaps committed; the restart finds out).
+    OutcomeUnknownError (perhaps committed; the restart finds out), DivergedCheckpointError (other
+    rows than the log has of this microbatch; not committed).
     """
     plan = results[0].plan
     if any(result.plan.plan_id != plan.plan_id for result in results):
@@ -51,7 +71,7 @@ def commit(
             "nothing. Restart with the same checkpoint"
         )
     try:
-        return _commit(open_log, plan, results, hints, clock, ttl_ms, codec)
+        return _commit(open_log, plan, results, hints, clock, ttl_ms, codec, carrier)
     except FencedError:
         # Told now; the next start takes the log over again and is not told a second time.
         hints.forget(plan.leadership.leader_id)
@@ -66,6 +86,7 @@ def _commit(
     clock: Clock,
     ttl_ms: int,
     codec: str | None,
+    carrier: Carrier | None,
 ) -> int | None:
     run_id = results[0].run_id
     written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
@@ -74,6 +95,11 @@ def _commit(
             if not plan.is_for(run_id):
                 check_same_log(open_log(), plan.leadership)
             first = results[0]
+            # Only the same rows are there already: a checkpoint that was restored from a
+            # backup gives this number to others.
+            if carrier is not None:
+                rows = sum(result.skipped_rows for result in results)
+                carrier.check_replay(open_log, plan.leadership, first.batch_id, rows)
             events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
         # The window was planned and not used; every task is done, so it is free again.
         remember_committed(
@@ -84,7 +110,11 @@ def _commit(
     age = ClaimAge(
         log, clock, ttl_ms, plan.leadership.began, 1, looked_ms=plan.looked_ms, boot_id=plan.boot_id
     )
-    header, data = microbatch_record(plan, written, clock, codec)
+    carried = None
+    if carrier is not None:
+        first = written[0]
+        carried = carrier.capture(first.batch_id, plan.leadership.checkpoints.get(first.query_id))
+    header, data = microbatch_record(plan, written, clock, codec, carried)
     began = age.before(header, look=not plan.is_for(run_id))
     put_record(log, header, data, _advice(header))
     try:
@@ -114,6 +144,7 @@ def _commit(
         plan.leadership,
         next_position=plan.position + 1,
         txns=header.txns,
+        checkpoints=header.checkpoints,
         timestamp_ms=header.timestamp_ms,
     )
     remember_committed(hints, plan, after, run_id, age.looked_ms, clock)

@@ -3,16 +3,54 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import ANONYMOUS, CommitHeader, Inline, Txns
+from sparkwal.format.header import (
+    ANONYMOUS,
+    Checkpoint,
+    Checkpoints,
+    CommitHeader,
+    Inline,
+    Txns,
+)
 from sparkwal.protocol.clock import Clock, next_timestamp
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a commit record carries of its query's checkpoint.
+
+    Attributes:
+        block: files, as opaque bytes; b"" for none.
+        reason: as in `Checkpoint`.
+        files: {name: (position, bytes)} of what earlier records carry, or none.
+        lasting: {name: bytes} of files in the block that later records need not carry again.
+    """
+
+    block: bytes
+    reason: str = ""
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    lasting: Mapping[str, int] = field(default_factory=dict)
+
+
+def with_checkpoint(
+    checkpoints: Checkpoints, query_id: str, position: int, rows: int, carried: Carried | None
+) -> Checkpoints:
+    """Where the checkpoints are after this record; a batch write has none."""
+    if carried is None:
+        return checkpoints
+    block = carried.block
+    files = {**carried.files, **{n: (position, size) for n, size in carried.lasting.items()}}
+    return {
+        **checkpoints,
+        query_id: Checkpoint(position, rows, len(block), zlib.crc32(block), carried.reason, files),
+    }
 
 
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
@@ -23,7 +61,11 @@ def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txn
 
 
 def microbatch_record(
-    plan: Plan, written: list[TaskResult], clock: Clock, codec: str | None
+    plan: Plan,
+    written: list[TaskResult],
+    clock: Clock,
+    codec: str | None,
+    carried: Carried | None = None,
 ) -> tuple[CommitHeader, bytes]:
     lead = plan.leadership
     # Never back along the log, whatever the wall clock does.
@@ -35,31 +77,27 @@ def microbatch_record(
         for r in written
         if r.inline
     ]
+    rows = sum(b.rows for b in batches) + sum(rows for _, rows, _ in inlined)
     header = CommitHeader(
-        log_id=lead.log_id,
+        **lead.fields(plan.plan_id, plan.position),
         number=keys.slot(plan.position, lead.window),
-        position=plan.position,
-        window=lead.window,
-        leader_id=lead.leader_id,
-        term=lead.term,
-        plan_id=plan.plan_id,
-        in_flight_limit=lead.in_flight_limit,
         timestamp_ms=timestamp_ms,
-        schema_crc32=arrowfile.schema_crc(lead.spark_schema),
         query_id=query_id,
         batch_id=batch_id,
-        rows=sum(b.rows for b in batches) + sum(rows for _, rows, _ in inlined),
+        rows=rows,
         bytes=sum(b.bytes for b in batches),
         batches=batches,
         inline=(),
         txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
+        checkpoints=with_checkpoint(lead.checkpoints, query_id, plan.position, rows, carried),
         metrics={
             "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
             "tasks": len(written),
         },
     )
     # Safety (§6): "rows never get into the record"
-    return encode_record(header, inlined, lead.spark_schema, codec)
+    block = carried.block if carried else b""
+    return encode_record(header, inlined, lead.spark_schema, codec, block)
 
 
 def encode_record(
@@ -67,15 +105,17 @@ def encode_record(
     inlined: Sequence[tuple[int, int, Sequence[pa.RecordBatch]]],
     spark_schema: str,
     codec: str | None,
+    block: bytes = b"",
 ) -> tuple[CommitHeader, bytes]:
     """The record with its rows after the header, one partition after the other.
 
     Args:
         header: `inline` still empty, `bytes` those of its data objects.
         inlined: (partition, rows, record batches) in partition order.
+        block: the files of a checkpoint; see `arrowfile.with_block`.
     """
     if not inlined:
-        return header, arrowfile.encode(header, spark_schema)
+        return header, arrowfile.encode(header, spark_schema, block)
     widest = tuple(
         Inline(partition, rows, 2**63 - 1, 2**63 - 1, 2**32 - 1) for partition, rows, _ in inlined
     )
@@ -93,4 +133,6 @@ def encode_record(
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)
     prefix, tail, _ = writer.finish(header)
+    if block:
+        tail = arrowfile.with_block(tail, block)
     return header, b"".join([prefix, *chunks, tail])

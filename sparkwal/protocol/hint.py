@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkwal import events
+from sparkwal.format.header import Checkpoint
 from sparkwal.protocol.leadership import Leadership
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Hints:
                 return None
             if "fenced_by" in document:
                 return FencingNote(**document["fenced_by"])
-            leadership = Leadership(**_with_txns(document.pop("leadership")))
+            leadership = _leadership(document.pop("leadership"))
             hint = Hint(leadership=leadership, **document)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
@@ -150,6 +151,10 @@ def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _with_txns(document: dict[str, Any]) -> dict[str, Any]:
-    txns = {query: (int(last), int(ms)) for query, (last, ms) in document["txns"].items()}
-    return {**document, "txns": txns}
+def _leadership(document: dict[str, Any]) -> Leadership:
+    txns = {query: (int(last), int(ms)) for query, (last, ms) in document.pop("txns").items()}
+    checkpoints = {}
+    for query, fields in document.pop("checkpoints").items():
+        files = {name: (int(where), int(size)) for name, (where, size) in fields["files"].items()}
+        checkpoints[query] = Checkpoint(**{**fields, "files": files})
+    return Leadership(**document, txns=txns, checkpoints=checkpoints)

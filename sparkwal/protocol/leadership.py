@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from sparkwal import events
-from sparkwal.errors import FencedError, InvalidLogError, OptionError
+from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import LeaderHeader, Txns
+from sparkwal.format.header import Checkpoints, LeaderHeader, Txns
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.log_store import LogStore
@@ -33,6 +34,8 @@ class Claim:
         window: asked for by the user, or None.
         in_flight_limit: slots this writer will have in flight; the sink: 1.
         reason: why the leader record is written, for people.
+        log_id: of the log that the writer's checkpoint belongs to; the name of the log if it
+            is the writer that begins it.
     """
 
     leader_id: str
@@ -43,6 +46,7 @@ class Claim:
     window: int | None
     in_flight_limit: int
     reason: str
+    log_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,23 @@ class Leadership:
     next_position: int
     in_flight_limit: int
     txns: Txns
+    checkpoints: Checkpoints
     timestamp_ms: int
     spark_schema: str
+
+    def fields(self, plan_id: str, position: int) -> dict[str, Any]:
+        """What the header of every object says that this leader writes by a plan."""
+        return {
+            "log_id": self.log_id,
+            "position": position,
+            "window": self.window,
+            "leader_id": self.leader_id,
+            "term": self.term,
+            "plan_id": plan_id,
+            # Safety (§7): "a commit record carries a smaller limit than its writer's"
+            "in_flight_limit": self.in_flight_limit,
+            "schema_crc32": arrowfile.schema_crc(self.spark_schema),
+        }
 
 
 def lead(
@@ -83,8 +102,8 @@ def lead(
         known: what this leader led before it slept, or None after a restart.
 
     Raises OptionError when the schema or window contradicts the log's,
-    FencedError when other writers keep getting there first, or one leads since `known`;
-    InvalidLogError.
+    DivergedCheckpointError when the writer's checkpoint is of another log, FencedError when other
+    writers keep getting there first, or one leads since `known`; InvalidLogError.
     """
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
@@ -113,6 +132,7 @@ def lead(
         next_position=header.position + reach,
         in_flight_limit=claim.in_flight_limit,
         txns=header.txns,
+        checkpoints=header.checkpoints,
         timestamp_ms=header.timestamp_ms,
         spark_schema=spark_schema,
     )
@@ -134,6 +154,7 @@ def _take_gap(
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         head = find_head(log, claim.window or DEFAULT_WINDOW)
         _check_beginning(log, head)
+        _check_checkpoint(log, head, claim)
         if known is not None and head.live is not None:
             _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
@@ -173,6 +194,18 @@ def _check_beginning(log: LogStore, head: Head) -> None:
         )
 
 
+def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
+    """Raises DivergedCheckpointError where the writer's checkpoint is of another log: the rows
+    that it counts as written are not in this one."""
+    found = head.live.header.log_id if head.live else None
+    if found and claim.log_id and found != claim.log_id:
+        raise DivergedCheckpointError(
+            f"the checkpoint belongs to the log {claim.log_id}, but {log.url} holds the log "
+            f"{found}: it was deleted and made again, or another writer began it first. "
+            "Nothing was written. sparkwal.checkpoint(path, name) makes the checkpoint anew"
+        )
+
+
 def _check_not_replaced(log: LogStore, claim: Claim, known: Leadership, live: SlotRecord) -> None:
     """Raises FencedError where another leader wrote the head since `known`."""
     header = live.header
@@ -207,7 +240,7 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         )
     header = LeaderHeader(
         # The plan_id is random and of this claim alone, so it can name a log that begins here.
-        log_id=live.log_id if live else claim.plan_id,
+        log_id=live.log_id if live else claim.log_id or claim.plan_id,
         number=keys.slot(head.gap, window),
         # Safety (§5): "a leader skips a position: the log has a hole"
         position=head.gap,
@@ -225,6 +258,7 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         prev_position=head.position,
         # Safety (§5): "a new leader starts without the transactions of the log"
         txns=live.txns if live else {},
+        checkpoints=live.checkpoints if live else {},
         reason=claim.reason,
         host=claim.host,
     )

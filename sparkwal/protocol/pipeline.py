@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkwal.format import arrowfile, keys
+from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import next_timestamp
 from sparkwal.protocol.commit_record import encode_record, with_txn
@@ -82,17 +82,9 @@ class Pipeline:
         # where this record is live, they are live too.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
-            log_id=lead.log_id,
+            **lead.fields(self._plan_id, self._next),
             number=keys.slot(self._next, lead.window),
-            position=self._next,
-            window=lead.window,
-            leader_id=lead.leader_id,
-            term=lead.term,
-            plan_id=self._plan_id,
-            # Safety (§7): "a commit record carries a smaller limit than its writer's"
-            in_flight_limit=lead.in_flight_limit,
             timestamp_ms=self._timestamp_ms,
-            schema_crc32=arrowfile.schema_crc(lead.spark_schema),
             query_id=self._producer_id,
             batch_id=sequence,
             rows=rows,
@@ -100,6 +92,7 @@ class Pipeline:
             batches=(),
             inline=(),
             txns=self._txns,
+            checkpoints=lead.checkpoints,
             metrics={"in_flight": self.in_flight + 1},
         )
         # Safety (§7): "an appender's rows never get into the record"

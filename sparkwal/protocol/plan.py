@@ -127,6 +127,8 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     if hint.planned is not None or is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
     known = hint.leadership
+    if claim.log_id not in (None, known.log_id):
+        return None  # the cold start finds out which of the two logs is there
     if claim.window not in (None, known.window):
         raise OptionError(
             f"windowSize is {claim.window}, but this log was created with {known.window}; "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
-from sparkwal.format import arrowfile, keys, schema
+from sparkwal.format import keys, schema
 from sparkwal.format.header import Batch, DataHeader
 from sparkwal.protocol.claim_age import check_same_log
 from sparkwal.protocol.log_store import LogStore
@@ -31,6 +31,7 @@ class TaskResult:
 
     Attributes:
         skipped: the log already holds this microbatch; nothing was written.
+        skipped_rows: that would have been written else.
         batch: the data object, or None.
         run_id: of the query's run that the task belongs to; empty in a batch write.
         inline: (rows, record batches as an Arrow IPC stream), or None.
@@ -45,6 +46,7 @@ class TaskResult:
     inline: tuple[int, bytes] | None
     put_ms: float
     run_id: str = ""
+    skipped_rows: int = 0
 
 
 def write_partition(
@@ -82,9 +84,8 @@ def write_partition(
     # Spark's own commit log lost its last entry. The log already has these rows.
     # Safety (§6): "a replayed microbatch is written again"
     if batch_id <= plan.leadership.txns.get(query_id, (-1, 0))[0]:
-        for _ in batches:
-            pass
-        return replace(result, skipped=True)
+        rows_again = sum(batch.num_rows for batch in batches)
+        return replace(result, skipped=True, skipped_rows=rows_again)
     target = schema.to_arrow(plan.leadership.spark_schema)
     rows = (schema.conform(batch, target) for batch in batches if batch.num_rows)
     threshold = limits.inline_threshold
@@ -133,16 +134,9 @@ def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
 def _data_header(task: TaskResult, attempt: int) -> DataHeader:
     lead = task.plan.leadership
     return DataHeader(
-        log_id=lead.log_id,
+        **lead.fields(task.plan.plan_id, task.plan.position),
         number=keys.data(task.plan.position, lead.window, task.partition),
-        position=task.plan.position,
-        window=lead.window,
-        leader_id=lead.leader_id,
-        term=lead.term,
-        plan_id=task.plan.plan_id,
-        in_flight_limit=lead.in_flight_limit,
         timestamp_ms=lead.timestamp_ms,
-        schema_crc32=arrowfile.schema_crc(lead.spark_schema),
         query_id=task.query_id,
         batch_id=task.batch_id,
         partition=task.partition,

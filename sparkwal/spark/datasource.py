@@ -64,6 +64,8 @@ class WeaselWalDataSource(DataSource):
       through the driver inside the commit record; 0: never
     - multipartThreshold (size; 16mb): an object beyond this size is uploaded in parts;
       at least 5mb
+    - checkpointMaxBytes (size; 16mb): of a checkpoint on the driver's disk a commit
+      record carries at most this, compressed
     - txnAppId (text): batch writes: with txnVersion, makes the append idempotent
     - txnVersion (number): batch writes: a number that grows with every append of
       txnAppId

@@ -19,13 +19,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sparkwal import events
+from sparkwal.checkpoints import folder
+from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import OutcomeUnknownError
 from sparkwal.format import schema
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.open import open_log
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.commit import commit
+from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.log_store import LogStore
@@ -85,8 +87,15 @@ class _Writer:
             window=self.options.window_size,
             in_flight_limit=1,
             reason="cold start",
+            log_id=self._log_id(),
         )
         return self._plan(claim, Hints(log.identity), SystemClock())
+
+    def _log_id(self) -> str | None:
+        """Of the log that the checkpoint was made for."""
+        path = folder.local_folder(self.checkpoint)
+        owner = folder.owner_of(path) if path else None
+        return owner.log_id if owner else None
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
@@ -94,6 +103,8 @@ class _Writer:
     def _proven_log(self) -> LogStore:
         log = open_log(self.options, fail_fast=True)
         prove_put_if_absent(log.store, log.prefix)
+        if self.checkpoint and not is_local(self.checkpoint):
+            events.emit(events.RemoteCheckpoint(location=self.checkpoint))
         return log
 
     def _log(self) -> LogStore:
@@ -155,7 +166,11 @@ class _Writer:
                 SystemClock(),
                 self.options.plan_ttl_ms,
                 self.options.codec,
+                self._carrier(results[0].query_id),
             )
+
+    def _carrier(self, query_id: str) -> Carrier | None:
+        return None
 
     def _abort(self) -> None:
         # Deletes nothing: Spark calls this also after a commit that failed, and that
@@ -181,6 +196,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._abort()
+
+    def _carrier(self, query_id: str) -> Carrier:
+        # The commit runs on the driver's machine, where a local checkpoint is.
+        return StreamCheckpoint(self.checkpoint, query_id, self.options.checkpoint_max_bytes)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

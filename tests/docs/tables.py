@@ -32,7 +32,8 @@ def events() -> str:
     for kind in Event.__subclasses__():
         fields = ", ".join(f"`{each.name}`" for each in dataclasses.fields(kind))
         warned = "⚠ " if kind.level >= logging.WARNING else ""
-        lines.append(f"| `{kind.name}` | {warned}{fields} | {kind.__doc__} |")
+        meaning = " ".join((kind.__doc__ or "").split())
+        lines.append(f"| `{kind.name}` | {warned}{fields} | {meaning} |")
     return "\n".join(lines)
 
 

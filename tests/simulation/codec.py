@@ -24,13 +24,13 @@ def searching() -> Iterator[None]:
     """Simulated threads, a codec that remembers what it has decoded and encoded, no log."""
     open_front, encode = arrowfile.open_front, arrowfile.encode
     encode_record = pipeline.encode_record
-    known: dict[tuple[str, str], bytes] = {}
+    known: dict[tuple[str, str, bytes], bytes] = {}
     records: dict[tuple[str, str], tuple[CommitHeader, bytes]] = {}
 
-    def remembering(header: Header, spark_schema: str) -> bytes:
-        key = (repr(header), spark_schema)
+    def remembering(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
+        key = (repr(header), spark_schema, block)
         if key not in known:
-            known[key] = encode(header, spark_schema)
+            known[key] = encode(header, spark_schema, block)
         return known[key]
 
     def remembering_record(

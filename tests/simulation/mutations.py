@@ -177,9 +177,9 @@ MUTATIONS = [
     Mutation(
         "a commit record carries a smaller limit than its writer's",
         "two in flight, a sink, three in flight",
-        "protocol/pipeline.py",
-        "            in_flight_limit=lead.in_flight_limit,\n",
-        "            in_flight_limit=1,\n",
+        "protocol/leadership.py",
+        '            "in_flight_limit": self.in_flight_limit,\n',
+        '            "in_flight_limit": 1,\n',
     ),
     Mutation(
         "a start in the middle does not look back",
@@ -206,8 +206,8 @@ MUTATIONS = [
         "rows never get into the record",
         "two lives of one query, rows inlined, every fault",
         "protocol/commit_record.py",
-        "    return encode_record(header, inlined, lead.spark_schema, codec)\n",
-        "    return encode_record(header, [], lead.spark_schema, codec)\n",
+        "    return encode_record(header, inlined, lead.spark_schema, codec, block)\n",
+        "    return encode_record(header, [], lead.spark_schema, codec, block)\n",
     ),
     Mutation(
         "an appender's rows never get into the record",

@@ -1,0 +1,70 @@
+"""Files of a checkpoint as one block of bytes in a commit record."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.slots import read_front, slot_record
+
+# What a block may name. It becomes a path on the machine that rebuilds.
+_NAME = re.compile(r"(offsets|commits)/[0-9]{1,19}|sources(/[^/\0]+){2,}")
+LARGEST = 4 * 2**30  # of all files together, unpacked
+
+
+def encode(files: Mapping[str, bytes]) -> bytes:
+    """JSON {name: content as Latin-1}, compressed: mostly text, and nearly the same text twice."""
+    text = json.dumps({name: data.decode("latin-1") for name, data in files.items()})
+    return bytes(pa.compress(text.encode(), codec="zstd", asbytes=True))
+
+
+def decode(block: bytes, where: str) -> dict[str, bytes]:
+    """Raises InvalidLogError for what `encode` does not make."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
+            text = stream.read(LARGEST)
+        document = json.loads(text)
+        files = {name: data.encode("latin-1") for name, data in document.items()}
+    except (ValueError, AttributeError, OSError, pa.ArrowException):
+        raise InvalidLogError(f"{where}: its checkpoint cannot be decoded") from None
+    for name in files:
+        if not _NAME.fullmatch(name) or {".", ".."} & set(name.split("/")):
+            raise InvalidLogError(f"{where}: its checkpoint names a file {name!r}")
+    return files
+
+
+def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:
+    """The files that the record at `position` carries for a query: 1 GET, of large ones 2.
+
+    Raises InvalidLogError where the record is missing, another's or damaged.
+    """
+    number = keys.slot(position, window)
+    where = log.where(number)
+    try:
+        front, opened = read_front(log, number)
+    except KeyError:
+        raise InvalidLogError(
+            f"the record of position {position} of {log.url} is missing, and it holds the "
+            f"checkpoint of query {query_id}"
+        ) from None
+    header = slot_record(log, position, window, front, opened).header
+    entry = header.checkpoints.get(query_id)
+    if not isinstance(header, CommitHeader) or entry is None or entry.position != position:
+        raise InvalidLogError(f"{where}: it carries no checkpoint of query {query_id}")
+    if not entry.bytes:
+        return {}
+    start = arrowfile.block_offset(opened.body + sum(each.bytes for each in header.inline))
+    block = front[start : start + entry.bytes]
+    if len(block) < entry.bytes:
+        block = log.store.get_range(log.key(number), start, entry.bytes)
+    if zlib.crc32(block) != entry.crc32:
+        raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
+    return decode(block, where)

@@ -1,0 +1,144 @@
+"""What a commit record carries of its query's checkpoint, and when a replay is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwal import events
+from sparkwal.checkpoints import block, folder
+from sparkwal.errors import DivergedCheckpointError, OptionError
+from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.protocol.commit_record import Carried
+from sparkwal.protocol.leadership import Leadership
+from sparkwal.protocol.log_store import LogStore
+
+
+@dataclass(frozen=True)
+class StreamCheckpoint:
+    """The checkpoint of one query, as its commits see it (`protocol.commit.Carrier`).
+
+    Args:
+        location: the query's checkpointLocation.
+        max_bytes: of the block in one record, at most.
+    """
+
+    location: str
+    query_id: str
+    max_bytes: int
+
+    def _folder(self) -> Path | None:
+        """Where it is on this machine's disk; None elsewhere."""
+        path = folder.local_folder(self.location)
+        # By its id: the same path may name another folder where Spark's default is not the disk.
+        if path is None or folder.query_of(path) != self.query_id:
+            return None
+        return path
+
+    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
+        """What Spark wrote for this microbatch. Makes no request.
+
+        Raises OptionError for a stateful query in a folder of `sparkwal.checkpoint`.
+        """
+        path = self._folder()
+        if path is None:
+            return Carried(b"", REMOTE)
+        if (path / folder.STATE).is_dir():
+            if folder.owner_of(path) is not None:
+                raise OptionError(
+                    "this query is stateful, and its state is not in the log: sparkwal.checkpoint "
+                    "cannot rebuild it on another machine. Nothing was written. Give "
+                    "checkpointLocation a folder that outlives this machine, such as s3a://…"
+                )
+            return Carried(b"", STATEFUL)
+        sizes = folder.microbatch_files(path, batch_id)
+        if f"offsets/{batch_id}" not in sizes:
+            return Carried(b"", REMOTE)
+        known = last.files if last else {}
+        carried = pack(sizes, lambda name: (path / name).read_bytes(), known, self.max_bytes)
+        missing = {name for name, (where, _) in carried.files.items() if where == NOWHERE}
+        for name in sorted(missing - {n for n, (where, _) in known.items() if where == NOWHERE}):
+            events.emit(
+                events.CheckpointTooLarge(file=name, bytes=sizes[name], limit=self.max_bytes)
+            )
+        return carried
+
+    def check_replay(
+        self,
+        open_log: Callable[[], LogStore],
+        leadership: Leadership,
+        batch_id: int,
+        rows: int,
+    ) -> None:
+        """Before a replay is skipped: 1 GET, of a large block 2, or none.
+
+        Raises DivergedCheckpointError where the checkpoint gives the number of a microbatch
+        that the log has to other input.
+        """
+        entry = leadership.checkpoints.get(self.query_id)
+        if entry is None:
+            return
+        last = leadership.txns[self.query_id][0]
+        if batch_id < last:
+            raise self._diverged(
+                open_log(), batch_id, f"the log has this query's microbatches up to {last}"
+            )
+        path = self._folder()
+        if path is not None and entry.bytes:
+            log = open_log()
+            theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
+            other = folder.other_input(theirs, entry.files, path, batch_id)
+            if other is not None:
+                raise self._diverged(
+                    log, batch_id, f"position {entry.position} of the log holds another {other}"
+                )
+            if f"offsets/{batch_id}" in theirs:
+                return
+        if rows != entry.rows:
+            raise self._diverged(
+                open_log(),
+                batch_id,
+                f"it has {rows} rows now, but {entry.rows} at position {entry.position} of the "
+                "log. (If the query itself gives other rows each time that it runs: see "
+                '"other rows" in docs/operations.md)',
+            )
+
+    def _diverged(self, log: LogStore, batch_id: int, why: str) -> DivergedCheckpointError:
+        return DivergedCheckpointError(
+            f"{log.url} has microbatch {batch_id} of query {self.query_id} already, with other "
+            f"input than the checkpoint {self.location} plans for it: {why}. The checkpoint was "
+            "restored from a backup, or another machine went on meanwhile. Nothing was written, "
+            "nothing is lost: restart with the folder that sparkwal.checkpoint(path, name) makes "
+            f"from the log (this query's name there: the one it has, or {self.query_id!r})"
+        )
+
+
+def pack(
+    sizes: Mapping[str, int],
+    read: Callable[[str], bytes],
+    known: Mapping[str, tuple[int, int]],
+    max_bytes: int,
+) -> Carried:
+    """The files in one block of at most `max_bytes`.
+
+    Args:
+        sizes: of the files, in bytes.
+        known: {name: (position, bytes)} of files that earlier records carry.
+
+    A compacted list is carried once and named by the records after it. What is too large is
+    named as being nowhere, the largest first, and not tried again.
+    """
+    files = {
+        name: known[name]
+        for name, size in sizes.items()
+        if folder.is_compact(name) and known.get(name, (0, -1))[1] == size
+    }
+    content = {name: read(name) for name in sizes if name not in files}
+    data = block.encode(content)
+    while len(data) > max_bytes and content:
+        largest = max(content, key=lambda name: len(content[name]))
+        files[largest] = (NOWHERE, len(content.pop(largest)))
+        data = block.encode(content)
+    lasting = {name: sizes[name] for name in content if folder.is_compact(name)}
+    return Carried(data, "", files, lasting)

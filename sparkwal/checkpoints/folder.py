@@ -1,0 +1,167 @@
+"""What Spark keeps of a streaming query in a checkpoint folder on this machine's disk.
+
+metadata        {"id": the query's id}
+offsets/N       what microbatch N reads, written before it runs
+commits/N       that it is done
+sources/i/…     what source i remembers: the files that it has seen, where it began
+state/          of stateful operators
+sparkwal.json   whose folder it is, if `sparkwal.checkpoint` made it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sparkwal.errors import OptionError
+from sparkwal.store.path import folder, is_local
+
+METADATA, STATE, SOURCES, OWNER = "metadata", "state", "sources", "sparkwal.json"
+_NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose folder it is.
+
+    Attributes:
+        log: `LogStore.identity`.
+        log_id: of that log; of a log that does not exist yet, what it will have.
+    """
+
+    log: str
+    log_id: str
+    name: str
+
+
+def local_folder(location: str) -> Path | None:
+    """Where a checkpointLocation lies on this machine's disk, or None for any other place."""
+    if not location.strip() or not is_local(location):
+        return None
+    try:
+        return folder(location)
+    except OptionError:  # of another host
+        return None
+
+
+def query_of(path: Path) -> str | None:
+    """The id of the query whose checkpoint this is, or None where there is none."""
+    document = _json(path / METADATA)
+    found = document.get("id") if isinstance(document, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def owner_of(path: Path) -> Owner | None:
+    """Who made the folder, or None if it was not `sparkwal.checkpoint`."""
+    document = _json(path / OWNER)
+    try:
+        return Owner(**document) if isinstance(document, dict) else None
+    except TypeError:
+        return None
+
+
+def owner_text(owner: Owner) -> bytes:
+    """The content of `sparkwal.json`."""
+    return json.dumps(asdict(owner), indent=1).encode()
+
+
+def _json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def read(path: Path, name: str) -> bytes | None:
+    """A file of the folder, or None where it is not there."""
+    try:
+        return (path / name).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def latest(path: Path, kind: str) -> int | None:
+    """The highest number in offsets/ or commits/."""
+    try:
+        numbers = [int(name) for name in os.listdir(path / kind) if name.isdecimal()]
+    except OSError:
+        return None
+    return max(numbers, default=None)
+
+
+def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
+    """{name: bytes} of all that a new machine needs to go on after this microbatch."""
+    sizes: dict[str, int] = {}
+    for name in (f"offsets/{batch_id}", f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"):
+        try:
+            sizes[name] = (path / name).stat().st_size
+        except FileNotFoundError:
+            continue
+    return sizes | _source_files(path)
+
+
+def _source_files(path: Path) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for parent, _, names in os.walk(path / SOURCES):
+        # Hidden: checksums, and files that are being written.
+        shown = [name for name in names if not name.startswith(".")]
+        # A file source repeats in N.compact all that its files up to N say.
+        compact = [
+            int(match[1]) for name in shown if (match := _NUMBERED.fullmatch(name)) and match[2]
+        ]
+        begin = max(compact, default=-1)
+        for name in shown:
+            match = _NUMBERED.fullmatch(name)
+            number = int(match[1]) if match else begin + 1
+            if number > begin or (number == begin and match and match[2]):
+                file = Path(parent) / name
+                sizes[file.relative_to(path).as_posix()] = file.stat().st_size
+    return sizes
+
+
+def is_compact(name: str) -> bool:
+    """Whether a source wrote this file once and only appends others to it."""
+    return name.startswith(f"{SOURCES}/") and name.endswith(".compact")
+
+
+def input_of(offsets: bytes) -> list[bytes] | None:
+    """What a file in offsets/ says of the sources, or None for a torn one.
+
+    Line by line: the version, a JSON of times and settings, then one line for each source.
+    The times differ if the same input is planned again, and mean nothing to the log.
+    """
+    lines = offsets.splitlines()
+    return lines[2:] if len(lines) > 2 and lines[0].startswith(b"v") else None
+
+
+def other_input(
+    theirs: Mapping[str, bytes],
+    elsewhere: Mapping[str, tuple[int, int]],
+    path: Path,
+    batch_id: int,
+) -> str | None:
+    """The first file by which the folder plans microbatch `batch_id` with other input.
+
+    Args:
+        theirs: what the log's record of that microbatch carries.
+        elsewhere: {name: (position, bytes)} of what earlier records carry, or none.
+    """
+    for name, (_, size) in sorted(elsewhere.items()):
+        file = path / name
+        if not file.is_file() or file.stat().st_size != size:
+            return name
+    for name, data in sorted(theirs.items()):
+        mine = read(path, name)
+        if name.startswith("offsets/"):
+            if name != f"offsets/{batch_id}" and mine is None:
+                continue  # Spark keeps the last hundred
+            same = mine is not None and input_of(mine) == input_of(data) is not None
+        else:
+            same = mine == data or not name.startswith(f"{SOURCES}/")
+        if not same:
+            return name
+    return None

@@ -1,0 +1,269 @@
+"""A query's local checkpoint, made from the log where it is missing or tells something else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwal import events
+from sparkwal.checkpoints import block, folder
+from sparkwal.checkpoints.folder import Owner
+from sparkwal.errors import OptionError
+from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.writing import SinkOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.store.path import absolute
+
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+@dataclass(frozen=True)
+class State:
+    """What the log knows of one query.
+
+    Attributes:
+        log_id: of the log; None where there is none.
+        batch_id: the last microbatch in the log; None before the first.
+        entry: where its checkpoint is.
+    """
+
+    query_id: str
+    log_id: str | None
+    window: int
+    batch_id: int | None
+    entry: Checkpoint | None
+
+
+def checkpoint(
+    path: str, name: str, *, folder: str | os.PathLike[str] | None = None, **options: object
+) -> str:
+    """A local folder for `.option("checkpointLocation", …)` that goes on where the log ends.
+
+    The log carries the checkpoint of each of its queries. On the machine where the query ran
+    its folder is used as it is; on any other, or where the folder was lost, restored from a
+    backup or belongs to a log that is no more, it is made from the log: 1 LIST and a few GETs,
+    however long the log is. Call it where the driver runs, before each start of the query:
+
+    >>> query.option("checkpointLocation", sparkwal.checkpoint("s3://bucket/wal", "orders"))
+
+    Args:
+        path: of the log.
+        name: of the query, unique in its log: by it the query is the same on every machine. For
+            a query that was started otherwise, its id (a UUID).
+        folder: where the checkpoint shall be; by default below
+            ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
+        options: of the store, as for the sink (docs/options.md).
+
+    Raises OptionError for a query whose checkpoint the log cannot carry (stateful, too large) and
+    for a folder that is another's; InvalidLogError, StoreUnavailableError.
+    """
+    given = from_keywords(SinkOptions, absolute(path), options)
+    if not name.strip() or not name.isprintable() or len(name) > 200:
+        raise OptionError(f"name is {name!r}; a short printable text is expected")
+    log = open_log(given, fail_fast=True)
+    place = Path(os.path.abspath(folder)) if folder is not None else _place(log, name)
+    with _alone(place):
+        made = _checkpoint(log, name, place)
+    _tell_slow_files()
+    return made
+
+
+def _checkpoint(log: LogStore, name: str, place: Path) -> str:
+    owner = folder.owner_of(place)
+    _check_ours(place, owner, log, name)
+    head = find_head(log)
+    live = head.live.header if head.live else None
+    # A log that does not exist yet gets the name that its first query draws for it.
+    expected = owner.log_id if owner and live is None else uuid.uuid4().hex
+    log_id = live.log_id if live else expected
+    query_id = _query_id(log_id, name)
+    state = State(
+        query_id=query_id,
+        log_id=live.log_id if live else None,
+        window=head.window,
+        batch_id=live.txns[query_id][0] if live and query_id in live.txns else None,
+        entry=live.checkpoints.get(query_id) if live else None,
+    )
+    why = why_rebuild(log, state, place, owner)
+    batch_id = -1 if state.batch_id is None else state.batch_id
+    if why is None:
+        events.emit(events.CheckpointUsed(str(place), query_id, batch_id))
+        return str(place)
+    if live is None:
+        # Not the one of a log that was deleted: its queries are not this log's.
+        log_id = uuid.uuid4().hex
+        query_id = _query_id(log_id, name)
+    files = {
+        **_files(log, state),
+        folder.METADATA: b'{"id":"%s"}' % query_id.encode(),
+        folder.OWNER: folder.owner_text(Owner(log.identity, log_id, name)),
+    }
+    _replace(place, files)
+    events.emit(events.CheckpointRebuilt(str(place), query_id, batch_id, why))
+    return str(place)
+
+
+def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -> str | None:
+    """Why the folder cannot be used as it is, or None. At most 1 GET, of a large block 2."""
+    if owner is None:
+        return "there is none"
+    offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
+    if state.log_id is None:
+        return None if commits is None else "its log is gone"
+    if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
+        return "it belongs to another log"
+    last, entry = state.batch_id, state.entry
+    if last is None:
+        return None
+    if entry is None:
+        return "the log carries nothing of it"
+    if offsets is None or offsets < last or (commits if commits is not None else -1) < last - 1:
+        return "the log is ahead of it"
+    if offsets > last + 1 or (commits or 0) > last:
+        # Microbatches without rows are in no log; nor are those that a restored log lost.
+        return "it is ahead of the log"
+    if offsets > last and commits != last:
+        return "it lacks a commit"
+    theirs = block.read_block(log, state.window, state.query_id, entry.position)
+    if folder.other_input(theirs, entry.files, place, last) is not None:
+        return "it gave the number of a microbatch in the log to other input"
+    return None
+
+
+def _files(log: LogStore, state: State) -> dict[str, bytes]:
+    """What the log carries: 1 GET for the last record and 1 for each compacted list.
+
+    Raises OptionError where it carries less than a query needs.
+    """
+    last, entry = state.batch_id, state.entry
+    if last is None:
+        return {}
+    if entry is None:
+        raise OptionError(
+            f"{log.url} has microbatches of query {state.query_id} up to {last}, but nothing of "
+            "its checkpoint: start it with the checkpointLocation that it had"
+        )
+    advice = (
+        f"cannot rebuild the checkpoint of query {state.query_id} from {log.url} (microbatch "
+        f"{last}, position {entry.position}): "
+    )
+    if entry.reason == STATEFUL:
+        raise OptionError(
+            advice + "the query is stateful, and its state is not in the log. Start it with the "
+            "checkpointLocation that it had"
+        )
+    if entry.reason == REMOTE:
+        raise OptionError(
+            advice + "its checkpointLocation was not on the driver's disk, so the log carries "
+            "nothing of it. Start it once with the checkpointLocation that it had"
+        )
+    lost = [name for name, (where, _) in entry.files.items() if where == NOWHERE]
+    if lost:
+        raise OptionError(
+            advice + f"{lost[0]} was larger than checkpointMaxBytes. Start the query on the "
+            "machine where it ran, with a larger checkpointMaxBytes"
+        )
+    files = block.read_block(log, state.window, state.query_id, entry.position)
+    for position in sorted({where for where, _ in entry.files.values()} - {entry.position}):
+        carried = block.read_block(log, state.window, state.query_id, position)
+        files |= {n: carried[n] for n, (where, _) in entry.files.items() if where == position}
+    # Done: the log has it. Without this Spark would read the input of `last` again, which may be
+    # archived by now. (The watermark in it matters to stateful queries alone.)
+    done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
+    return {**files, f"commits/{last}": done}
+
+
+def _query_id(log_id: str, name: str) -> str:
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"sparkwal:{log_id}/{name}"))
+
+
+def _place(log: LogStore, name: str) -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    root = Path(state) if state else Path.home() / ".local" / "state"
+    shown = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:40].lstrip(".")
+    named = uuid.uuid5(uuid.NAMESPACE_URL, f"{log.identity}\0{name}").hex[:16]
+    return root / "sparkwal" / "checkpoints" / f"{shown}-{named}"
+
+
+def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> None:
+    """Raises OptionError for a folder whose content is not this query's to replace."""
+    if owner is not None:
+        if (owner.log, owner.name) != (log.identity, name):
+            raise OptionError(
+                f"{place} is the checkpoint of query {owner.name!r} of {owner.log}: give each "
+                "query a folder of its own"
+            )
+        return
+    if folder.query_of(place) == name:
+        return  # by its id: the one that Spark made
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise OptionError(
+            f"{place} is not empty, and sparkwal.checkpoint did not make it: give another folder. "
+            "(A query that was started with it goes on by its id as the name: the one in "
+            f"{place / folder.METADATA})"
+        )
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """One rebuild of a folder at a time on this machine; nothing is left of those that died."""
+    import fcntl
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(f"{place}.lock", "w")  # noqa: SIM115 - held until the end
+    except OSError as error:
+        raise OptionError(
+            f"cannot make {place} ({error.strerror}): give sparkwal.checkpoint another folder"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in place.parent.glob(f"{place.name}.new-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
+def _tell_slow_files() -> None:
+    # Without an import: this works where there is no Spark.
+    spark_sql = sys.modules.get("pyspark.sql")
+    session = spark_sql.SparkSession.getActiveSession() if spark_sql else None
+    if session is not None and session.conf.get(FILE_MANAGER, None) is None:
+        events.emit(events.SlowCheckpointFiles(setting=FILE_MANAGER))
+
+
+def _replace(place: Path, files: Mapping[str, bytes]) -> None:
+    """The folder with these files, or the one before, or none: never a part of it."""
+    draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
+    for name, data in files.items():
+        file = draft / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+    # Not one file after another: Spark takes what is there for all there is.
+    if place.exists():
+        os.rename(place, f"{draft}-old")
+    os.rename(draft, place)
+    _sync(place.parent)
+    shutil.rmtree(f"{draft}-old", ignore_errors=True)
+
+
+def _sync(parent: Path) -> None:
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
