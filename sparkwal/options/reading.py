@@ -30,7 +30,7 @@ class SourceOptions(StoreOptions):
     max_rows: int | None = option("maxRowsPerTrigger", whole, None, "streams: at most this many rows in a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
     max_bytes: int | None = option("maxBytesPerTrigger", size, None, "streams: at most this many stored bytes in a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
     max_commits: int | None = option("maxCommitsPerTrigger", whole, None, "streams: at most this many commits in a microbatch")  # fmt: skip  # noqa: E501
-    min_partitions: int | None = option("minPartitions", whole, None, "split the read into at least this many tasks where the log's frames allow it", "Spark's parallelism")  # fmt: skip  # noqa: E501
+    min_partitions: int | None = option("minPartitions", whole, None, "split the read into at least this many tasks where the log's frames allow it", "what its size is worth")  # fmt: skip  # noqa: E501
     fail_on_data_loss: bool = option("failOnDataLoss", boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
     include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
     verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501

@@ -84,7 +84,7 @@ class WeaselWalDataSource(DataSource):
     - maxBytesPerTrigger (size): streams: at most this many stored bytes in a
       microbatch; a commit is never split
     - maxCommitsPerTrigger (number): streams: at most this many commits in a microbatch
-    - minPartitions (number; Spark's parallelism): split the read into at least this
+    - minPartitions (number; what its size is worth): split the read into at least this
       many tasks where the log's frames allow it
     - failOnDataLoss (boolean; true): false: go on where positions were collected or are
       missing
