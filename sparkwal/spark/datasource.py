@@ -16,12 +16,13 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader, log_schema
+from sparkwal.spark.unpickling import Travels
 from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
 
 
-class WeaselWalDataSource(DataSource):
+class WeaselWalDataSource(Travels, DataSource):
     """A write-ahead log on object storage as a Spark source and sink.
 
     df.writeStream.format("weaselwal").option("checkpointLocation", …).start("s3://bucket/wal")

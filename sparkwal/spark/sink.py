@@ -37,6 +37,7 @@ from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
+from sparkwal.spark.unpickling import Travels
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.path import is_local
 
@@ -51,7 +52,7 @@ class Message(WriterCommitMessage):
     result: TaskResult
 
 
-class _Writer:
+class _Writer(Travels):
     """What writing a stream's microbatch and writing a batch have in common."""
 
     def __init__(self, options: SinkOptions, spark_schema: StructType, checkpoint: str) -> None:
@@ -70,7 +71,7 @@ class _Writer:
         return {"options": self.options, "plan": self.plan}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         acknowledge_at_once()
 
     def _make_plan(self) -> Plan:

@@ -30,6 +30,7 @@ from sparkwal.reading.tasks import ReadTask, read_tasks, task_pieces
 from sparkwal.sequencers import all_logs
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
+from sparkwal.spark.unpickling import Travels
 from sparkwal.store.base import Store
 from sparkwal.store.parallel import run_parallel
 
@@ -94,7 +95,7 @@ def _union(logs: Iterable[LogRange]) -> str | None:
     return union
 
 
-class _Reader:
+class _Reader(Travels):
     """What a batch read and a stream have in common: it is pickled to the tasks."""
 
     def __init__(
@@ -110,7 +111,7 @@ class _Reader:
         return {"options": self.options, "spark_schema": self.spark_schema}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         acknowledge_at_once()
         self._root = open_log(self.options)
 
