@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
@@ -46,9 +47,11 @@ class Length:
 
 @dataclass(frozen=True)
 class Run:
-    """One query: addBatch of each microbatch, and all requests that belong to them."""
+    """One query: addBatch and the whole trigger of each microbatch, and all requests that belong
+    to them."""
 
     add_batch_ms: list[float]
+    trigger_ms: list[float]
     requests: Counter[str]
 
 
@@ -64,9 +67,22 @@ def seen(proxy: str) -> list[dict[str, Any]]:
     return found
 
 
-def run_query(spark: SparkSession, name: str, place: Place, length: Length) -> Run:
-    """Run one peer's query with nothing to wait for but the sink."""
-    checkpoint = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
+def run_query(
+    spark: SparkSession,
+    name: str,
+    place: Place,
+    length: Length,
+    *,
+    checkpoint: str | None = None,
+    conf: Mapping[str, str] = MappingProxyType({}),
+) -> Run:
+    """Run one peer's query with nothing to wait for but the sink.
+
+    Args:
+        checkpoint: where; a new folder on this machine if not given.
+        conf: of Spark, beside the peer's own.
+    """
+    folder = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
     rows = (
         spark.readStream.format("rate-micro-batch")
         .options(rowsPerBatch=ROWS, numPartitions=PARTITIONS)
@@ -75,10 +91,11 @@ def run_query(spark: SparkSession, name: str, place: Place, length: Length) -> R
     reset(place.endpoint)
     writer = PEERS[name].write(rows.writeStream, place)
     # A query keeps the settings that it began with.
-    for key, value in PEERS[name].conf.items():
+    conf = {**PEERS[name].conf, **conf}
+    for key, value in conf.items():
         spark.conf.set(key, value)
-    query = writer.option("checkpointLocation", checkpoint).start()
-    for key in PEERS[name].conf:
+    query = writer.option("checkpointLocation", checkpoint or folder).start()
+    for key in conf:
         spark.conf.unset(key)
     begun = time.monotonic()
     try:
@@ -96,11 +113,15 @@ def run_query(spark: SparkSession, name: str, place: Place, length: Length) -> R
                 break
     finally:
         query.stop()
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     counted = done[length.warm : length.warm + measured]
     begin, end = started(counted[0]), started(done[length.warm + measured])
     requests = Counter(r["kind"] for r in seen(place.endpoint) if begin <= r["started"] < end)
-    return Run([float(p.durationMs["addBatch"]) for p in counted], requests)
+    return Run(
+        [float(p.durationMs["addBatch"]) for p in counted],
+        [float(p.durationMs["triggerExecution"]) for p in counted],
+        requests,
+    )
 
 
 def started(progress: StreamingQueryProgress) -> float:

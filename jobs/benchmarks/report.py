@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,7 @@ def _commits(log: Results) -> int:
     return int(log["commits"])
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(columns):
         table.add_column(name, justify="right" if place else "left")
@@ -140,7 +140,7 @@ def show(results: Results, console: Console) -> None:
             )
             for name, x in one["peers"].items()
         ]
-        console.print(_table(title, columns, microbatches))
+        console.print(table(title, columns, microbatches))
     for part in ("bulk-write", "bulk-read"):
         for one in results.get(part, []):
             size = results["source"]["arrow_bytes"]
@@ -152,9 +152,14 @@ def show(results: Results, console: Console) -> None:
             ]  # fmt: skip
             title = f"{part.replace('-', ' ').capitalize()}, {size / 1e6:.0f} MB of Arrow"
             title += f", +{one['latency_ms']} ms"
-            console.print(_table(title, ["", "s", "MB/s", "from … to", "MB stored"], bulk))
-    lines = [(g.what, g.goal, g.measured, "yes" if g.met else "NO") for g in goals(results)]
-    console.print(_table("Goals", ["", "goal", "measured", "met"], lines))
+            console.print(table(title, ["", "s", "MB/s", "from … to", "MB stored"], bulk))
+    show_goals(goals(results), console)
+
+
+def show_goals(found: Iterable[Goal], console: Console) -> None:
+    """Each goal, what was measured, and whether that is enough."""
+    lines = [(g.what, g.goal, g.measured, "yes" if g.met else "NO") for g in found]
+    console.print(table("Goals", ["", "goal", "measured", "met"], lines))
 
 
 _COLOURS = {

@@ -1,0 +1,194 @@
+"""A whole trigger, its checkpoint included: what a stream's user waits for and pays."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+import sparkwal
+from benchmarks.measuring import BUCKET, Bare, delayed, store
+from benchmarks.microbatch import PUT_BYTES, Length, Run, run_query
+from benchmarks.peers import Place, start_session
+from benchmarks.prices import dollars
+from benchmarks.report import Goal, show_goals, table
+from sparkwal.checkpoints.rebuild import FILE_MANAGER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# For folders on this machine: Spark's other one forks a process for each file.
+LOCAL_FILES = {
+    FILE_MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager"
+}
+
+console = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sink and where its checkpoint is.
+
+    Attributes:
+        checkpoint: a folder or URL for the query at that place, which must be fresh.
+        durable: whether another machine could go on after the loss of this one.
+    """
+
+    title: str
+    peer: str
+    checkpoint: Callable[[Place], str]
+    conf: Mapping[str, str]
+    durable: bool = True
+
+
+def _from_log(place: Place) -> str:
+    folder = Path(tempfile.mkdtemp(prefix="sparkwal-benchmark-")) / "checkpoint"
+    return sparkwal.checkpoint(place.s3, "benchmark", folder=folder, **place.options)
+
+
+def _on_s3(place: Place) -> str:
+    return f"s3a://{place.bucket}/{place.key}-checkpoint"
+
+
+def _on_disk(place: Place) -> str:
+    return tempfile.mkdtemp(prefix="sparkwal-benchmark-")
+
+
+ROWS: Mapping[str, Row] = {
+    "sparkwal": Row("sparkwal, checkpoint in the log", "inlined", _from_log, LOCAL_FILES),
+    "sparkwal-objects": Row(
+        "sparkwal, the same, rows as objects", "weaselwal", _from_log, LOCAL_FILES
+    ),
+    "noop": Row("no-op Python sink, disk", "noop", _on_disk, LOCAL_FILES, durable=False),
+    "sparkwal-s3a": Row("sparkwal, s3a", "inlined", _on_s3, {}),
+    "parquet": Row("parquet sink, s3a", "parquet", _on_s3, {}),
+    "delta": Row("Delta sink, tuned, s3a", "delta-tuned", _on_s3, {}),
+}
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """Of all runs of one row: medians of medians, and requests of one microbatch."""
+    batches = sum(len(run.trigger_ms) for run in runs)
+    requests: Counter[str] = sum((run.requests for run in runs), Counter())
+    each = {kind: round(n / batches, 3) for kind, n in sorted(requests.items())}
+    return {
+        "trigger_ms": statistics.median(statistics.median(run.trigger_ms) for run in runs),
+        "add_batch_ms": statistics.median(statistics.median(run.add_batch_ms) for run in runs),
+        "medians_ms": [statistics.median(run.trigger_ms) for run in runs],
+        "microbatches": batches,
+        "requests": each,
+        "requests_per_microbatch": round(sum(requests.values()) / batches, 2),
+        "dollars_per_million": round(dollars(each) * 1e6, 2),
+    }
+
+
+def goals(found: Mapping[str, Any], put_ms: float) -> Iterator[Goal]:
+    """What was wanted, of the rows that were measured."""
+    ours = found.get("sparkwal")
+    if ours is None:
+        return
+    each, trigger = ours["requests_per_microbatch"], ours["trigger_ms"]
+    yield Goal("requests of a whole microbatch", "1", f"{each:g}", each <= 1)
+    if objects := found.get("sparkwal-objects"):
+        each = objects["requests_per_microbatch"]
+        yield Goal("the same, 2 partitions as objects", "3 (P+1)", f"{each:g}", each <= 3)
+    for name, wanted in (("parquet", 9), ("delta", 14)):
+        if name in found:
+            ratio = found[name]["trigger_ms"] / trigger
+            what = f"trigger against {ROWS[name].title}"
+            yield Goal(what, f"≤ 1/{wanted}", f"1/{ratio:.1f}", ratio >= wanted)
+    if noop := found.get("noop"):
+        ratio = trigger / (noop["trigger_ms"] + put_ms)
+        what = "trigger against a sink that does nothing, and one PUT"
+        yield Goal(what, "≤ 1.2 ×", f"{ratio:.2f} ×", ratio <= 1.2)
+    cost = ours["dollars_per_million"]
+    yield Goal("requests of a million microbatches", "$5.00", f"${cost:.2f}", cost <= 5)
+
+
+def measure(
+    spark: SparkSession, rows: Sequence[str], places: Iterator[Place], repeats: int, length: Length
+) -> dict[str, Any]:
+    """All rows in turns."""
+    runs: dict[str, list[Run]] = {name: [] for name in rows}
+    for turn in range(repeats + 1):
+        for name in rows:
+            row, place = ROWS[name], next(places)
+            # Once before it counts: the JVM loads its classes.
+            few = Length(warm=0, measured=4, least=2, seconds=15)
+            run = run_query(
+                spark, row.peer, place, length if turn else few,
+                checkpoint=row.checkpoint(place), conf=row.conf,
+            )  # fmt: skip
+            if turn:
+                runs[name].append(run)
+                console.print(
+                    f"{turn}/{repeats} {row.title}: {statistics.median(run.trigger_ms):.0f} ms, "
+                    f"{run.requests.total() / len(run.trigger_ms):.1f} requests"
+                )
+    return {name: summary(found) for name, found in runs.items()}
+
+
+@click.command("triggers")
+@click.option("--latency", type=click.IntRange(0), default=20, show_default=True,
+              help="Milliseconds added to every request.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--microbatches", type=click.IntRange(1), default=33, show_default=True)
+@click.option("--rows", default=",".join(ROWS), show_default=True, help="Which to measure.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON of it all.")
+def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path | None) -> None:
+    """Measure whole triggers: 1,000 rows in 2 partitions, all requests of the process counted,
+    those for Spark's checkpoint too.
+
+    Every row but the no-op's keeps its checkpoint where the loss of this machine does not
+    reach it.
+    """
+    wanted = [name.strip() for name in rows.split(",")]
+    if unknown := set(wanted) - set(ROWS):
+        raise click.BadParameter(f"{unknown.pop()!r} is none of {', '.join(ROWS)}")
+    with ExitStack() as stack:
+        server = stack.enter_context(store())
+        proxy = stack.enter_context(delayed(server, latency))
+        spark = start_session([ROWS[name].peer for name in wanted] + ["parquet"], {BUCKET: proxy})
+        stack.callback(spark.stop)
+        places = (Place(proxy, BUCKET, f"run-{n}") for n in itertools.count())
+        put_ms = put_median(proxy)
+        length = Length(measured=microbatches, seconds=60)
+        found = measure(spark, wanted, places, repeats, length)
+    results = {"latency_ms": latency, "put_ms": put_ms, "rows": found}
+    if output is not None:
+        output.write_text(json.dumps(results, indent=2) + "\n")
+    title = f"Whole triggers, +{latency} ms; a conditional PUT takes {put_ms:.1f} ms"
+    columns = ["", "trigger ms", "addBatch ms", "requests", "of them", "$ per million"]
+    lines = [
+        (ROWS[name].title, f"{x['trigger_ms']:.0f}", f"{x['add_batch_ms']:.0f}",
+         f"{x['requests_per_microbatch']:g}",
+         ", ".join(f"{n:g} {kind}" for kind, n in x["requests"].items()),
+         f"{x['dollars_per_million']:,.2f}")
+        for name, x in found.items()
+    ]  # fmt: skip
+    console.print(table(title, columns, lines))
+    show_goals(goals(found, put_ms), console)
+
+
+def put_median(url: str) -> float:
+    """Milliseconds of a conditional PUT of 8 KiB, as seldom as microbatches are."""
+    bare = Bare(url, 1, b"x" * PUT_BYTES)
+    taken = []
+    for _ in range(30):
+        time.sleep(0.1)
+        begin = time.perf_counter()
+        bare.put()
+        taken.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(taken)
