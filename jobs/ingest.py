@@ -11,10 +11,12 @@ import click
 from rich.console import Console
 
 from sparkwal.errors import SparkWalError
+from sparkwal.events import CheckpointRebuilt
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from support import jvm
-from support.follow import Meter, Signals, check_checkpoint, run_query, trigger, triggered
+from support.checkpoints import check_checkpoint, made_from_log, write_plainly
+from support.follow import Meter, Signals, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
     SCALA,
@@ -57,6 +59,16 @@ def _read(
     return stream.load(source) if source is not None else stream.load()
 
 
+def _checkpoint(
+    log: str, given: dict[str, str], name: str | None, checkpoint: str | None
+) -> tuple[str, CheckpointRebuilt | None]:
+    """(checkpointLocation, what was made from the log). Raises Refused, SparkWalError."""
+    if checkpoint is None:
+        return made_from_log(log, name or "", given)
+    check_checkpoint(checkpoint, log, given)
+    return checkpoint, None
+
+
 @click.command(epilog=EXIT_CODES)
 @click.option(
     "--format", "fmt", required=True,
@@ -71,9 +83,15 @@ def _read(
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
 @takes_log_options(like=", as in conf/options.example.conf")
 @click.option(
+    "--name",
+    help="Of this query: one that no other query of the log has. Every run with the same name goes "
+    "on where the last ended, on any machine. The log carries the checkpoint; what Spark writes of "
+    "it lies below $XDG_STATE_HOME/sparkwal or ~/.local/state/sparkwal.",
+)
+@click.option(
     "--checkpoint",
-    required=True,
-    help="Where Spark keeps how far it is. Every run with the same one goes on there.",
+    help="Instead of --name: a folder or URL where Spark alone keeps how far it is. Every run with "
+    "the same one goes on there.",
 )
 @click.option("--schema", help='Of files, as DDL: "id BIGINT, name STRING".')
 @click.option("--infer-schema", is_flag=True, help="Read the files' schema from what is there now.")
@@ -94,7 +112,8 @@ def main(
     source_options: tuple[str, ...],
     log: str,
     given: dict[str, str],
-    checkpoint: str,
+    name: str | None,
+    checkpoint: str | None,
     schema: str | None,
     infer_schema: bool,
     trigger_given: str,
@@ -104,8 +123,8 @@ def main(
 ) -> None:
     """Stream whatever Spark can read into a log: every row once, in one total order.
 
-    Each microbatch becomes one position of the log. Run it again with the same
-    checkpoint and it goes on where it stopped, also after a crash.
+    Each microbatch becomes one position of the log. Run it again with the same name
+    and it goes on where it stopped, after a crash too, and after the loss of the machine.
 
     SIGTERM and Ctrl-C let the microbatch under way finish and then stop; a second one stops
     at once. Even then, and after kill -9, nothing is lost or written twice. Under
@@ -113,11 +132,17 @@ def main(
 
     \b
     python jobs/ingest.py --format json --source in/ --schema "id BIGINT, name STRING" \\
-        --log s3://bucket/wal --checkpoint s3a://bucket/checkpoints/wal
+        --log s3://bucket/wal --name orders
     """
     options = key_values(source_options, "--option")
     if schema is not None and infer_schema:
         raise Refused("--schema and --infer-schema: give one of them")
+    if (name is None) == (checkpoint is None):
+        # No default: two queries of one log would take each other's place in the source.
+        raise Refused(
+            "give --name, by which this query goes on where it ended, or --checkpoint, a folder or "
+            "URL for that" + ("" if name is None else "; not both")
+        )
     if fmt in FILES:
         if source is None:
             raise Refused(f"--format {fmt} needs --source, a folder of files")
@@ -133,19 +158,27 @@ def main(
         # Here, before Spark starts: a wrong option should not take ten seconds to tell.
         parse(SinkOptions, {**given, "path": log})
         before = log_head(log, given)
-        check_checkpoint(checkpoint, log, given)
+        location, made = _checkpoint(log, given, name, checkpoint)
     except SparkWalError as error:
         raise as_exit(error) from None
+    if before is not None and made is not None:
+        whence = f"after microbatch {made.batch_id}" if made.batch_id >= 0 else "at the beginning"
+        console.print(
+            f"query {name} goes on {whence} with a checkpoint made from the log: on this machine "
+            f"{made.reason}",
+            highlight=False,
+        )
 
     spark = start_session("sparkwal ingest", packages=[KAFKA] if fmt == "kafka" else [])
     try:
         with Signals() as signals, Meter(console, "ingest") as meter:
             try:
+                write_plainly(spark, location)
                 rows = _read(spark, fmt, source, options, schema, infer_schema)
                 if repartition is not None:
                     rows = rows.repartition(repartition)
                 writer = rows.writeStream.format("weaselwal").options(**given)
-                writer = triggered(writer, trigger_given).option("checkpointLocation", checkpoint)
+                writer = triggered(writer, trigger_given).option("checkpointLocation", location)
                 query = writer.start(log)
             except Exception as error:
                 raise as_exit(error) from None

@@ -30,6 +30,7 @@ from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.testing.proxy import Request, S3Proxy
+from support.checkpoints import made_from_log, write_plainly
 from support.flights import DDL, load, stage
 from support.follow import Follower, Meter, Totals
 from support.proof import checks, requests_to_find_the_head, shown
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 CACHE = ROOT / ".cache" / "quickstart"
+NAME = "flights"  # of the query
 
 console = Console(highlight=False)
 
@@ -54,20 +56,29 @@ class Run:
     table: pa.Table
     files: int
 
+    @property
+    def checkpoint(self) -> Path:
+        return self.work / "checkpoint"
+
     def start(self, spark: SparkSession) -> StreamingQuery:
+        """The query as on a machine where it never ran: all that it knows is in the log."""
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        location, _ = made_from_log(self.log, NAME, self.options, self.checkpoint)
+        write_plainly(spark, location)
         flights = spark.readStream.schema(DDL).option("maxFilesPerTrigger", "1")
         return (
             flights.parquet(str(self.work / "flights"))
             .writeStream.format("weaselwal")
             .options(**self.options)
-            .option("checkpointLocation", str(self.work / "checkpoint"))
+            .option("checkpointLocation", location)
             .trigger(availableNow=True)
             .start(self.log)
         )
 
     def done(self) -> int:
-        """Microbatches that Spark's checkpoint knows as committed."""
-        return len(list((self.work / "checkpoint" / "commits").glob("[0-9]*")))
+        """Microbatches in the log."""
+        records = sparkwal.Log(self.log, **self.options).records()
+        return sum(isinstance(record, CommitHeader) for record in records)
 
 
 def _until(query: StreamingQuery, meter: Meter, follower: Follower, microbatches: int) -> None:
@@ -84,7 +95,7 @@ def write(run: Run, proxy: S3Proxy | None) -> tuple[SparkSession, list[Request]]
     """Stream the flights in with a stop in the middle.
 
     The stop takes the Spark application down while a microbatch runs; what follows is a new
-    application that knows the checkpoint and the log. Returns its session and its requests.
+    application that knows nothing but the log. Returns its session and its requests.
     """
     left = run.files - run.done()
     totals = Totals()
@@ -101,8 +112,9 @@ def write(run: Run, proxy: S3Proxy | None) -> tuple[SparkSession, list[Request]]
             _until(query, meter, follower, left)
             spark.stop()
             console.print(
-                f"Stopped while a microbatch was running; {run.done()} of {run.files} are "
-                "committed. A new Spark application goes on with the same checkpoint."
+                f"Stopped while a microbatch was running; {run.done()} of {run.files} are in the "
+                "log. Its checkpoint is deleted now, as if this machine were lost: a new Spark "
+                "application makes it again from the log and goes on."
             )
         spark = start_session("sparkwal quickstart, restarted")
         if proxy is not None:
@@ -231,7 +243,7 @@ def main(
             shutil.rmtree(work, ignore_errors=True)
         try:
             held = log_head(log, options) is not None
-            if held and not (work / "checkpoint").is_dir():
+            if held and not (work / "flights").is_dir():
                 raise Refused(
                     f"there is a log at {log} that this quickstart cannot go on with: give "
                     "another --path" + ("" if keep else ", or --keep after a run with this one")

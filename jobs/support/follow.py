@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
@@ -24,7 +22,7 @@ from rich.progress import (
 )
 
 from support import jvm
-from support.session import Refused, Stopped, as_exit, log_head, open_log_at
+from support.session import Stopped, as_exit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -67,37 +65,6 @@ def triggered(writer: DataStreamWriter, given: str) -> DataStreamWriter:
     if given == "available-now":
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=given)
-
-
-def check_checkpoint(folder: str, log: str, options: Mapping[str, str]) -> None:
-    """Refuse a checkpoint on this machine that was used to write another log.
-
-    Spark would go on after what that one holds, and those rows would not be in this one.
-    Raises Refused, SparkWalError.
-    """
-    place = Path(folder.removeprefix("file://"))
-    if place.is_file():
-        raise Refused(f"the checkpoint {folder} is a file; give a folder")
-    try:
-        query = str(json.loads((place / "metadata").read_text())["id"])
-        done = [x for x in (place / "commits").iterdir() if x.name.isdigit()]
-    except (OSError, ValueError, KeyError):
-        return  # a new one, or at a place that Spark alone reaches
-    if done and not _knows(log, options, query):
-        raise Refused(
-            f"the checkpoint {folder} belongs to another log: its query has done {len(done)} "
-            f"microbatches or more, and {log} knows none of them. Give that --log, or a new "
-            "--checkpoint, which begins with the source's first rows"
-        )
-
-
-def _knows(log: str, options: Mapping[str, str], query: str) -> bool:
-    head = log_head(log, options)
-    if head is None:
-        return False
-    records = list(open_log_at(log, options).records(start=head.position))
-    # The last record knows every query; one of a writer that lost is not among these.
-    return not records or query in records[-1].txns
 
 
 @dataclass

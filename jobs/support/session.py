@@ -34,7 +34,7 @@ EXIT_CODES = """
 \b
 Exit codes:
     0  done
-    1  the query failed; the message says why. Run again with the same checkpoint
+    1  the query failed; the message says why. Run again to go on
     2  wrong usage: an option, a path, a schema. Nothing was written
   130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run again to go on
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,18 +28,20 @@ def command(job: str, *arguments: object) -> list[str]:
     return [sys.executable, str(JOBS / f"{job}.py"), *map(str, arguments)]
 
 
-def run(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+def run(
+    cwd: Path, job: str, *arguments: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **environment}
     return subprocess.run(
         command(job, *arguments), cwd=cwd, env=environment, capture_output=True, text=True
     )
 
 
-def json_files(folder: Path, files: int, rows: int) -> list[tuple[int, str | None]]:
+def json_files(folder: Path, files: int, rows: int, first: int = 0) -> list[tuple[int, str | None]]:
     """Writes files of lines; returns all rows in order. Every tenth name is missing."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     expected = []
-    for file in range(files):
+    for file in range(first, first + files):
         part = [(file * rows + n, f"naïve {n}" if n % 10 else None) for n in range(rows)]
         lines = (json.dumps({"id": i, "name": name}) for i, name in part)
         (folder / f"{file}.json").write_text("\n".join(lines), encoding="utf-8")
@@ -47,9 +50,9 @@ def json_files(folder: Path, files: int, rows: int) -> list[tuple[int, str | Non
     return expected
 
 
-def a_log(path: Path) -> None:
+def a_log(path: Path, writer: str = "p") -> None:
     """A log of three rows in one record."""
-    with sparkwal.Appender(str(path), pa.schema([("v", pa.int64())]), producer_id="p") as wal:
+    with sparkwal.Appender(str(path), pa.schema([("v", pa.int64())]), producer_id=writer) as wal:
         wal.append([{"v": 1}, {"v": 2}, {"v": 3}])
 
 
@@ -139,6 +142,27 @@ def test_files_to_log_to_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_a_named_ingest_goes_on_where_the_log_ends_after_its_disk_is_lost(tmp_path: Path) -> None:
+    arguments = (
+        "ingest", "--format", "json", "--source", "in", "--log", "wal", "--name", "orders",
+        "--schema", "id BIGINT, name STRING", "--max-files-per-trigger", 1,
+    )  # fmt: skip
+    expected = json_files(tmp_path / "in", files=2, rows=10)
+    first = run(tmp_path, *arguments, XDG_STATE_HOME=str(tmp_path / "one machine"))
+    assert first.returncode == 0, first.stderr
+    assert "20 rows in 2 microbatches" in first.stderr
+    assert "made from the log" not in first.stderr
+    shutil.rmtree(tmp_path / "one machine")
+    expected += json_files(tmp_path / "in", files=1, rows=10, first=2)
+    second = run(tmp_path, *arguments, XDG_STATE_HOME=str(tmp_path / "another"))
+    assert second.returncode == 0, second.stderr
+    assert "orders goes on after microbatch 1 with a checkpoint made from the log" in second.stderr
+    assert "10 rows in 1 microbatches" in second.stderr
+    rows = sparkwal.Log(str(tmp_path / "wal")).scan().read_all().to_pydict()
+    assert list(zip(rows["id"], rows["name"], strict=True)) == expected
+
+
+@pytest.mark.spark
 def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """SIGTERM while microbatches run → 143; the checkpoint owes nothing to the log, and
     after the next run the log holds every value exactly once."""
@@ -195,6 +219,7 @@ def test_quickstart_proves_equality_and_goes_on(tmp_path: Path) -> None:
     assert log.scan(columns=["seq"]).read_all()["seq"].to_pylist() == list(range(2000))
     terms = [record.term for record in records if isinstance(record, LeaderHeader)]
     assert terms == [1, 2]
+    assert "Its checkpoint is deleted now" in " ".join(first.stdout.split())
     taken = run(tmp_path, "quickstart", *arguments)
     assert taken.returncode == 2, taken.stderr
 
@@ -212,7 +237,10 @@ def test_a_query_that_fails_ends_with_1_and_one_message(tmp_path: Path) -> None:
     assert "Traceback" not in failed.stderr and "\tat " not in failed.stderr.split("Error: ")[-1]
 
 
-INGEST = ("ingest", "--format", "rate", "--log", "wal", "--checkpoint", "checkpoint")
+TO_LOG = ("ingest", "--format", "rate", "--log", "wal")
+INGEST = (*TO_LOG, "--checkpoint", "checkpoint")
+STRANGER = "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"
+KNOWN = "9f0e2d0c-54a1-4f7c-8f43-0a4f6f0a4c11"
 REPLAY = ("replay", "--log", "wal")
 
 
@@ -225,6 +253,10 @@ REPLAY = ("replay", "--log", "wal")
         ((*INGEST, "--log-option", "startingPosition=1"), "is for reading"),
         ((*INGEST, "--options-file", "broken.conf"), "line 2 of broken.conf"),
         ((*INGEST, "--infer-schema"), "are for files"),
+        (TO_LOG, "give --name, by which this query goes on where it ended, or --checkpoint"),
+        ((*INGEST, "--name", "orders"), "not both"),
+        ((*TO_LOG, "--name", " "), "name is ' '; a short printable text is expected"),
+        ((*TO_LOG, "--log", "known", "--name", KNOWN), "nothing of its checkpoint"),
         ((*INGEST, "--trigger", "soon"), "'soon' is neither available-now nor"),
         ((*INGEST, "--checkpoint", "broken.conf"), "the checkpoint broken.conf is a file"),
         ((*INGEST, "--checkpoint", "used"), "the checkpoint used belongs to another log"),
@@ -245,9 +277,10 @@ def test_wrong_usage_ends_with_2_before_spark_starts(
 ) -> None:
     (tmp_path / "broken.conf").write_text(f"# fine\n{SECRET}\n")
     (tmp_path / "used" / "commits").mkdir(parents=True)
-    (tmp_path / "used" / "metadata").write_text('{"id":"1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"}')
+    (tmp_path / "used" / "metadata").write_text(f'{{"id":"{STRANGER}"}}')
     (tmp_path / "used" / "commits" / "0").touch()
     a_log(tmp_path / "other")
+    a_log(tmp_path / "known", KNOWN)
     refused = run(tmp_path, *arguments)
     assert refused.returncode == 2, refused.stderr
     assert message in refused.stderr
