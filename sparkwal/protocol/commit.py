@@ -70,85 +70,78 @@ def commit(
             "the tasks of this microbatch ran under different plans, and this run of it commits "
             "nothing. Restart with the same checkpoint"
         )
-    try:
-        return _commit(open_log, plan, results, hints, clock, ttl_ms, codec, carrier)
-    except FencedError:
-        # Told now; the next start takes the log over again and is not told a second time.
-        hints.forget(plan.leadership.leader_id)
-        raise
+    with hints.forgotten_when_fenced(plan.leadership.leader_id):
+        run_id = results[0].run_id
+        written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
+        if not written:
+            if any(result.skipped for result in results):
+                if not plan.is_for(run_id):
+                    check_same_log(open_log(), plan.leadership)
+                _skip(open_log, plan, results, carrier)
+            # The window was planned and not used; every task is done, so it is free again.
+            remember_committed(
+                hints, plan, plan.leadership, plan.run_id or run_id, plan.looked_ms, clock
+            )
+            return None
+        log = open_log()
+        lead, first = plan.leadership, written[0]
+        age = ClaimAge(
+            log, clock, ttl_ms, lead.began, 1, looked_ms=plan.looked_ms, boot_id=plan.boot_id
+        )
+        carried = None
+        if carrier is not None:
+            carried = carrier.capture(first.batch_id, lead.checkpoints.get(first.query_id))
+        header, data = microbatch_record(plan, written, clock, codec, carried)
+        began = age.before(header, look=not plan.is_for(run_id))
+        put_record(log, header, data, _advice(header))
+        try:
+            other = age.stands(header, began)
+        except (StoreUnavailableError, OptionError) as error:
+            # It is in the store; whether it is in the log could not be seen.
+            raise unknown(log, header, error, _advice(header)) from None
+        if other is not None:
+            # Whether the log holds it is for the head's transactions to say.
+            if other.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:
+                raise FencedError(
+                    f"this driver slept, and {log.url} went on without it: the record that it "
+                    f"put at position {plan.position} lies outside of the log. Nothing of this "
+                    "microbatch was committed. Restart with the same checkpoint"
+                )
+            now = replace(lead, txns=other.header.txns, checkpoints=other.header.checkpoints)
+            _skip(open_log, replace(plan, leadership=now), written, carrier)
+            return None
+        events.emit(
+            events.Durable(
+                position=header.position,
+                rows=header.rows,
+                query_id=header.query_id,
+                batch_id=header.batch_id,
+            )
+        )
+        after = replace(
+            lead,
+            next_position=plan.position + 1,
+            txns=header.txns,
+            checkpoints=header.checkpoints,
+            timestamp_ms=header.timestamp_ms,
+        )
+        remember_committed(hints, plan, after, run_id, age.looked_ms, clock)
+        return header.position
 
 
-def _commit(
+def _skip(
     open_log: Callable[[], LogStore],
     plan: Plan,
     results: Sequence[TaskResult],
-    hints: Hints,
-    clock: Clock,
-    ttl_ms: int,
-    codec: str | None,
     carrier: Carrier | None,
-) -> int | None:
-    run_id = results[0].run_id
-    written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
-    if not written:
-        if any(result.skipped for result in results):
-            if not plan.is_for(run_id):
-                check_same_log(open_log(), plan.leadership)
-            first = results[0]
-            # Only the same rows are there already: a checkpoint that was restored from a
-            # backup gives this number to others.
-            if carrier is not None:
-                rows = sum(result.skipped_rows for result in results)
-                carrier.check_replay(open_log, plan.leadership, first.batch_id, rows)
-            events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
-        # The window was planned and not used; every task is done, so it is free again.
-        remember_committed(
-            hints, plan, plan.leadership, plan.run_id or run_id, plan.looked_ms, clock
-        )
-        return None
-    log = open_log()
-    age = ClaimAge(
-        log, clock, ttl_ms, plan.leadership.began, 1, looked_ms=plan.looked_ms, boot_id=plan.boot_id
-    )
-    carried = None
+) -> None:
+    first = results[0]
     if carrier is not None:
-        first = written[0]
-        carried = carrier.capture(first.batch_id, plan.leadership.checkpoints.get(first.query_id))
-    header, data = microbatch_record(plan, written, clock, codec, carried)
-    began = age.before(header, look=not plan.is_for(run_id))
-    put_record(log, header, data, _advice(header))
-    try:
-        other = age.stands(header, began)
-    except (StoreUnavailableError, OptionError) as error:
-        # It is in the store; whether it is in the log could not be seen.
-        raise unknown(log, header, error, _advice(header)) from None
-    if other is not None:
-        # Whether the log holds it is for the head's transactions to say.
-        if other.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:
-            raise FencedError(
-                f"this driver slept, and {log.url} went on without it: the record that it put "
-                f"at position {plan.position} lies outside of the log. Nothing of this microbatch "
-                "was committed. Restart with the same checkpoint"
-            )
-        events.emit(events.SkippedReplay(query_id=header.query_id, batch_id=header.batch_id))
-        return None
-    events.emit(
-        events.Durable(
-            position=header.position,
-            rows=header.rows,
-            query_id=header.query_id,
-            batch_id=header.batch_id,
-        )
-    )
-    after = replace(
-        plan.leadership,
-        next_position=plan.position + 1,
-        txns=header.txns,
-        checkpoints=header.checkpoints,
-        timestamp_ms=header.timestamp_ms,
-    )
-    remember_committed(hints, plan, after, run_id, age.looked_ms, clock)
-    return header.position
+        # Only the same rows are there already: a checkpoint that was restored from a backup
+        # gives this number to others, and so does a machine that slept while another went on.
+        rows = sum(result.rows for result in results)
+        carrier.check_replay(open_log, plan.leadership, first.batch_id, rows)
+    events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
 
 
 def _advice(header: CommitHeader) -> str:

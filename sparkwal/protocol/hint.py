@@ -12,12 +12,14 @@ import json
 import os
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparkwal import events
+from sparkwal.errors import FencedError
 from sparkwal.format.header import Checkpoint
 from sparkwal.protocol.leadership import Leadership
 
@@ -126,6 +128,16 @@ class Hints:
         """Remove what stands for this leader: its next plan starts cold."""
         with suppress(OSError):
             self._file(leader_id).unlink(missing_ok=True)
+
+    @contextmanager
+    def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
+        """A leader that is told now that it is fenced is not told again by its next start, which
+        takes the log over."""
+        try:
+            yield
+        except FencedError:
+            self.forget(leader_id)
+            raise
 
     def fence_others(self, note: FencingNote) -> None:
         """Leave the note of a leader to the others of this log on this machine.

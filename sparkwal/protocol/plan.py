@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sparkwal import events
-from sparkwal.errors import FencedError, OptionError
+from sparkwal.errors import OptionError
 from sparkwal.format import keys, schema
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
@@ -70,11 +70,8 @@ def make_plan(
         # A plan that was not committed failed in front of its user, who starts again. One that
         # was committed has slept: it must not take back what another took meanwhile.
         known = hint.leadership if hint is not None and hint.planned is None else None
-        try:
+        with hints.forgotten_when_fenced(claim.leader_id):
             plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
-        except FencedError:
-            hints.forget(claim.leader_id)
-            raise
         _save(hints, plan.leadership, claim.plan_id, "", plan.looked_ms, clock)
     else:
         _planned(plan, "warm")

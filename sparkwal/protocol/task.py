@@ -48,6 +48,12 @@ class TaskResult:
     run_id: str = ""
     skipped_rows: int = 0
 
+    @property
+    def rows(self) -> int:
+        """That the task was given, written or not."""
+        stored = self.batch.rows if self.batch else 0
+        return stored + (self.inline[0] if self.inline else 0) + self.skipped_rows
+
 
 def write_partition(
     open_log: Callable[[], LogStore],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sparkwal.format import schema
-from sparkwal.protocol.commit import commit
+from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.log_store import LogStore
@@ -62,6 +62,7 @@ class Query:
     spark_schema: str = SCHEMA
     merge_schema: bool = False
     run_id: str = "run"
+    carrier: Carrier | None = None
 
     def restarted(self) -> Query:
         return replace(self, leader_id=f"host:restarted:{next(_ids)}")
@@ -99,7 +100,8 @@ class Query:
         )
 
     def commit(self, results: list[TaskResult]) -> int | None:
-        return commit(self.open, results, self.hints, self.clock, TTL_MS, self.limits.codec)
+        codec = self.limits.codec
+        return commit(self.open, results, self.hints, self.clock, TTL_MS, codec, self.carrier)
 
     def microbatch(self, batch_id: int, *partitions: tuple[int, ...]) -> int | None:
         plan = self.plan()
