@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .clients import TTL_MS
 from .explore import Budget, Report, died_in_flight, explore
 from .processes import (
-    TTL_MS,
     Process,
     appender,
     collector,

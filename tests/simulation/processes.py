@@ -3,7 +3,6 @@ they call of the world is simulated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,6 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.handover import Lookout
-from sparkwal.protocol.hint import FencingNote, Hint
 from sparkwal.protocol.leadership import ATTEMPTS, Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
@@ -29,111 +27,11 @@ from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
-from sparkwal.store.base import Entry, Page
-from sparkwal.store.config import RetryPolicy
-from sparkwal.store.retry import RetryingStore
 
+from .clients import TTL_MS, ReadersStore, WorldClock, WorldHints, WorldStore, world_log
 from .data import PREFIX, SCHEMA, partitions_of, record_batch
 from .machine import Ask, Process
-from .oracle import Verdict
-from .world import Call, Lost
-
-TTL_MS = 600_000
-
-
-@dataclass(frozen=True)
-class WorldStore:
-    """The Store of a simulated process: every call is asked of the world.
-
-    Attributes:
-        patient: others may go on before a lost reply is noticed, as it takes a while. It
-            matters where the process's own threads are among these others.
-    """
-
-    ask: Ask
-    patient: bool = False
-    url: str = "sim://store"
-    concurrency: int = 3
-
-    def put_if_absent(self, key: str, body: bytes) -> bool:
-        try:
-            return bool(self.ask(Call("put", (key, bytes(body)))))
-        except Lost:
-            if self.patient:
-                self.ask(Call("idle"))
-            raise
-
-    def get(self, key: str) -> bytes:
-        return self.get_range(key, 0, 2**40)
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return bytes(self.ask(Call("get_range", (key, offset, length))))
-
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        entries: list[Entry] = list(self.ask(Call("list", (prefix, limit))))
-        return Page(entries, more=len(entries) == limit)
-
-    def delete(self, key: str) -> None:
-        self.ask(Call("delete", (key,)))
-
-    def upload(self, key: str) -> Any:
-        raise AssertionError("the simulated rows are small")
-
-
-@dataclass(frozen=True)
-class ReadersStore(WorldStore):
-    """The same, and it notes what was committed whenever it listed."""
-
-    committed: list[Verdict] = field(default_factory=list)
-
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        committed, entries = self.ask(Call("look", (prefix, limit)))
-        self.committed.append(committed)
-        return Page(list(entries), more=len(entries) == limit)
-
-
-@dataclass(frozen=True)
-class WorldHints:
-    """The hints of a simulated driver."""
-
-    ask: Ask
-
-    def load(self, leader_id: str) -> Hint | None:
-        hint: Hint | None = self.ask(Call("load_hint", (leader_id,)))
-        return hint
-
-    def save(self, hint: Hint) -> bool:
-        return bool(self.ask(Call("save_hint", (hint,))))
-
-    def forget(self, leader_id: str) -> None:
-        self.ask(Call("forget_hint", (leader_id,)))
-
-    def fence_others(self, note: FencingNote) -> None:
-        pass  # other drivers of the simulated world run on other machines
-
-
-@dataclass(frozen=True)
-class WorldClock:
-    """A clock that the scheduler moves."""
-
-    ask: Ask
-
-    def now_ms(self) -> int:
-        return int(self.ask(Call("now")))
-
-    def boot_ms(self) -> int:
-        return int(self.ask(Call("now")))
-
-    def boot_id(self) -> str:
-        return "boot"
-
-    def sleep(self, seconds: float) -> None:
-        pass  # a thread that waits is scheduled at any time
-
-
-def _log(store: WorldStore, retries: int) -> LogStore:
-    policy = RetryPolicy(max_retry_attempts=retries)
-    return LogStore(RetryingStore(store, policy, sleep=lambda _: None, rng=lambda: 0.0), PREFIX)
+from .world import Call
 
 
 def driver(
@@ -156,7 +54,7 @@ def driver(
     """
 
     def run(ask: Ask) -> str:
-        clock, hints, log = WorldClock(ask), WorldHints(ask), _log(WorldStore(ask), retries)
+        clock, hints, log = WorldClock(ask), WorldHints(ask), world_log(WorldStore(ask), retries)
         limits = TaskLimits(2**20, 10**9, inline, 2**30, None)
         done = int(ask(Call("read_checkpoint", (query_id,))))
         for batch_id in range(done + 1, batches):
@@ -216,7 +114,7 @@ def appender(
     rows = RowSchema(schema.to_arrow(SCHEMA))
 
     def run(ask: Ask) -> str:
-        clock, log = WorldClock(ask), _log(WorldStore(ask, patient=True), retries)
+        clock, log = WorldClock(ask), world_log(WorldStore(ask, patient=True), retries)
         claim = Claim(leader_id or f"host:{name}", "host", name, SCHEMA, False, None, limit, "open")
         looked_ms = clock.boot_ms()
         try:
@@ -309,7 +207,7 @@ def straggler(partition: int, inline: int = 0) -> Process:
         plan, query_id, batch_id = taken
         limits = TaskLimits(2**20, 10**9, inline, 2**30, "zstd")
         try:
-            _task(_log(WorldStore(ask), 0), plan, query_id, batch_id, partition, limits)
+            _task(world_log(WorldStore(ask), 0), plan, query_id, batch_id, partition, limits)
         except SparkWalError as error:
             return type(error).__name__
         return "done"
@@ -321,7 +219,7 @@ def collector(grace_ms: int) -> Process:
     """Deletes, oldest first, everything that was below the head `grace_ms` ago."""
 
     def run(ask: Ask) -> str:
-        log = _log(WorldStore(ask), 3)
+        log = world_log(WorldStore(ask), 3)
         head = find_head(log)
         ask(Call("sleep", (grace_ms,)))
         for position in range(head.position):
@@ -337,7 +235,7 @@ def reader(start: int = 0) -> Process:
 
     def run(ask: Ask) -> str:
         store = ReadersStore(ask)
-        log = _log(store, 3)
+        log = world_log(store, 3)
         try:
             head = find_head(log)
             seen = [

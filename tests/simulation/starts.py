@@ -10,8 +10,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 
 from . import oracle
+from .clients import WorldStore
 from .data import PREFIX
-from .processes import WorldStore
 from .world import Call, State, apply
 
 

@@ -1,0 +1,116 @@
+"""What simulated processes reach the world by: its store, their disk and their clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwal.protocol.hint import FencingNote, Hint, Hints
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.base import Entry, Page
+from sparkwal.store.config import RetryPolicy
+from sparkwal.store.retry import RetryingStore
+
+from .data import PREFIX
+from .machine import Ask
+from .oracle import Verdict
+from .world import Call, Lost
+
+TTL_MS = 600_000
+
+
+@dataclass(frozen=True)
+class WorldStore:
+    """The Store of a simulated process: every call is asked of the world.
+
+    Attributes:
+        patient: others may go on before a lost reply is noticed, as it takes a while. It
+            matters where the process's own threads are among these others.
+    """
+
+    ask: Ask
+    patient: bool = False
+    url: str = "sim://store"
+    identity: str = "sim://store"
+    concurrency: int = 3
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        try:
+            return bool(self.ask(Call("put", (key, bytes(body)))))
+        except Lost:
+            if self.patient:
+                self.ask(Call("idle"))
+            raise
+
+    def get(self, key: str) -> bytes:
+        return self.get_range(key, 0, 2**40)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return bytes(self.ask(Call("get_range", (key, offset, length))))
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        entries: list[Entry] = list(self.ask(Call("list", (prefix, limit))))
+        return Page(entries, more=len(entries) == limit)
+
+    def delete(self, key: str) -> None:
+        self.ask(Call("delete", (key,)))
+
+    def upload(self, key: str) -> Any:
+        raise AssertionError("the simulated rows are small")
+
+
+@dataclass(frozen=True)
+class ReadersStore(WorldStore):
+    """The same, and it notes what was committed whenever it listed."""
+
+    committed: list[Verdict] = field(default_factory=list)
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        committed, entries = self.ask(Call("look", (prefix, limit)))
+        self.committed.append(committed)
+        return Page(list(entries), more=len(entries) == limit)
+
+
+class WorldHints(Hints):
+    """The hints of a simulated driver."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+
+    def load(self, leader_id: str) -> Hint | None:
+        hint: Hint | None = self.ask(Call("load_hint", (leader_id,)))
+        return hint
+
+    def save(self, hint: Hint) -> bool:
+        return bool(self.ask(Call("save_hint", (hint,))))
+
+    def forget(self, leader_id: str) -> None:
+        self.ask(Call("forget_hint", (leader_id,)))
+
+    def fence_others(self, note: FencingNote) -> None:
+        pass  # other drivers of the simulated world run on other machines
+
+
+@dataclass(frozen=True)
+class WorldClock:
+    """A clock that the scheduler moves."""
+
+    ask: Ask
+
+    def now_ms(self) -> int:
+        return int(self.ask(Call("now")))
+
+    def boot_ms(self) -> int:
+        return int(self.ask(Call("now")))
+
+    def boot_id(self) -> str:
+        return "boot"
+
+    def sleep(self, seconds: float) -> None:
+        pass  # a thread that waits is scheduled at any time
+
+
+def world_log(store: WorldStore, retries: int) -> LogStore:
+    """The log as a process sees it that repeats a request `retries` times."""
+    policy = RetryPolicy(max_retry_attempts=retries)
+    return LogStore(RetryingStore(store, policy, sleep=lambda _: None, rng=lambda: 0.0), PREFIX)
