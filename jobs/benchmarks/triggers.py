@@ -160,7 +160,10 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
     with ExitStack() as stack:
         server = stack.enter_context(store())
         proxy = stack.enter_context(delayed(server, latency))
-        spark = start_session([ROWS[name].peer for name in wanted] + ["parquet"], {BUCKET: proxy})
+        peers = [ROWS[name].peer for name in wanted]
+        if any(ROWS[name].checkpoint is _on_s3 for name in wanted):
+            peers.append("parquet")  # its jars reach the checkpoint
+        spark = start_session(peers, {BUCKET: proxy})
         stack.callback(spark.stop)
         places = (Place(proxy, BUCKET, f"run-{n}") for n in itertools.count())
         put_ms = put_median(proxy)

@@ -48,6 +48,20 @@ def test_peers_side_by_side(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "benchmark.svg").read_text()
 
 
+@pytest.mark.slow
+def test_a_whole_trigger_is_one_put(tmp_path: Path) -> None:
+    output = tmp_path / "triggers.json"
+    done = run(
+        "triggers", "--latency", 0, "--repeats", 1, "--microbatches", 8, "--output", output,
+        "--rows", "sparkwal,sparkwal-objects,noop",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(output.read_text())["rows"]
+    requests = {name: found["requests"] for name, found in rows.items()}
+    assert requests == {"sparkwal": {"PUT": 1.0}, "sparkwal-objects": {"PUT": 3.0}, "noop": {}}
+    assert all(0 < found["add_batch_ms"] < found["trigger_ms"] for found in rows.values())
+
+
 def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
     output = tmp_path / "scale.json"
     done = run(
