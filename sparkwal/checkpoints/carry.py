@@ -31,10 +31,18 @@ class StreamCheckpoint:
     def _folder(self) -> Path | None:
         """Where it is on this machine's disk; None elsewhere."""
         path = folder.local_folder(self.location)
-        # By its id: the same path may name another folder where Spark's default is not the disk.
-        if path is None or folder.query_of(path) != self.query_id:
+        if path is None:
             return None
-        return path
+        # By its id: the same path may name another folder where Spark's default is not the disk.
+        found = folder.query_of(path)
+        if found != self.query_id and folder.owner_of(path) is not None:
+            raise OptionError(
+                f"this query is {self.query_id}, but {path} is the checkpoint of query {found}: "
+                "Spark looks for the path on another file system (fs.defaultFS), or the folder was "
+                "made anew while the query ran. Nothing was written. Call sparkwal.checkpoint, "
+                "put file:// before what it gives, and start again"
+            )
+        return path if found == self.query_id else None
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
         """What Spark wrote for this microbatch. Makes no request.

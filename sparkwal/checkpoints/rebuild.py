@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import sys
@@ -71,8 +72,15 @@ def checkpoint(
         raise OptionError(f"name is {name!r}; a short printable text is expected")
     log = open_log(given, fail_fast=True)
     place = Path(os.path.abspath(folder)) if folder is not None else _place(log, name)
-    with _alone(place):
-        made = _checkpoint(log, name, place)
+    try:
+        with _alone(place):
+            made = _checkpoint(log, name, place)
+    except OSError as error:
+        # A volume that is mounted at the folder itself cannot be renamed either.
+        raise OptionError(
+            f"cannot make {place} ({error.strerror or error}): give sparkwal.checkpoint a folder "
+            "that can be made and replaced, inside one that you may write to"
+        ) from None
     _tell_slow_files()
     return made
 
@@ -221,16 +229,10 @@ def _alone(place: Path) -> Iterator[None]:
     """One rebuild of a folder at a time on this machine; nothing is left of those that died."""
     import fcntl
 
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(f"{place}.lock", "w")  # noqa: SIM115 - held until the end
-    except OSError as error:
-        raise OptionError(
-            f"cannot make {place} ({error.strerror}): give sparkwal.checkpoint another folder"
-        ) from None
-    with lock:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{place}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in place.parent.glob(f"{place.name}.new-*"):
+        for left in place.parent.glob(f"{glob.escape(place.name)}.new-*"):
             shutil.rmtree(left, ignore_errors=True)
         yield
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal.checkpoints.carry import StreamCheckpoint
-from sparkwal.errors import DivergedCheckpointError
+from sparkwal.errors import DivergedCheckpointError, OptionError
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, TTL_MS, Query, hints_in
@@ -101,3 +101,15 @@ def test_a_machine_that_slept_in_its_put_while_another_went_on_does_not_skip_oth
     store.put_if_absent = sleeping  # type: ignore[method-assign]
     with pytest.raises(DivergedCheckpointError):
         one.query.commit([result])
+
+
+def test_a_folder_that_spark_looks_for_on_another_file_system_is_told(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    one = machine(store, tmp_path / "one")
+    one.planned(0, 2)
+    (one.folder / "sparkwal.json").write_text('{"log":"a","log_id":"b","name":"c"}')
+    other = replace(one.query, carrier=StreamCheckpoint(str(one.folder), "other", 2**20))
+    with pytest.raises(OptionError, match="file://"):
+        other.microbatch(0, (1, 2))
+    assert store.counts["PUT"] == 1  # its leader record
