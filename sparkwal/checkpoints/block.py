@@ -17,7 +17,9 @@ from sparkwal.protocol.slots import read_front, slot_record
 
 # What a block may name. It becomes a path on the machine that rebuilds.
 _NAME = re.compile(r"(offsets|commits)/[0-9]{1,19}|sources(/[^/\0]+){2,}")
-LARGEST = 4 * 2**30  # of all files together, unpacked
+_LONGEST = 4 * 2**30  # of the JSON text
+LARGEST = _LONGEST // 6  # of all files together: JSON writes a byte as six characters at most
+_CHUNK = 2**20
 
 
 def encode(files: Mapping[str, bytes]) -> bytes:
@@ -30,15 +32,35 @@ def decode(block: bytes, where: str) -> dict[str, bytes]:
     """Raises InvalidLogError for what `encode` does not make."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-            text = stream.read(LARGEST)
+            text = _read(stream)
         document = json.loads(text)
         files = {name: data.encode("latin-1") for name, data in document.items()}
-    except (ValueError, AttributeError, OSError, pa.ArrowException):
+    except (ValueError, AttributeError, RecursionError, OSError, pa.ArrowException):
         raise InvalidLogError(f"{where}: its checkpoint cannot be decoded") from None
+    folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
     for name in files:
-        if not _NAME.fullmatch(name) or {".", ".."} & set(name.split("/")):
+        parts = name.split("/")
+        if (
+            not _NAME.fullmatch(name)
+            or not name.isprintable()
+            or {".", ".."} & set(parts)
+            or max(len(part.encode()) for part in parts) > 255
+            or name in folders
+        ):
             raise InvalidLogError(f"{where}: its checkpoint names a file {name!r}")
     return files
+
+
+def _read(stream: pa.NativeFile) -> bytes:
+    """All of it. Raises ValueError as soon as it is more than `encode` ever makes."""
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := stream.read(_CHUNK):
+        size += len(chunk)
+        if size > _LONGEST:
+            raise ValueError("a checkpoint that is too large")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:

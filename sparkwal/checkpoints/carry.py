@@ -44,21 +44,26 @@ class StreamCheckpoint:
             )
         return path if found == self.query_id else None
 
-    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """What Spark wrote for this microbatch. Makes no request.
+    def check_promise(self) -> None:
+        """Whether the log can carry what a folder of `sparkwal.checkpoint` promises: at every
+        microbatch, as a stateful query may have no rows for hours.
 
-        Raises OptionError for a stateful query in a folder of `sparkwal.checkpoint`.
+        Raises OptionError.
         """
+        path = self._folder()
+        if path is not None and (path / folder.STATE).is_dir() and folder.owner_of(path):
+            raise OptionError(
+                "this query is stateful, and its state is not in the log: sparkwal.checkpoint "
+                "cannot rebuild it on another machine. Nothing was written. Give "
+                "checkpointLocation a folder that outlives this machine, such as s3a://…"
+            )
+
+    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
+        """What Spark wrote for this microbatch. Makes no request."""
         path = self._folder()
         if path is None:
             return Carried(b"", REMOTE)
         if (path / folder.STATE).is_dir():
-            if folder.owner_of(path) is not None:
-                raise OptionError(
-                    "this query is stateful, and its state is not in the log: sparkwal.checkpoint "
-                    "cannot rebuild it on another machine. Nothing was written. Give "
-                    "checkpointLocation a folder that outlives this machine, such as s3a://…"
-                )
             return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
         if f"offsets/{batch_id}" not in sizes:
@@ -142,7 +147,11 @@ def pack(
         for name, size in sizes.items()
         if folder.is_compact(name) and known.get(name, (0, -1))[1] == size
     }
-    content = {name: read(name) for name in sizes if name not in files}
+    left = {name: size for name, size in sizes.items() if name not in files}
+    while sum(left.values()) > block.LARGEST:
+        largest = max(left, key=lambda name: left[name])
+        files[largest] = (NOWHERE, left.pop(largest))
+    content = {name: read(name) for name in left}
     data = block.encode(content)
     while len(data) > max_bytes and content:
         largest = max(content, key=lambda name: len(content[name]))

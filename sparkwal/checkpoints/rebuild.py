@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
+import re
 import shutil
 import sys
 import uuid
@@ -25,6 +25,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.path import absolute
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_LEFT = re.compile(r"\.new-[0-9a-f]{32}(-old)?")  # of rebuilds that died
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def checkpoint(
     if not name.strip() or not name.isprintable() or len(name) > 200:
         raise OptionError(f"name is {name!r}; a short printable text is expected")
     log = open_log(given, fail_fast=True)
-    place = Path(os.path.abspath(folder)) if folder is not None else _place(log, name)
+    place = _local(folder) if folder is not None else _place(log, name)
     try:
         with _alone(place):
             made = _checkpoint(log, name, place)
@@ -101,6 +102,11 @@ def _checkpoint(log: LogStore, name: str, place: Path) -> str:
         batch_id=live.txns[query_id][0] if live and query_id in live.txns else None,
         entry=live.checkpoints.get(query_id) if live else None,
     )
+    if owner is None and state.batch_id is None and folder.query_of(place) is not None:
+        raise OptionError(
+            f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {place} is: "
+            "check the path"
+        )
     why = why_rebuild(log, state, place, owner)
     batch_id = -1 if state.batch_id is None else state.batch_id
     if why is None:
@@ -197,9 +203,21 @@ def _query_id(log_id: str, name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"sparkwal:{log_id}/{name}"))
 
 
+def _local(given: str | os.PathLike[str]) -> Path:
+    place = folder.local_folder(os.fspath(given))
+    if place is None:
+        raise OptionError(f"folder is {os.fspath(given)!r}; a folder on this machine is expected")
+    return place
+
+
 def _place(log: LogStore, name: str) -> Path:
     state = os.environ.get("XDG_STATE_HOME")
-    root = Path(state) if state else Path.home() / ".local" / "state"
+    try:
+        root = Path(state).absolute() if state else Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise OptionError(
+            "this user has no home folder: give sparkwal.checkpoint a folder"
+        ) from None
     shown = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:40].lstrip(".")
     named = uuid.uuid5(uuid.NAMESPACE_URL, f"{log.identity}\0{name}").hex[:16]
     return root / "sparkwal" / "checkpoints" / f"{shown}-{named}"
@@ -214,7 +232,7 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
                 "query a folder of its own"
             )
         return
-    if folder.query_of(place) == name:
+    if folder.query_of(place) == _query_id("", name):
         return  # by its id: the one that Spark made
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OptionError(
@@ -232,8 +250,10 @@ def _alone(place: Path) -> Iterator[None]:
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{place}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in place.parent.glob(f"{glob.escape(place.name)}.new-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for each in os.listdir(place.parent):
+            # Strictly: what was not made here is somebody's.
+            if each.startswith(place.name) and _LEFT.fullmatch(each[len(place.name) :]):
+                shutil.rmtree(place.parent / each, ignore_errors=True)
         yield
 
 
@@ -248,18 +268,22 @@ def _tell_slow_files() -> None:
 def _replace(place: Path, files: Mapping[str, bytes]) -> None:
     """The folder with these files, or the one before, or none: never a part of it."""
     draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
-    for name, data in files.items():
-        file = draft / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with open(file, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-    # Not one file after another: Spark takes what is there for all there is.
-    if place.exists():
-        os.rename(place, f"{draft}-old")
-    os.rename(draft, place)
-    _sync(place.parent)
+    try:
+        for name, data in files.items():
+            file = draft / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(file, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+        # Not one file after another: Spark takes what is there for all there is.
+        if place.exists():
+            os.rename(place, f"{draft}-old")
+        os.rename(draft, place)
+        _sync(place.parent)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
     shutil.rmtree(f"{draft}-old", ignore_errors=True)
 
 

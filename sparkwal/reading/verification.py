@@ -144,7 +144,21 @@ def _whole(log: LogStore, position: int, window: int) -> SlotRecord | None:
     where = f"{log.where(number)} (position {position})"
     record = slot_record(log, position, window, data, arrowfile.open_front(data, where))
     arrowfile.check_footer(data, where)
+    _check_block(data, record, where)
     return record
+
+
+def _check_block(data: bytes, record: SlotRecord, where: str) -> None:
+    """The files of a checkpoint, which neither the header nor the footer covers."""
+    header = record.header
+    if not isinstance(header, CommitHeader):
+        return
+    entry = header.checkpoints.get(header.query_id)
+    if entry is None or entry.position != header.position or not entry.bytes:
+        return
+    start = arrowfile.block_offset(record.body + sum(each.bytes for each in header.inline))
+    if zlib.crc32(data[start : start + entry.bytes]) != entry.crc32:
+        raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
 
 
 class _Chain:
@@ -178,6 +192,10 @@ class _Chain:
         for query, (batch, _) in last.txns.items():
             if not query.startswith("append:") and header.txns.get(query, (-1, 0))[0] < batch:
                 report.problems.append(f"{where}: it forgets that {query} reached {batch}")
+        for query, entry in last.checkpoints.items():
+            found = header.checkpoints.get(query)
+            if found is None or found.position < entry.position:
+                report.problems.append(f"{where}: it forgets where the checkpoint of {query} is")
         if isinstance(header, CommitHeader):
             if last.txns.get(header.query_id, (-1, 0))[0] >= header.batch_id:
                 report.problems.append(

@@ -200,7 +200,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def _carrier(self, query_id: str) -> Carrier:
         # The commit runs on the driver's machine, where a local checkpoint is.
-        return StreamCheckpoint(self.checkpoint, query_id, self.options.checkpoint_max_bytes)
+        size = self.options.checkpoint_max_bytes
+        checkpoint = StreamCheckpoint(self.checkpoint, query_id, size)
+        checkpoint.check_promise()
+        return checkpoint
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

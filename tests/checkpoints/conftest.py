@@ -1,0 +1,71 @@
+"""A log in memory, and `sparkwal.checkpoint` over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import sparkwal
+from sparkwal import events
+from sparkwal.checkpoints import rebuild
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.testing.memory import MemoryStore
+
+from ..appender.plot import stored
+from .stream import FileStream
+
+
+@dataclass
+class Room:
+    """What a test works on.
+
+    Attributes:
+        told: every event, in order.
+    """
+
+    store: MemoryStore
+    log: LogStore
+    tmp: Path
+    told: list[events.Event]
+
+    def checkpoint(self, name: str = "orders", folder: str | None = "ck") -> Path:
+        """`sparkwal.checkpoint`; a folder is one of this test's."""
+        place = None if folder is None else self.tmp / folder
+        return Path(sparkwal.checkpoint("s3://bucket/wal", name, folder=place))
+
+    def stream(self, place: Path, **more: object) -> FileStream:
+        """A query over this checkpoint, as a new application."""
+        hints = Hints("wal", self.tmp / "hints")
+        return FileStream(self.log, place, hints, **more)  # type: ignore[arg-type]
+
+    def why(self) -> str | None:
+        """Why the last folder was rebuilt; None if it was not."""
+        return getattr(self.told[-1], "reason", None)
+
+    def commits(self) -> list[CommitHeader]:
+        head = find_head(self.log)
+        records = live_records(self.log, head.window, 0, head.gap)
+        return [each.header for each in records if isinstance(each.header, CommitHeader)]
+
+    def values(self) -> list[int]:
+        """Of the log, in its order."""
+        return stored(self.store)
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    store = MemoryStore()
+    log = LogStore(store, "wal")
+    told: list[events.Event] = []
+    unsubscribe: Callable[[], None] = events.subscribe(told.append)
+    monkeypatch.setattr(rebuild, "open_log", lambda *_, **__: log)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield Room(store, log, tmp_path, told)
+    unsubscribe()

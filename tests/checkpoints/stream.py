@@ -1,0 +1,150 @@
+"""A streaming query over files, without Spark: it keeps its checkpoint as Spark does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sparkwal.checkpoints import folder
+from sparkwal.checkpoints.carry import StreamCheckpoint
+from sparkwal.protocol.commit import commit
+from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.task import write_partition
+
+from ..protocol.query import LIMITS, SCHEMA, TTL_MS, StoppedClock, rows
+
+COMPACT_EVERY = 10
+_ids = itertools.count()
+
+
+@dataclass
+class FileStream:
+    """A query whose every file holds one row, the file's number.
+
+    Attributes:
+        place: of its checkpoint.
+        hidden: files that its filter drops.
+    """
+
+    log: LogStore
+    place: Path
+    hints: Hints
+    max_bytes: int = 16 * 2**20
+    inline: int = 2**16
+    hidden: frozenset[int] = frozenset()
+    leader_id: str = field(default_factory=lambda: f"host:{next(_ids)}:1:x")
+
+    def __post_init__(self) -> None:
+        if folder.query_of(self.place) is None:
+            self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+
+    @property
+    def query_id(self) -> str:
+        found = folder.query_of(self.place)
+        assert found is not None
+        return found
+
+    def run(self, files: range, each: int = 1) -> None:
+        """Every microbatch of `each` files that the checkpoint does not know."""
+        while self.step(files, each):
+            pass
+
+    def step(self, files: range, each: int = 1, *, crash: bool = False) -> bool:
+        """One microbatch: the one that is planned and not done, or the next; False if none is.
+
+        Args:
+            crash: before Spark notes that it is done.
+        """
+        last, done = folder.latest(self.place, "offsets"), folder.latest(self.place, "commits")
+        if last is not None and last != done:
+            number = last
+        else:
+            number = 0 if last is None else last + 1
+            if not self.plan(number, files, each):
+                return False
+        self._commit(number, self._input(number))
+        if not crash:
+            self._write(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
+        return True
+
+    def plan(self, number: int, files: range, each: int) -> bool:
+        """As Spark writes what a microbatch reads, before it runs."""
+        seen = self._seen()
+        new = [file for file in files if file not in seen][:each]
+        if not new:
+            return False
+        entry = max(self._lists(), default=-1) + 1
+        if (entry + 1) % COMPACT_EVERY:
+            self._write(f"sources/0/{entry}", _list(dict.fromkeys(new, entry)))
+        else:
+            self._write(f"sources/0/{entry}.compact", _list(seen | dict.fromkeys(new, entry)))
+        self._write(f"sources/0/.{entry}.crc", "a checksum")
+        times = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000 + next(_ids)}
+        self._write(f"offsets/{number}", f'v1\n{json.dumps(times)}\n{{"logOffset":{entry}}}')
+        return True
+
+    def _commit(self, number: int, new: list[int]) -> None:
+        owner = folder.owner_of(self.place)
+        claim = Claim(
+            leader_id=self.leader_id,
+            host="host",
+            plan_id=uuid.uuid4().hex,
+            spark_schema=SCHEMA,
+            merge_schema=False,
+            window=None,
+            in_flight_limit=1,
+            reason="cold start",
+            log_id=owner.log_id if owner else None,
+        )
+        clock = StoppedClock()
+        limits = replace(LIMITS, inline_threshold=self.inline)
+        plan = make_plan(lambda: self.log, claim, self.hints, clock, TTL_MS)
+        batches = [rows(*(file for file in new if file not in self.hidden))]
+        result = write_partition(
+            lambda: self.log, plan, self.query_id, number, 0, iter(batches), limits, run_id="run"
+        )
+        carrier = StreamCheckpoint(str(self.place), self.query_id, self.max_bytes)
+        carrier.check_promise()
+        commit(lambda: self.log, [result], self.hints, clock, TTL_MS, "zstd", carrier)
+
+    def _input(self, number: int) -> list[int]:
+        end = self._offset(number)
+        begin = self._offset(number - 1) if number else -1
+        return sorted(file for file, entry in self._seen().items() if begin < entry <= end)
+
+    def _offset(self, number: int) -> int:
+        text = (self.place / f"offsets/{number}").read_text()
+        return int(json.loads(text.splitlines()[2])["logOffset"])
+
+    def _lists(self) -> dict[int, Path]:
+        lists = (self.place / "sources/0").glob("[0-9]*")
+        return {int(file.name.removesuffix(".compact")): file for file in lists}
+
+    def _seen(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        lists = self._lists()
+        begin = max((n for n, file in lists.items() if file.suffix), default=0)
+        for file in (lists[number] for number in lists if number >= begin):
+            for line in file.read_text().splitlines()[1:]:
+                entry = json.loads(line)
+                found[int(Path(entry["path"]).stem)] = entry["batchId"]
+        return found
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.place / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def _list(files: dict[int, int]) -> str:
+    lines = [
+        json.dumps({"path": f"file:///data/in/{file:06d}.json", "timestamp": 1, "batchId": entry})
+        for file, entry in files.items()
+    ]
+    return "\n".join(["v1", *lines])

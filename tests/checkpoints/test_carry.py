@@ -1,0 +1,263 @@
+"""What a record carries of a checkpoint, and which replays it stands for."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkwal import DivergedCheckpointError, OptionError, events
+from sparkwal.checkpoints import block, folder
+from sparkwal.checkpoints.carry import StreamCheckpoint, pack
+from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL
+from sparkwal.protocol.recovery import find_head
+
+from .conftest import Room
+from .stream import COMPACT_EVERY
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def packed(files: dict[str, bytes], known: dict[str, tuple[int, int]], limit: int = 2**20):  # type: ignore[no-untyped-def]
+    sizes = {name: len(data) for name, data in files.items()}
+    return pack(sizes, files.__getitem__, known, limit)
+
+
+COMPACT = "sources/0/9.compact"
+SMALL = {"offsets/9": b"v1", "sources/0/10": b"10"}
+
+
+def test_a_compacted_list_is_carried_once_and_named_from_then_on() -> None:
+    files = {**SMALL, COMPACT: b"list"}
+    first = packed(files, {})
+    assert block.decode(first.block, "") == files
+    assert (first.files, first.lasting) == ({}, {COMPACT: 4})
+    second = packed(files, {COMPACT: (7, 4)})
+    assert block.decode(second.block, "") == SMALL
+    assert (second.files, second.lasting) == ({COMPACT: (7, 4)}, {})
+
+
+def test_a_compacted_list_of_another_size_is_another() -> None:
+    again = packed({COMPACT: b"other"}, {COMPACT: (7, 4)})
+    assert (again.files, again.lasting) == ({}, {COMPACT: 5})
+
+
+def test_only_compacted_lists_last() -> None:
+    again = packed(SMALL, {name: (7, len(data)) for name, data in SMALL.items()})
+    assert block.decode(again.block, "") == SMALL and not again.files and not again.lasting
+
+
+def test_the_largest_goes_first_where_there_is_no_room() -> None:
+    files = {"offsets/9": noise(100), COMPACT: noise(5000, 1), "sources/0/10": noise(2000, 2)}
+    for limit, nowhere in ((9000, {COMPACT}), (1500, {COMPACT, "sources/0/10"})):
+        carried = packed(files, {}, limit)
+        assert len(carried.block) <= limit
+        assert carried.files == {name: (NOWHERE, len(files[name])) for name in nowhere}
+        assert block.decode(carried.block, "").keys() == files.keys() - nowhere
+        assert COMPACT not in carried.lasting
+
+
+def test_what_was_too_large_is_not_read_again() -> None:
+    carried = pack({COMPACT: 10**9}, lambda name: pytest.fail(name), {COMPACT: (NOWHERE, 10**9)}, 9)
+    assert carried.files == {COMPACT: (NOWHERE, 10**9)}
+
+
+def test_what_could_never_be_read_back_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block, "LARGEST", 100)
+    sizes = {COMPACT: 101, "offsets/9": 2}
+    carried = pack(sizes, {"offsets/9": b"v1"}.__getitem__, {}, 2**20)
+    assert carried.files == {COMPACT: (NOWHERE, 101)}
+    assert block.decode(carried.block, "") == {"offsets/9": b"v1"}
+
+
+def test_a_limit_that_nothing_keeps_leaves_nothing() -> None:
+    carried = packed({**SMALL, COMPACT: b"list"}, {}, 1)
+    assert block.decode(carried.block, "") == {} and len(carried.files) == 3
+
+
+def test_a_record_carries_all_that_its_folder_needs(room: Room) -> None:
+    """Over two compactions, with what earlier records carry."""
+    stream = room.stream(room.checkpoint())
+    for number in range(2 * COMPACT_EVERY + 3):
+        stream.run(range(number + 1))
+        needed = {
+            name: (stream.place / name).read_bytes()
+            for name in folder.microbatch_files(stream.place, number)
+        }
+        header = room.commits()[-1]
+        entry = header.checkpoints[stream.query_id]
+        assert (entry.position, entry.rows) == (header.position, 1)
+        found = block.read_block(room.log, header.window, stream.query_id, entry.position)
+        for name, (position, size) in entry.files.items():
+            assert name.endswith(".compact") and position <= header.position
+            there = block.read_block(room.log, header.window, stream.query_id, position)
+            assert len(there[name]) == size
+            found[name] = there[name]
+        assert found == needed
+    carriers = [h for h in room.commits() if h.position in {p for p, _ in entry.files.values()}]
+    assert len(carriers) == 1
+
+
+def test_two_queries_of_one_log_carry_their_own(room: Room) -> None:
+    for number in range(1, 4):
+        first = room.stream(room.checkpoint("first", "ck1"))
+        first.run(range(number))
+        second = room.stream(room.checkpoint("second", "ck2"))
+        second.run(range(100, 100 + number))
+    last = room.commits()[-1].checkpoints
+    assert last.keys() == {first.query_id, second.query_id}
+    shutil.rmtree(first.place)
+    shutil.rmtree(second.place)
+    room.stream(room.checkpoint("first", "ck1")).run(range(5))
+    room.stream(room.checkpoint("second", "ck2")).run(range(100, 105))
+    assert sorted(room.values()) == [*range(5), *range(100, 105)]
+
+
+def test_a_checkpoint_elsewhere_is_said_to_be_remote(room: Room) -> None:
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(1))
+    for location in ("s3a://bucket/ck", "", str(room.tmp / "another"), "hdfs:///ck"):
+        carried = StreamCheckpoint(location, stream.query_id, 2**20).capture(0, None)
+        assert (carried.block, carried.reason) == (b"", REMOTE)
+    # On this disk, but another query's: Spark's default file system is another.
+    carried = StreamCheckpoint(str(stream.place), "another", 2**20).capture(0, None)
+    assert (carried.block, carried.reason) == (b"", REMOTE)
+    assert StreamCheckpoint(str(stream.place), stream.query_id, 2**20).capture(0, None).block
+
+
+def test_a_stateful_query_is_refused_only_where_more_was_promised(room: Room) -> None:
+    own = room.stream(room.tmp / "own")
+    (own.place / "state/0/0").mkdir(parents=True)
+    own.run(range(1))
+    entry = room.commits()[-1].checkpoints[own.query_id]
+    assert (entry.reason, entry.bytes, entry.rows) == (STATEFUL, 0, 1)
+    made = room.stream(room.checkpoint())
+    (made.place / "state/0/0").mkdir(parents=True)
+    with pytest.raises(OptionError, match="stateful.*Nothing was written"):
+        made.run(range(1))
+    assert len(room.commits()) == 1
+
+
+def test_a_folder_that_spark_does_not_use_is_told_at_once(room: Room) -> None:
+    """Where Spark's default file system is no disk, a plain path is a path on it."""
+    place = room.checkpoint()
+    with pytest.raises(OptionError, match="fs.defaultFS.*put file:// before"):
+        StreamCheckpoint(str(place), "the query's id", 2**20).check_promise()
+    StreamCheckpoint("s3a://bucket/ck", "the query's id", 2**20).check_promise()
+    StreamCheckpoint(str(room.tmp), "the query's id", 2**20).check_promise()
+
+
+def test_one_event_tells_of_a_file_that_is_too_large(room: Room) -> None:
+    stream = room.stream(room.checkpoint(), max_bytes=50)
+    stream.run(range(2))
+    told = [each for each in room.told if isinstance(each, events.CheckpointTooLarge)]
+    assert len(told) == len({each.file for each in told}) and told
+    assert all(each.limit == 50 and each.bytes > 0 for each in told)
+
+
+# Replays. The last record holds file 2, as microbatch 2.
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["before the note", "the note lost"])
+def test_a_replay_of_the_same_input_is_skipped_with_one_get(room: Room, crash: bool) -> None:
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(2))
+    stream.step(range(3), crash=crash)
+    (stream.place / "commits/2").unlink(missing_ok=True)
+    again = room.stream(stream.place)
+    find_head(room.log)
+    room.store.counts.clear()
+    again.step(range(3))
+    # The cold start, and the record.
+    assert room.store.counts == {"LIST": 1, "GET": 1 + 1, "PUT": 1}
+    assert isinstance(room.told[-1], events.SkippedReplay)
+    again.run(range(5))
+    assert room.values() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=lambda at: f"of microbatch {at}")
+@pytest.mark.parametrize("last", [3, COMPACT_EVERY, COMPACT_EVERY + 1])
+def test_a_backup_that_plans_other_files_is_refused_and_nothing_is_lost(
+    room: Room, at: int, last: int
+) -> None:
+    place = room.checkpoint()
+    stream = room.stream(place)
+    for number in range(last + 1):
+        stream.run(range(number + 1))
+        if number == last - 1 - at:
+            shutil.copytree(place, room.tmp / "backup")
+    shutil.rmtree(place)
+    shutil.copytree(room.tmp / "backup", place)
+    before = len(room.commits())
+    with pytest.raises(DivergedCheckpointError) as caught:
+        room.stream(place).run(range(last + 3), each=100)
+    assert "sparkwal.checkpoint" in str(caught.value) and "Nothing was written" in str(caught.value)
+    assert len(room.commits()) == before
+    again = room.stream(room.checkpoint())
+    again.run(range(last + 5), each=2)
+    assert room.values() == list(range(last + 5))
+
+
+def test_a_remote_checkpoint_is_held_against_the_row_count(room: Room) -> None:
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(6), each=3)
+    leadership = leadership_of(room)
+    remote = StreamCheckpoint("s3a://bucket/ck", stream.query_id, 2**20)
+    remote.check_replay(lambda: room.log, leadership, 1, 3)
+    for rows in (0, 2, 4):
+        with pytest.raises(DivergedCheckpointError, match=f"{rows} rows now, but 3 at position"):
+            remote.check_replay(lambda: room.log, leadership, 1, rows)
+    with pytest.raises(DivergedCheckpointError, match="microbatches up to 1"):
+        remote.check_replay(lambda: room.log, leadership, 0, 3)
+
+
+def test_a_query_that_wrote_before_there_were_checkpoints_is_not_held_to_one(room: Room) -> None:
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(2))
+    old = replace(leadership_of(room), checkpoints={})
+    carrier = StreamCheckpoint(str(stream.place), stream.query_id, 2**20)
+    room.store.counts.clear()
+    carrier.check_replay(lambda: pytest.fail("a request"), old, 0, 99)
+
+
+def test_without_room_for_the_offsets_the_row_count_decides(room: Room) -> None:
+    stream = room.stream(room.tmp / "ck", max_bytes=1)
+    stream.run(range(4), each=2)
+    (stream.place / "commits/1").unlink()
+    room.stream(stream.place).run(range(4), each=2)
+    assert room.values() == [0, 1, 2, 3]
+    carrier = StreamCheckpoint(str(stream.place), stream.query_id, 1)
+    with pytest.raises(DivergedCheckpointError, match="5 rows now, but 2"):
+        carrier.check_replay(lambda: room.log, leadership_of(room), 1, 5)
+
+
+def leadership_of(room: Room):  # type: ignore[no-untyped-def]
+    """As a task of the next microbatch would know it."""
+    from sparkwal.protocol.leadership import Leadership
+
+    head = find_head(room.log)
+    assert head.live is not None
+    header = head.live.header
+    return Leadership(
+        **{
+            **dict.fromkeys(Leadership.__dataclass_fields__),
+            "window": header.window,
+            "txns": header.txns,
+            "checkpoints": header.checkpoints,
+        }
+    )
+
+
+def test_folders_are_compared_where_the_checkpoint_moved(room: Room, tmp_path: Path) -> None:
+    """Its location is no part of what a checkpoint says."""
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(3))
+    (stream.place / "commits/2").unlink()
+    shutil.move(stream.place, tmp_path / "moved")
+    room.stream(tmp_path / "moved").run(range(5))
+    assert room.values() == list(range(5))

@@ -1,0 +1,415 @@
+"""`sparkwal.checkpoint`: the folder is used where it agrees with the log, else made from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sparkwal
+from sparkwal import InvalidLogError, OptionError, events
+from sparkwal.checkpoints import folder
+from sparkwal.format import keys
+from sparkwal.format.header import NOWHERE
+from sparkwal.protocol.hint import Hints
+
+from ..protocol.query import Query
+from .conftest import Room
+from .stream import COMPACT_EVERY, FileStream
+
+
+def content(place: Path) -> dict[str, bytes]:
+    return {
+        file.relative_to(place).as_posix(): file.read_bytes()
+        for file in place.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_a_new_query_of_a_new_log(room: Room) -> None:
+    place = room.checkpoint()
+    assert room.why() == "there is none"
+    assert content(place).keys() == {"metadata", "sparkwal.json"}
+    # It keeps the name that it drew for the log, and so its query's id.
+    assert room.checkpoint() == place and room.why() is None
+    query = folder.query_of(place)
+    stream = room.stream(place)
+    stream.run(range(3))
+    assert room.checkpoint() == place and room.why() is None
+    assert isinstance(room.told[-1], events.CheckpointUsed) and room.told[-1].batch_id == 2
+    assert stream.query_id == query == room.commits()[-1].query_id
+    owner = folder.owner_of(place)
+    assert owner is not None and room.commits()[-1].log_id == owner.log_id
+
+
+def test_every_machine_gives_a_query_the_same_id(room: Room) -> None:
+    room.stream(room.checkpoint("orders", "one")).run(range(2))
+    one, two = room.checkpoint("orders", "one"), room.checkpoint("orders", "two")
+    assert folder.query_of(one) == folder.query_of(two)
+    assert folder.query_of(room.checkpoint("bills", "three")) != folder.query_of(one)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 9, 10, 11, 12, 19, 20, 21, 23])
+def test_a_lost_folder_is_made_again_as_it_was(room: Room, microbatches: int) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(microbatches))
+    last = microbatches - 1
+    names = [*folder.microbatch_files(place, last), f"commits/{last}", "metadata", "sparkwal.json"]
+    before = content(place)
+    shutil.rmtree(place)
+    assert room.checkpoint() == place and room.why() == "there is none"
+    assert content(place) == {name: before[name] for name in names}
+    assert room.checkpoint() == place and room.why() is None
+    room.stream(place).run(range(microbatches + 12))
+    assert room.values() == list(range(microbatches + 12))
+
+
+@pytest.mark.parametrize("lost_after", [1, 3, 4, 5, 6, 7, 12])
+def test_files_in_any_grouping_arrive_once_whenever_the_folder_is_lost(
+    room: Room, lost_after: int
+) -> None:
+    place = room.checkpoint()
+    for number in range(14):
+        files = range(3 * number + 2)
+        room.stream(place).run(files, each=2)
+        if number == lost_after:
+            shutil.rmtree(place)
+        room.checkpoint()
+    assert room.values() == list(files)
+
+
+# Every reason for which a folder is not used as it is. The log's last microbatch is 4.
+
+
+def behind(stream: FileStream) -> None:
+    for name in ("offsets/4", "commits/4", "sources/0/4", "offsets/3", "commits/3", "sources/0/3"):
+        (stream.place / name).unlink()
+
+
+def behind_by_one(stream: FileStream) -> None:
+    for name in ("offsets/4", "commits/4", "sources/0/4"):
+        (stream.place / name).unlink()
+
+
+def planned_otherwise(stream: FileStream) -> None:
+    behind_by_one(stream)
+    stream.plan(4, range(6), each=2)
+
+
+def planned_otherwise_and_done(stream: FileStream) -> None:
+    planned_otherwise(stream)
+    (stream.place / "commits/4").write_text("v1\n{}")
+
+
+def went_on_otherwise(stream: FileStream) -> None:
+    planned_otherwise_and_done(stream)
+    stream.plan(5, range(7), each=1)
+
+
+def other_beginning(stream: FileStream) -> None:
+    file = stream.place / "sources/0/0"
+    file.write_text(file.read_text().replace("000000", "000007"))
+
+
+def cut(name: str, size: int = 0) -> Callable[[FileStream], None]:
+    def tear(stream: FileStream) -> None:
+        file = stream.place / name
+        file.write_bytes(file.read_bytes()[:size])
+
+    return tear
+
+
+def without(*names: str) -> Callable[[FileStream], None]:
+    def remove(stream: FileStream) -> None:
+        for name in names:
+            file = stream.place / name
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+
+    return remove
+
+
+def ahead(stream: FileStream) -> None:
+    for number in (5, 6):
+        stream.plan(number, range(number + 1), each=1)
+        (stream.place / f"commits/{number}").write_text("v1\n{}")
+
+
+def planned_twice(stream: FileStream) -> None:
+    for number in (5, 6):
+        stream.plan(number, range(number + 1), each=1)
+
+
+def done_too_early(stream: FileStream) -> None:
+    stream.plan(5, range(6), each=1)
+    (stream.place / "commits/5").write_text("v1\n{}")
+
+
+def no_note_before_the_next(stream: FileStream) -> None:
+    stream.plan(5, range(6), each=1)
+    (stream.place / "commits/4").unlink()
+
+
+def of_another_query(stream: FileStream) -> None:
+    (stream.place / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+
+
+OTHER = "it gave the number of a microbatch in the log to other input"
+REASONS = [
+    (behind, "the log is ahead of it"),
+    (behind_by_one, "the log is ahead of it"),
+    (without("offsets", "commits"), "the log is ahead of it"),
+    (without("commits"), "the log is ahead of it"),
+    (without("commits/3", "commits/4"), "the log is ahead of it"),
+    (planned_otherwise, OTHER),
+    (planned_otherwise_and_done, OTHER),
+    (went_on_otherwise, OTHER),
+    (other_beginning, OTHER),
+    (cut("offsets/4"), OTHER),
+    (cut("offsets/4", 2), OTHER),
+    (cut("offsets/4", 60), OTHER),
+    (cut("offsets/3"), OTHER),
+    (cut("sources/0/2", 10), OTHER),
+    (without("sources"), OTHER),
+    (ahead, "it is ahead of the log"),
+    (planned_twice, "it is ahead of the log"),
+    (done_too_early, "it is ahead of the log"),
+    (no_note_before_the_next, "it lacks a commit"),
+    (without("metadata"), "it belongs to another log"),
+    (cut("metadata", 5), "it belongs to another log"),
+    (of_another_query, "it belongs to another log"),
+]
+
+
+@pytest.mark.parametrize("change, reason", REASONS, ids=lambda x: getattr(x, "__name__", "-"))
+def test_a_folder_that_tells_another_story_is_made_again(
+    room: Room, change: Callable[[FileStream], None], reason: str
+) -> None:
+    stream = room.stream(room.checkpoint())
+    stream.run(range(5))
+    change(stream)
+    assert room.checkpoint() == stream.place and room.why() == reason
+    again = room.stream(room.checkpoint())
+    assert room.why() is None
+    again.run(range(9))
+    assert room.values() == list(range(9))
+
+
+def as_it_is(stream: FileStream) -> None: ...
+
+
+def crashed_before_the_note(stream: FileStream) -> None:
+    (stream.place / "commits/4").unlink()
+
+
+def planned_the_next(stream: FileStream) -> None:
+    stream.plan(5, range(7), each=2)
+
+
+def listed_the_next(stream: FileStream) -> None:
+    """Spark stopped between a file source's list and the offsets."""
+    stream.plan(5, range(7), each=2)
+    (stream.place / "offsets/5").unlink()
+
+
+def forgot_what_spark_forgets(stream: FileStream) -> None:
+    for name in ("offsets/0", "offsets/1", "commits/0", "commits/1"):
+        (stream.place / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        as_it_is, crashed_before_the_note, planned_the_next, listed_the_next,
+        forgot_what_spark_forgets,
+    ],
+)  # fmt: skip
+def test_a_folder_that_agrees_with_the_log_is_used_as_it_is(
+    room: Room, change: Callable[[FileStream], None]
+) -> None:
+    stream = room.stream(room.checkpoint())
+    stream.run(range(5))
+    change(stream)
+    before = content(stream.place)
+    room.store.counts.clear()
+    assert room.checkpoint() == stream.place and room.why() is None
+    assert room.store.counts == {"LIST": 1, "GET": 2}
+    assert content(stream.place) == before
+    room.stream(stream.place).run(range(9))
+    assert room.values() == list(range(9))
+
+
+def test_the_log_is_gone(room: Room) -> None:
+    stream = room.stream(room.checkpoint())
+    first = stream.query_id
+    stream.run(range(3))
+    for key in list(room.store.objects):
+        room.store.delete(key)
+    again = room.stream(room.checkpoint())
+    assert room.why() == "its log is gone" and again.query_id != first
+    again.run(range(4))
+    assert room.values() == [0, 1, 2, 3]
+
+
+def test_a_log_that_its_first_query_planned_and_did_not_reach_is_not_gone(room: Room) -> None:
+    stream = room.stream(room.checkpoint())
+    stream.plan(0, range(3), each=2)
+    room.checkpoint()
+    assert room.why() is None
+    room.stream(stream.place).run(range(5))
+    assert room.values() == list(range(5))
+
+
+def test_another_log_is_there_now(room: Room) -> None:
+    """Deleted, and made again by someone else."""
+    stream = room.stream(room.checkpoint("orders", "old"))
+    stream.run(range(3))
+    for key in list(room.store.objects):
+        room.store.delete(key)
+    room.stream(room.tmp / "other").run(range(100, 102))
+    before = dict(room.store.objects)
+    with pytest.raises(sparkwal.DivergedCheckpointError, match=r"deleted and made again"):
+        room.stream(stream.place).run(range(5))
+    assert room.store.objects == before
+    again = room.stream(room.checkpoint("orders", "old"))
+    assert room.why() == "it belongs to another log"
+    again.run(range(3))
+    assert room.values() == [100, 101, 0, 1, 2]
+
+
+def test_another_began_the_log_meanwhile(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(room.tmp / "other").run(range(100, 102))
+    with pytest.raises(sparkwal.DivergedCheckpointError, match="another writer began it first"):
+        room.stream(place).run(range(3))
+    room.stream(room.checkpoint()).run(range(3))
+    assert room.values() == [100, 101, 0, 1, 2]
+
+
+# Microbatches without rows are in no log.
+
+
+def test_microbatches_without_rows_at_the_end_are_read_again_and_give_none(room: Room) -> None:
+    hidden = frozenset({2, 3, 6, 7})
+    place = room.checkpoint()
+    for files in (4, 6, 8, 9, 12):
+        room.stream(place, hidden=hidden).run(range(files))
+        room.checkpoint()
+        assert room.why() == ("it is ahead of the log" if files in (4, 8) else None)
+    assert room.values() == [0, 1, 4, 5, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("lost_after", range(1, 10))
+def test_a_folder_is_lost_among_microbatches_without_rows(room: Room, lost_after: int) -> None:
+    hidden = frozenset({0, 1, 4, 5, 7})
+    place = room.checkpoint()
+    for files in range(1, 11):
+        room.stream(place, hidden=hidden).run(range(files))
+        if files == lost_after:
+            shutil.rmtree(place)
+            room.checkpoint()
+    assert room.values() == [2, 3, 6, 8, 9]
+
+
+# Queries that were started without sparkwal.checkpoint.
+
+
+def test_a_query_goes_on_by_its_id_in_the_folder_that_it_has(room: Room) -> None:
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(12))
+    given = stream.query_id
+    for name in (given, given.upper(), f"{{{given}}}"):
+        place = room.checkpoint(name, f"new {name}")
+        assert folder.query_of(place) == given
+    again = room.stream(room.checkpoint(given.upper(), "ck"))
+    again.run(range(14))
+    assert again.query_id == given and room.values() == list(range(14))
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["a log of others", "no log"])
+def test_the_folder_of_a_query_that_the_log_does_not_know_is_left_alone(
+    room: Room, others: bool
+) -> None:
+    """The path has a typo in it, and the folder is all there is of that query."""
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(3))
+    for key in list(room.store.objects):
+        room.store.delete(key)
+    if others:
+        room.stream(room.tmp / "other").run(range(1))
+    before = content(stream.place)
+    with pytest.raises(OptionError, match=r"holds no microbatch of query .* check the path"):
+        room.checkpoint(stream.query_id, "ck")
+    assert content(stream.place) == before
+
+
+def test_a_query_whose_checkpoint_was_elsewhere_is_explained(room: Room) -> None:
+    stream = room.stream(room.tmp / "ck")
+    stream.run(range(2))
+    (stream.place / "state").mkdir()
+    stream.run(range(3))
+    with pytest.raises(OptionError, match="the query is stateful.*checkpointLocation that it had"):
+        room.checkpoint(stream.query_id, "new")
+    assert not (room.tmp / "new").exists()
+    with pytest.raises(OptionError, match="the query is stateful"):
+        room.checkpoint(stream.query_id, "ck")
+    assert (stream.place / "state").is_dir()
+
+
+def test_what_was_too_large_is_explained(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(place, max_bytes=50).run(range(3))
+    # Where it ran it goes on.
+    room.stream(room.checkpoint(), max_bytes=50).run(range(5))
+    assert room.why() is None or room.values() == list(range(5))
+    with pytest.raises(OptionError, match="larger than checkpointMaxBytes.*a larger checkpointMax"):
+        room.checkpoint("orders", "new")
+    assert not (room.tmp / "new").exists()
+    room.stream(room.checkpoint()).run(range(7))
+    room.stream(room.checkpoint("orders", "new")).run(range(9))
+    assert room.values() == list(range(9))
+
+
+def test_a_compacted_list_that_was_too_large_is_carried_when_there_is_room(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(COMPACT_EVERY - 1))
+    room.stream(place, max_bytes=150).run(range(COMPACT_EVERY))
+    entry = room.commits()[-1].checkpoints[folder.query_of(place) or ""]
+    assert entry.files["sources/0/9.compact"][0] == NOWHERE
+    # Not tried again before the next list.
+    room.stream(place).run(range(COMPACT_EVERY + 5))
+    with pytest.raises(OptionError, match="9.compact was larger"):
+        room.checkpoint("orders", "new")
+    room.stream(place).run(range(2 * COMPACT_EVERY))
+    room.stream(room.checkpoint("orders", "new")).run(range(25))
+    assert room.values() == list(range(25))
+
+
+def test_a_rebuild_costs_a_few_requests_however_long_the_log_is(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(2 * COMPACT_EVERY + 5))
+    last = room.commits()[-1]
+    # A thousand of another query.
+    query = Query(room.store, Hints("wal", room.tmp / "hints"))
+    for number in range(1010):
+        query.microbatch(number, (number,))
+    room.store.counts.clear()
+    room.checkpoint("orders", "new")
+    # The head, the query's last record, and the one that carries the compacted list.
+    assert room.store.counts == {"LIST": 1, "GET": 3}
+    room.store.counts.clear()
+    room.checkpoint("orders", "new")
+    assert room.why() is None
+    assert room.store.counts == {"LIST": 1, "GET": 2}
+    # And where one of them is gone, there is no folder that lacks half.
+    ((carrier, _),) = last.checkpoints[last.query_id].files.values()
+    room.store.delete(room.log.key(keys.slot(carrier, 1000)))
+    expected = rf"position {carrier} of .* is missing, and it holds the checkpoint"
+    with pytest.raises(InvalidLogError, match=expected):
+        room.checkpoint("orders", "other")
+    assert not (room.tmp / "other").exists()
+    room.checkpoint()
+    assert room.why() is None
