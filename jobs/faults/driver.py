@@ -70,12 +70,19 @@ def session(master: str, java: str, settings: dict[str, str]) -> SparkSession:
     return spark
 
 
+def executor() -> int:
+    """In one of Spark's Python workers: the process of its JVM."""
+    # The daemon that forked this worker is the JVM's child.
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
+    return int(daemon.rpartition(")")[2].split()[1])
+
+
 def slowed(
     seconds: float, notes: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Passes rows on; the first attempt of partition 0 takes its time after the last one.
 
-    Each attempt leaves a line in `notes`: stage, partition, attempt.
+    Each attempt leaves a line in `notes`: stage, partition, attempt and the executor's process.
     """
 
     def passing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,11 +90,11 @@ def slowed(
 
         context = TaskContext.get()
         assert context is not None
-        what = (context.stageId(), context.partitionId(), context.attemptNumber())
+        partition, attempt = context.partitionId(), context.attemptNumber()
         with open(notes, "a") as file:
-            print(*what, file=file)
+            print(context.stageId(), partition, attempt, executor(), file=file)
         yield from batches
-        if what[1:] == (0, 0):
+        if (partition, attempt) == (0, 0):
             time.sleep(seconds)
 
     return passing
@@ -134,6 +141,7 @@ class Work:
     rows: int
     base: int
     partitions: int
+    shuffle: int
     inline: str
     restarts: int
     slow: float
@@ -144,6 +152,8 @@ class Work:
         stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
         numbers = stream.option("numPartitions", self.partitions).load()
         numbers = numbers.selectExpr("timestamp", f"value + {self.base} as value")
+        if self.shuffle:
+            numbers = numbers.repartition(self.shuffle)
         if not self.slow:
             return numbers
         attempts = slowed(self.slow, f"{self.checkpoint}.attempts")
@@ -180,7 +190,7 @@ def run(spark: SparkSession, work: Work) -> BaseException | None:
 def warm_up(spark: SparkSession) -> None:
     """One microbatch into a log of its own: the next query starts at full speed."""
     with TemporaryDirectory() as folder:
-        work = Work(f"{folder}/log", None, f"{folder}/cp", 1, 1, 0, 1, "0", 0, 0.0, [])
+        work = Work(f"{folder}/log", None, f"{folder}/cp", 1, 1, 0, 1, 0, "0", 0, 0.0, [])
         query = work.start(spark)
         while query.isActive and not noted(Path(work.checkpoint)):
             time.sleep(0.02)
@@ -195,6 +205,7 @@ def warm_up(spark: SparkSession) -> None:
 @click.option("--rows", type=int, default=100, show_default=True, help="Of each microbatch.")
 @click.option("--base", type=int, default=0, help="Added to every value.")
 @click.option("--partitions", type=int, default=2, show_default=True, help="Of each microbatch.")
+@click.option("--shuffle", type=int, default=0, help="Deal the rows out anew over so many; 0: no.")
 @click.option("--inline", default="0", show_default=True, help="The log's inlineThreshold.")
 @click.option("--restarts", type=int, default=0, help="Start a failed query so many times again.")
 @click.option("--slow", type=float, default=0.0, help="Seconds of partition 0's first attempt.")

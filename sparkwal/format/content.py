@@ -36,6 +36,16 @@ class Content:
             content.add(batch)
         return content
 
+    @property
+    def sizes(self) -> dict[tuple[Any, ...], int]:
+        """What the order of the rows does not change."""
+        return {path: size for path, (size, _) in self.parts.items()}
+
+    @property
+    def size(self) -> int:
+        """Of all parts, in bytes."""
+        return sum(self.sizes.values())
+
     def _add(self, path: tuple[Any, ...], array: pa.Array) -> None:
         self._feed((*path, "valid"), _bytes_of(array.is_valid()))
         kind = array.type
@@ -62,6 +72,21 @@ class Content:
     def _feed(self, path: tuple[Any, ...], data: memoryview) -> None:
         size, crc = self.parts.get(path, (0, 0))
         self.parts[path] = size + len(data), zlib.crc32(data, crc)
+
+
+def in_any_order(batches: Iterable[pa.RecordBatch]) -> Content:
+    """The content of these rows once they are sorted, by all columns that Arrow can sort by.
+
+    Where two are equal the rows are the same. Where they differ they may be the same all the
+    same: rows that differ in nested columns only keep their order.
+    """
+    table = pa.Table.from_batches(batches)
+    nested = (pa.types.is_nested, pa.types.is_null)
+    keys = [f.name for f in table.schema if not any(kind(f.type) for kind in nested)]
+    if keys:
+        order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
+        table = table.take(order)
+    return Content.of(table.to_batches())
 
 
 def _bytes_of(array: pa.Array) -> memoryview:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -15,15 +16,23 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format import arrowfile, schema
-from sparkwal.format.content import Content
+from sparkwal.format.content import Content, in_any_order
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import read_front, read_slot
 from sparkwal.store.base import PART_SIZE, NotFound
 
+# Rows above this, as Arrow holds them, are not sorted: a task has memory for little more.
+_MOST_SORTED = 256 * 2**20
 
-def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
+
+def adopt(
+    log: LogStore,
+    ours: DataHeader,
+    content: Content | None,
+    rows: Callable[[], Iterable[pa.RecordBatch]] | None = None,
+) -> Batch:
     """The object that stands at our key, if an attempt of this very task wrote it.
 
     The first attempt wins, so that a retried or speculative task, and a PUT whose
@@ -31,6 +40,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
 
     Args:
         content: of our own rows; None where nothing is known of them any more.
+        rows: our own rows once more, where they are still there.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, InvalidLogError.
     """
@@ -57,9 +67,22 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
     # A stage that is computed again may deal its rows out otherwise: beside the other
     # partitions' new rows an old object would lose some and double some.
     if header.stage_attempt != ours.stage_attempt and stored != content:
-        raise _recomputed(where, content)
+        # A shuffle delivers its blocks as they come: the same rows may have another order.
+        alike = content is not None and content.sizes == stored.sizes
+        if rows is None or not alike or stored.size > _MOST_SORTED:
+            raise _recomputed(where, content)
+        if in_any_order(rows()) != in_any_order(_rows(log, opened, batch)):
+            raise _recomputed(where, content)
     events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
     return batch
+
+
+def _rows(log: LogStore, opened: arrowfile.Opened, batch: Batch) -> Iterable[pa.RecordBatch]:
+    """The rows of an object, all at once."""
+    key, begin = log.key(batch.number), batch.frames[0].offset
+    length = sum(frame.length for frame in batch.frames)
+    data = log.store.get_range(key, begin, length)
+    return arrowfile.read_frames(data, opened.spark_schema, log.where(batch.number))
 
 
 def _recomputed(where: str, content: Content | None) -> RecomputedError:

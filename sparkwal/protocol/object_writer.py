@@ -102,10 +102,14 @@ def write_object(
         raise
     # Safety (§6): "a task that finds its key taken names its own bytes instead of what is there"
     if not created:
-        if upload is None:
+        if upload is not None:
+            return adopt(log, header, content)
+
+        def rows() -> Iterator[pa.RecordBatch]:
             where = log.where(header.number)
-            content = Content.of(arrowfile.read_frames(b"".join(buffer), spark_schema, where))
-        return adopt(log, header, content)
+            return arrowfile.read_frames(b"".join(buffer), spark_schema, where)
+
+        return adopt(log, header, Content.of(rows()), rows)
     return Batch(
         number=header.number,
         partition=header.partition,

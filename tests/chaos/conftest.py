@@ -115,9 +115,13 @@ class Scene:
             **more,
         }
 
+    def gather(self) -> Evidence:
+        """What is in the log, and what is wrong with it."""
+        return gather(self.log, self.options, self.streams)
+
     def prove(self, least: int = 1) -> Evidence:
         """Every row of at least so many microbatches is there once and in order."""
-        found = gather(self.log, self.options, self.streams)
+        found = self.gather()
         assert found.problems == []
         assert found.commits >= least
         return found

@@ -13,12 +13,15 @@ from signal import SIGKILL
 import pytest
 
 from faults.processes import Application, Driver, send, wait_until
+from sparkwal.format import keys
+from sparkwal.protocol.recovery import DEFAULT_WINDOW
+from sparkwal.testing.proxy import Fault
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 
 def attempts(scene) -> set[tuple[str, ...]]:
-    """(stage, partition, attempt) of every task that began, as the slowed tasks noted them."""
+    """(stage, partition, attempt, executor) of every task that began, as they noted it."""
     file = scene.stream().checkpoint.with_suffix(".attempts")
     lines = file.read_text().splitlines() if file.exists() else []
     return {tuple(line.split()) for line in lines}
@@ -26,7 +29,7 @@ def attempts(scene) -> set[tuple[str, ...]]:
 
 def again(scene) -> int:
     """How many tasks were begun once more."""
-    return sum(attempt != "0" for _, _, attempt in attempts(scene))
+    return sum(attempt != "0" for _, _, attempt, _ in attempts(scene))
 
 
 def test_an_executor_killed_at_work_costs_a_retry_elsewhere_and_nothing_else(
@@ -44,6 +47,36 @@ def test_an_executor_killed_at_work_costs_a_retry_elsewhere_and_nothing_else(
         driver.end()
     assert again(on_s3)
     on_s3.prove(least=4)
+
+
+def test_a_shuffle_that_is_computed_again_leaves_each_row_once(on_s3, tmp_path: Path) -> None:
+    on_s3.rows = 30_000
+    # Microbatch 1, partition 0: stored, and its task hears nothing of it while its executor lives.
+    number = keys.encode(keys.data(2, DEFAULT_WINDOW, 0))
+    on_s3.proxy.faults = [
+        Fault("error_after", kind="PUT", key_contains=number, times=1, status=503),
+        Fault("delay", kind="PUT", key_contains=number, times=1, seconds=30),
+    ]
+    settings = ["--conf", "spark.shuffle.io.retryWait=200ms"]
+    driver = Driver("driver", tmp_path, "--master", "local-cluster[2,1,2048]", *settings)
+    try:
+        driver.go(**on_s3.work(partitions=8, shuffle=3, slow=0.01, batches=4))
+        wait_until(lambda: on_s3.proxy.injected["delay"], "the object is stored")
+        stage = max(int(each[0]) for each in attempts(on_s3))
+        (executor,) = {each[3] for each in attempts(on_s3) if each[:2] == (str(stage), "0")}
+        assert send(int(executor), SIGKILL)
+        driver.finish()
+    finally:
+        driver.end()
+    # Its part of the shuffle was gone with it.
+    assert "FetchFailed(" in driver.errors()
+    assert len({each[3] for each in attempts(on_s3) if each[:2] == (str(stage), "0")}) == 2
+    found = on_s3.gather()
+    # A shuffle keeps no order within a partition.
+    assert [each for each in found.problems if " comes after " not in each] == []
+    assert found.commits == 4
+    # What the killed task had stored was adopted, in whatever order the rows came again.
+    assert (found.orphans, driver.failures()) == (0, [])
 
 
 @pytest.fixture

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.format.content import Content
+from sparkwal.format.content import Content, in_any_order
+from sparkwal.format.schema import normalize, to_arrow
 
 INNER = st.none() | st.fixed_dictionaries(
     {"a": st.none() | st.integers(0, 3), "b": st.none() | st.text("äb", max_size=2)}
@@ -98,3 +100,38 @@ def test_rows_moved_between_columns_or_texts_are_other_rows() -> None:
     assert content(pa.record_batch({"v": [[1], [2, 3]]})) != content(
         pa.record_batch({"v": [[1, 2], [3]]})
     )
+
+
+@given(rows=ROWS, data=st.data())
+def test_rows_in_another_order_are_the_same_once_sorted(
+    rows: list[dict[str, object]], data: st.DataObject
+) -> None:
+    # Of rows that differ in nested columns alone the order stays.
+    rows = [{**row, "long": place} for place, row in enumerate(rows)]
+    other = data.draw(st.permutations(rows))
+    cut = data.draw(st.integers(0, len(rows)))
+    parts = [batch(other[:cut]), batch(other[cut:])]
+    assert in_any_order(parts) == in_any_order([batch(rows)])
+
+
+@given(one=ROWS, other=ROWS)
+def test_other_rows_are_others_in_any_order(
+    one: list[dict[str, object]], other: list[dict[str, object]]
+) -> None:
+    if in_any_order([batch(one)]) == in_any_order([batch(other)]):
+        assert sorted(map(repr, batch(one).to_pylist())) == sorted(
+            map(repr, batch(other).to_pylist())
+        )
+
+
+def test_rows_of_every_plain_type_can_be_sorted() -> None:
+    kinds = json.loads(normalize({"type": "struct", "fields": [
+        {"name": kind, "type": kind} for kind in (
+            "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary",
+            "date", "timestamp", "timestamp_ntz", "void", "variant", "decimal(38,2)",
+            "interval day to second", "time(6)", "geometry(OGC:CRS84)",
+        )
+    ]}))  # fmt: skip
+    everything = pa.record_batch([pa.nulls(2, kind) for kind in to_arrow(json.dumps(kinds)).types],
+                                 schema=to_arrow(json.dumps(kinds)))  # fmt: skip
+    assert in_any_order([everything]) == Content.of([everything])
