@@ -30,10 +30,11 @@ from sparkwal.appender.verdicts import fenced
 from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import FencedError, OptionError, SparkWalError
 from sparkwal.events import Event
-from sparkwal.format.header import ANONYMOUS
+from sparkwal.format.memory import ANONYMOUS
 from sparkwal.open import open_log
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import from_keywords
+from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.handover import Lookout
@@ -133,7 +134,7 @@ class Appender:
         age = ClaimAge(
             log, clock, settings.plan_ttl_ms, leadership.began, limit, looked_ms=looked_ms
         )
-        last, _ = leadership.txns.get(producer_id, (-1, 0))
+        last = last_batch(lambda: log, leadership, producer_id)
         lookout = Lookout(log, leadership.log_id, leadership.term, clock)
         pipeline = Pipeline(log, leadership, plan_id, producer_id, settings.codec)
         timeout = settings.batch_timeout_ms / 1000

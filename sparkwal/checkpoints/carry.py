@@ -9,7 +9,8 @@ from pathlib import Path
 from sparkwal import events
 from sparkwal.checkpoints import block, folder
 from sparkwal.errors import DivergedCheckpointError, OptionError
-from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.log_store import LogStore
@@ -89,10 +90,9 @@ class StreamCheckpoint:
         Raises DivergedCheckpointError where the checkpoint gives the number of a microbatch
         that the log has to other input.
         """
-        entry = leadership.checkpoints.get(self.query_id)
+        last, entry = recall(open_log, leadership, self.query_id)
         if entry is None:
             return
-        last = leadership.txns[self.query_id][0]
         if batch_id < last:
             raise self._diverged(
                 open_log(), batch_id, f"the log has this query's microbatches up to {last}"

@@ -16,10 +16,11 @@ from sparkwal import events
 from sparkwal.checkpoints import block, folder
 from sparkwal.checkpoints.folder import Owner
 from sparkwal.errors import OptionError
-from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
+from sparkwal.protocol.archive import recall
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.path import absolute
@@ -95,12 +96,13 @@ def _checkpoint(log: LogStore, name: str, place: Path) -> str:
     expected = owner.log_id if owner and live is None else uuid.uuid4().hex
     log_id = live.log_id if live else expected
     query_id = _query_id(log_id, name)
+    last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
     state = State(
         query_id=query_id,
         log_id=live.log_id if live else None,
         window=head.window,
-        batch_id=live.txns[query_id][0] if live and query_id in live.txns else None,
-        entry=live.checkpoints.get(query_id) if live else None,
+        batch_id=last if last >= 0 else None,
+        entry=entry,
     )
     if owner is None and state.batch_id is None and folder.query_of(place) is not None:
         raise OptionError(

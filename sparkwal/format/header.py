@@ -14,46 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.checked import Check, are_whole
+from sparkwal.format.memory import Checkpoints, Txns, checkpoints_in, to_plain, txns_in
 
 FORMAT = 1
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
-
-# Appends without a name of their own begin so: their entry in `txns` guards the record that
-# carries it and is dropped by the next, since nobody will ask for it again.
-ANONYMOUS = "append:"
-
-# {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
-Txns = dict[str, tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where the log holds the checkpoint of one query: in the last record of that query.
-
-    Attributes:
-        position: of that record.
-        rows: in that record.
-        bytes, crc32: of the block of files in it; 0 bytes: it carries none.
-        reason: why it carries none: REMOTE, STATEFUL or "".
-        files: {name: (position, bytes)} of files that records carry once for those after them;
-            NOWHERE for a file that was too large to carry.
-    """
-
-    position: int
-    rows: int
-    bytes: int
-    crc32: int
-    reason: str
-    files: dict[str, tuple[int, int]]
-
-
-REMOTE, STATEFUL = "remote", "stateful"
-NOWHERE = -1
-
-# {query_id: …} of every stream that wrote to the log.
-Checkpoints = dict[str, Checkpoint]
 
 
 class Frame(NamedTuple):
@@ -145,6 +111,7 @@ class CommitHeader(Header):
     txns: Txns
     metrics: dict[str, float]
     checkpoints: Checkpoints = field(default_factory=dict)
+    txns_archive: str = ""
 
     kind: ClassVar[str] = "commit"
 
@@ -158,6 +125,7 @@ class LeaderHeader(Header):
     reason: str
     host: str
     checkpoints: Checkpoints = field(default_factory=dict)
+    txns_archive: str = ""
 
     kind: ClassVar[str] = "leader"
 
@@ -179,10 +147,11 @@ def to_json(header: Header) -> bytes:
             {**vars(batch), "number": keys.encode(batch.number)} for batch in header.batches
         ]
         document["inline"] = [vars(inline) for inline in header.inline]
-    if isinstance(header, (CommitHeader, LeaderHeader)) and not header.checkpoints:
-        del document["checkpoints"]
-    elif isinstance(header, (CommitHeader, LeaderHeader)):
-        document["checkpoints"] = {q: vars(each) for q, each in header.checkpoints.items()}
+    if isinstance(header, (CommitHeader, LeaderHeader)):
+        document["checkpoints"] = to_plain(header.checkpoints)
+        for name in ("checkpoints", "txns_archive"):
+            if not document[name]:
+                del document[name]
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -240,8 +209,9 @@ def _from_document(document: Any, where: str) -> Header:
         header = LeaderHeader(
             **common,
             prev_position=check.whole("prev_position", low=-1),
-            txns=_txns(check),
-            checkpoints=_checkpoints(check, where),
+            txns=txns_in(check),
+            checkpoints=checkpoints_in(check),
+            txns_archive=check.text("txns_archive") if "txns_archive" in check.document else "",
             reason=check.text("reason"),
             host=check.text("host"),
         )
@@ -255,8 +225,9 @@ def _from_document(document: Any, where: str) -> Header:
             bytes=check.whole("bytes"),
             batches=tuple(_batch(item, where) for item in check.items("batches")),
             inline=tuple(_inline(item, where) for item in check.items("inline")),
-            txns=_txns(check),
-            checkpoints=_checkpoints(check, where),
+            txns=txns_in(check),
+            checkpoints=checkpoints_in(check),
+            txns_archive=check.text("txns_archive") if "txns_archive" in check.document else "",
             metrics=_metrics(check),
         )
         expected = keys.slot(header.position, window)
@@ -305,38 +276,8 @@ def _inline(document: Any, where: str) -> Inline:
     )
 
 
-def _txns(check: Check) -> Txns:
-    value = check.mapping("txns")
-    for pair in value.values():
-        if not are_whole(pair, 2, low=-1):
-            raise check.fail("txns", "{query_id: [batch_id, timestamp_ms]}")
-    return {query: (pair[0], pair[1]) for query, pair in value.items()}
-
-
 def _metrics(check: Check) -> dict[str, float]:
     value = check.mapping("metrics")
     if not all(isinstance(item, (int, float)) for item in value.values()):
         raise check.fail("metrics", "an object of numbers")
     return value
-
-
-def _checkpoints(outer: Check, where: str) -> Checkpoints:
-    found: Checkpoints = {}
-    if "checkpoints" not in outer.document:
-        return {}
-    for query, document in outer.mapping("checkpoints").items():
-        check = Check(document, where)
-        files = {}
-        for name, pair in check.mapping("files").items():
-            if not are_whole(pair, 2, low=NOWHERE):
-                raise InvalidLogError(f"{where}: a checkpoint's file is not [position, bytes]")
-            files[name] = (pair[0], pair[1])
-        found[query] = Checkpoint(
-            position=check.whole("position"),
-            rows=check.whole("rows"),
-            bytes=check.whole("bytes"),
-            crc32=check.whole("crc32", high=2**32 - 1),
-            reason=check.text("reason"),
-            files=files,
-        )
-    return found

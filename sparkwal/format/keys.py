@@ -90,6 +90,11 @@ def handover_key(prefix: str, log_id: str, term: int) -> str:
     return join_key(prefix, "handover", f"{log_id}-{term:020d}")
 
 
+def archive_key(prefix: str, archive: str) -> str:
+    """Of the transactions that the records no longer hold."""
+    return join_key(prefix, "txns", archive)
+
+
 def join_key(prefix: str, *parts: str) -> str:
     """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing.
 

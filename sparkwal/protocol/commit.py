@@ -14,7 +14,9 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from sparkwal.format.header import ANONYMOUS, Checkpoint, CommitHeader
+from sparkwal.format.header import CommitHeader
+from sparkwal.format.memory import ANONYMOUS, Checkpoint
+from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
@@ -101,13 +103,18 @@ def commit(
             raise unknown(log, header, error, _advice(header)) from None
         if other is not None:
             # Whether the log holds it is for the head's transactions to say.
-            if other.header.txns.get(header.query_id, (-1, 0))[0] < header.batch_id:
+            if last_batch(open_log, other.header, header.query_id) < header.batch_id:
                 raise FencedError(
                     f"this driver slept, and {log.url} went on without it: the record that it "
                     f"put at position {plan.position} lies outside of the log. Nothing of this "
                     "microbatch was committed. Restart with the same checkpoint"
                 )
-            now = replace(lead, txns=other.header.txns, checkpoints=other.header.checkpoints)
+            now = replace(
+                lead,
+                txns=other.header.txns,
+                checkpoints=other.header.checkpoints,
+                txns_archive=other.header.txns_archive,
+            )
             _skip(open_log, replace(plan, leadership=now), written, carrier)
             return None
         events.emit(

@@ -9,14 +9,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import (
-    ANONYMOUS,
-    Checkpoint,
-    Checkpoints,
-    CommitHeader,
-    Inline,
-    Txns,
-)
+from sparkwal.format.header import CommitHeader, Inline
+from sparkwal.format.memory import ANONYMOUS, Checkpoint, Checkpoints, Txns
 from sparkwal.protocol.clock import Clock, next_timestamp
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
@@ -90,6 +84,7 @@ def microbatch_record(
         inline=(),
         txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
         checkpoints=with_checkpoint(lead.checkpoints, query_id, plan.position, rows, carried),
+        txns_archive=lead.txns_archive,
         metrics={
             "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
             "tasks": len(written),

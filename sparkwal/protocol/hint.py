@@ -20,7 +20,7 @@ from typing import Any
 
 from sparkwal import events
 from sparkwal.errors import FencedError
-from sparkwal.format.header import Checkpoint
+from sparkwal.format.memory import Checkpoint
 from sparkwal.protocol.leadership import Leadership
 
 _VERSION = 3

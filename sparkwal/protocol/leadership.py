@@ -9,7 +9,9 @@ from typing import Any
 from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import Checkpoints, LeaderHeader, Txns
+from sparkwal.format.header import LeaderHeader
+from sparkwal.format.memory import Checkpoints, Memories, Txns
+from sparkwal.protocol.archive import shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.log_store import LogStore
@@ -69,6 +71,7 @@ class Leadership:
     in_flight_limit: int
     txns: Txns
     checkpoints: Checkpoints
+    txns_archive: str
     timestamp_ms: int
     spark_schema: str
 
@@ -133,6 +136,7 @@ def lead(
         in_flight_limit=claim.in_flight_limit,
         txns=header.txns,
         checkpoints=header.checkpoints,
+        txns_archive=header.txns_archive,
         timestamp_ms=header.timestamp_ms,
         spark_schema=spark_schema,
     )
@@ -158,7 +162,7 @@ def _take_gap(
         if known is not None and head.live is not None:
             _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
-        header, spark_schema = _leader_header(head, claim, clock)
+        header, spark_schema = _leader_header(log, head, claim, clock)
         if is_old(clock, looked_ms, boot_id, ttl_ms):
             continue  # slept since: the gap may have been filled, and collected
         # Into the FIRST gap: a late PUT of the former leader can then never fill it,
@@ -225,7 +229,9 @@ def _check_still_leads(log: LogStore, leader: LeaderHeader) -> None:
         raise fenced(log, live)
 
 
-def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader, str]:
+def _leader_header(
+    log: LogStore, head: Head, claim: Claim, clock: Clock
+) -> tuple[LeaderHeader, str]:
     live = head.live.header if head.live else None
     window = head.window if live else (claim.window or DEFAULT_WINDOW)
     if claim.window is not None and claim.window != window:
@@ -238,6 +244,7 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         spark_schema = schema.merge(
             head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         )
+    memories = shortened(log, live, claim.plan_id) if live else Memories({}, {})
     header = LeaderHeader(
         # The plan_id is random and of this claim alone, so it can name a log that begins here.
         log_id=live.log_id if live else claim.log_id or claim.plan_id,
@@ -257,8 +264,9 @@ def _leader_header(head: Head, claim: Claim, clock: Clock) -> tuple[LeaderHeader
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
         # Safety (§5): "a new leader starts without the transactions of the log"
-        txns=live.txns if live else {},
-        checkpoints=live.checkpoints if live else {},
+        txns=memories.txns,
+        checkpoints=memories.checkpoints,
+        txns_archive=memories.txns_archive,
         reason=claim.reason,
         host=claim.host,
     )

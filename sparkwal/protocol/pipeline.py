@@ -93,6 +93,7 @@ class Pipeline:
             inline=(),
             txns=self._txns,
             checkpoints=lead.checkpoints,
+            txns_archive=lead.txns_archive,
             metrics={"in_flight": self.in_flight + 1},
         )
         # Safety (§7): "an appender's rows never get into the record"

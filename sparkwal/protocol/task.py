@@ -11,6 +11,7 @@ import pyarrow as pa
 from sparkwal.errors import OptionError
 from sparkwal.format import keys, schema
 from sparkwal.format.header import Batch, DataHeader
+from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import check_same_log
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits, write_object
@@ -89,7 +90,7 @@ def write_partition(
     # A replay: the reply of the commit was lost, the checkpoint was restored, or
     # Spark's own commit log lost its last entry. The log already has these rows.
     # Safety (§6): "a replayed microbatch is written again"
-    if batch_id <= plan.leadership.txns.get(query_id, (-1, 0))[0]:
+    if batch_id <= last_batch(open_log, plan.leadership, query_id):
         rows_again = sum(batch.num_rows for batch in batches)
         return replace(result, skipped=True, skipped_rows=rows_again)
     target = schema.to_arrow(plan.leadership.spark_schema)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import Batch, CommitHeader
+from sparkwal.format.header import Batch, CommitHeader, SlotHeader
+from sparkwal.format.memory import ANONYMOUS, Memories
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
+from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import SlotRecord, slot_record
@@ -94,7 +96,7 @@ def verify_store(log: LogStore, path: str) -> Report:
     while log.key(keys.slot(report.head + 1, window)) in listed:
         report.head += 1
     named: set[str] = set()
-    chain = _Chain(report)
+    chain = _Chain(log, report)
     positions = range(report.head + 1)
 
     def fetch(position: int) -> SlotRecord | str | None:
@@ -164,9 +166,10 @@ def _check_block(data: bytes, record: SlotRecord, where: str) -> None:
 class _Chain:
     """What must hold from one record to the next."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, log: LogStore, report: Report) -> None:
+        self._log, self._report = log, report
         self._live: SlotRecord | None = None
+        self._archives: dict[str, Memories | None] = {}
 
     def add(self, record: SlotRecord) -> bool:
         """Count a record and compare it with the live one before; False if it is dead."""
@@ -190,7 +193,7 @@ class _Chain:
         if header.timestamp_ms < last.timestamp_ms:
             report.problems.append(f"{where}: its timestamp goes back")
         for query, (batch, _) in last.txns.items():
-            if not query.startswith("append:") and header.txns.get(query, (-1, 0))[0] < batch:
+            if not query.startswith(ANONYMOUS) and self._forgets(header, query, batch):
                 report.problems.append(f"{where}: it forgets that {query} reached {batch}")
         for query, entry in last.checkpoints.items():
             found = header.checkpoints.get(query)
@@ -206,6 +209,21 @@ class _Chain:
             if header.term != last.term:
                 report.problems.append(f"{where}: a new term without a leader record")
         return True
+
+    def _forgets(self, header: SlotHeader, query: str, batch: int) -> bool:
+        if query in header.txns or not header.txns_archive:
+            return header.txns.get(query, (-1, 0))[0] < batch
+        archive = self._archive(header.txns_archive)
+        return archive is not None and archive.txns.get(query, (-1, 0))[0] < batch
+
+    def _archive(self, name: str) -> Memories | None:
+        if name not in self._archives:
+            self._archives[name] = None
+            try:
+                self._archives[name] = read_archive(self._log, name)
+            except InvalidLogError as error:
+                self._report.problems.append(str(error))
+        return self._archives[name]
 
 
 def _check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:

@@ -23,7 +23,7 @@ from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import OutcomeUnknownError
 from sparkwal.format import schema
-from sparkwal.format.header import ANONYMOUS
+from sparkwal.format.memory import ANONYMOUS
 from sparkwal.open import open_log
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import Clock, SystemClock

@@ -12,7 +12,7 @@ import pytest
 from sparkwal import DivergedCheckpointError, OptionError, events
 from sparkwal.checkpoints import block, folder
 from sparkwal.checkpoints.carry import StreamCheckpoint, pack
-from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL
+from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL
 from sparkwal.protocol.recovery import find_head
 
 from .conftest import Room

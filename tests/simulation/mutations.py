@@ -22,7 +22,7 @@ MUTATIONS = [
         "a replayed microbatch is written again",
         "two lives of one query, every fault",
         "protocol/task.py",
-        "if batch_id <= plan.leadership.txns.get(query_id, (-1, 0))[0]:",
+        "if batch_id <= last_batch(open_log, plan.leadership, query_id):",
         "if False:",
     ),
     Mutation(
@@ -36,7 +36,7 @@ MUTATIONS = [
         "a new leader starts without the transactions of the log",
         "two lives of one query, every fault",
         "protocol/leadership.py",
-        "txns=live.txns if live else {},",
+        "txns=memories.txns,",
         "txns={},",
     ),
     Mutation(

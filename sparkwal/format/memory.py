@@ -1,0 +1,94 @@
+"""What every slot record remembers of the queries that wrote to the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format.checked import Check, are_whole
+
+# Appends without a name of their own begin so: their entry in `txns` guards the record that
+# carries it and is dropped by the next, since nobody will ask for it again.
+ANONYMOUS = "append:"
+
+# {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
+Txns = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the log holds the checkpoint of one query: in the last record of that query.
+
+    Attributes:
+        position: of that record.
+        rows: in that record.
+        bytes, crc32: of the block of files in it; 0 bytes: it carries none.
+        reason: why it carries none: REMOTE, STATEFUL or "".
+        files: {name: (position, bytes)} of files that records carry once for those after them;
+            NOWHERE for a file that was too large to carry.
+    """
+
+    position: int
+    rows: int
+    bytes: int
+    crc32: int
+    reason: str
+    files: dict[str, tuple[int, int]]
+
+
+REMOTE, STATEFUL = "remote", "stateful"
+NOWHERE = -1
+
+# {query_id: …} of every stream that wrote to the log.
+Checkpoints = dict[str, Checkpoint]
+
+
+@dataclass(frozen=True)
+class Memories:
+    """What a record remembers.
+
+    Attributes:
+        txns_archive: names the object that holds those of older queries; "" for none.
+    """
+
+    txns: Txns
+    checkpoints: Checkpoints
+    txns_archive: str = ""
+
+
+def to_plain(checkpoints: Checkpoints) -> dict[str, Any]:
+    """As JSON."""
+    return {query: vars(each) for query, each in checkpoints.items()}
+
+
+def txns_in(check: Check) -> Txns:
+    value = check.mapping("txns")
+    for pair in value.values():
+        if not are_whole(pair, 2, low=-1):
+            raise check.fail("txns", "{query_id: [batch_id, timestamp_ms]}")
+    return {query: (pair[0], pair[1]) for query, pair in value.items()}
+
+
+def checkpoints_in(outer: Check) -> Checkpoints:
+    found: Checkpoints = {}
+    if "checkpoints" not in outer.document:
+        return {}
+    for query, document in outer.mapping("checkpoints").items():
+        check = Check(document, outer.where)
+        files = {}
+        for name, pair in check.mapping("files").items():
+            if not are_whole(pair, 2, low=NOWHERE):
+                raise InvalidLogError(
+                    f"{outer.where}: a checkpoint's file is not [position, bytes]"
+                )
+            files[name] = (pair[0], pair[1])
+        found[query] = Checkpoint(
+            position=check.whole("position"),
+            rows=check.whole("rows"),
+            bytes=check.whole("bytes"),
+            crc32=check.whole("crc32", high=2**32 - 1),
+            reason=check.text("reason"),
+            files=files,
+        )
+    return found

@@ -1,0 +1,118 @@
+"""What the log remembers of queries that wrote to it long ago: out of the records, never forgotten.
+
+Every record repeats the transactions of all queries, producers and batch writes. A
+leader that finds more than a thousand PUTs the oldest, with those of the archive before, as one
+object, and its records name that object beside the rest. Whoever meets an unknown name asks
+the archive: a log that forgets would write rows again.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from typing import Protocol
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
+from sparkwal.format.checked import Check
+from sparkwal.format.header import FORMAT
+from sparkwal.format.memory import (
+    ANONYMOUS,
+    Checkpoint,
+    Checkpoints,
+    Memories,
+    Txns,
+    checkpoints_in,
+    to_plain,
+    txns_in,
+)
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.base import NotFound
+
+# As many entries a record holds at most when a leader begins, and as many it keeps.
+MOST, KEPT = 1000, 500
+
+
+class Memory(Protocol):
+    """What a slot record or a leadership remembers."""
+
+    @property
+    def txns(self) -> Txns: ...
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+    @property
+    def txns_archive(self) -> str: ...
+
+
+def last_batch(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> int:
+    """The last microbatch of a query that the log holds, −1 for none. Only of one that the
+    records do not name any more 1 GET."""
+    return recall(open_log, memory, query_id)[0]
+
+
+def recall(
+    open_log: Callable[[], LogStore], memory: Memory, query_id: str
+) -> tuple[int, Checkpoint | None]:
+    """As `last_batch`, and where the query's checkpoint is.
+
+    Raises InvalidLogError where the archive is missing or damaged: never "unknown".
+    """
+    # Both of one place: a query is archived as a whole.
+    if query_id not in memory.txns and memory.txns_archive:
+        memory = read_archive(open_log(), memory.txns_archive)
+    last, _ = memory.txns.get(query_id, (-1, 0))
+    return last, memory.checkpoints.get(query_id)
+
+
+def shortened(log: LogStore, live: Memory, name: str) -> Memories:
+    """What a new leader's records remember after `live`: 1 PUT where that is too much.
+
+    Args:
+        name: of this attempt to lead, as no other has. What an attempt leaves that then loses is
+            named by no record.
+
+    The archive is durable when this returns: before the leader record that names it is sent.
+    """
+    if len(live.txns) <= MOST:
+        return Memories(live.txns, live.checkpoints, live.txns_archive)
+    newest = sorted(live.txns, key=lambda query: live.txns[query][1])[-KEPT:]
+    older = read_archive(log, live.txns_archive) if live.txns_archive else Memories({}, {})
+    # Where both know a query the record is newer.
+    archived = Memories({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
+    body = _encode(archived, {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)})
+    archive = f"{name}-{zlib.crc32(body):08x}"
+    # Refused: a reply was lost, and these bytes are there. The name holds their CRC.
+    log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
+    return Memories(
+        {query: live.txns[query] for query in newest},
+        {query: each for query, each in live.checkpoints.items() if query in newest},
+        archive,
+    )
+
+
+def _encode(memory: Memories, without: set[str]) -> bytes:
+    checkpoints = {q: each for q, each in memory.checkpoints.items() if q not in without}
+    document = {
+        "format": FORMAT,
+        "txns": {query: last for query, last in memory.txns.items() if query not in without},
+        "checkpoints": to_plain(checkpoints),
+    }
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def read_archive(log: LogStore, archive: str) -> Memories:
+    """An archive. Raises InvalidLogError where it is missing or damaged."""
+    key = keys.archive_key(log.prefix, archive)
+    where = f"{log.store.url}/{key}"
+    try:
+        body = log.store.get(key)
+    except NotFound:
+        raise InvalidLogError(
+            f"{where} is missing: it holds the transactions of older queries, without which their "
+            "rows could be written twice. Restore it"
+        ) from None
+    if not archive.endswith(f"-{zlib.crc32(body):08x}"):
+        raise InvalidLogError(f"{where}: its CRC-32 is not the one in its name")
+    check = Check(json.loads(body), where)
+    return Memories(txns_in(check), checkpoints_in(check))
