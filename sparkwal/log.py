@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,14 +11,18 @@ import pyarrow as pa
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
+from sparkwal.format.keys import ROOT, sequencer_prefix
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import TRIGGERS, SourceOptions, one_log, refuse
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
+from sparkwal.replaying import Replay
+from sparkwal.sequencers import all_logs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,6 +159,37 @@ class Log:
                 raise unknown_column(unknown[0], everything.names, everything.names)
             return pa.schema([everything.field(name) for name in columns])
         return everything if include_metadata else schema.to_arrow(spark_schema)
+
+    def replay(
+        self, cursor: str | None = None, *, sequencers: str | Sequence[str] | None = None
+    ) -> Replay:
+        """The commits from a cursor on, in the order of their times over all sequencers.
+
+        Stops at the first invalid entry and tells in `stopped` what it is. Ends where the logs
+        ended when it began; `cursor` is then where the next replay goes on.
+
+        >>> replay = log.replay(kept)
+        >>> for entry in replay:
+        ...     apply(entry.rows)
+
+        Args:
+            cursor: `Replay.cursor` of an earlier replay; None: from the beginning.
+            sequencers: their names, or "*" for all logs under the path; None: this one.
+
+        Raises OptionError for a damaged cursor; InvalidLogError for one that is ahead of its
+        log or of another log; InvalidLogError where not one record can be read.
+        """
+        refuse(
+            self._options,
+            "does not go with a replay, which begins at its cursor",
+            "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
+        )  # fmt: skip
+        if sequencers is None:
+            return Replay({self._options.sequencer: self._log}, cursor)
+        root = open_log(replace(self._options, sequencer=ROOT), fail_fast=True)
+        names = all_logs(root) if sequencers == "*" else list(sequencers)
+        logs = {n: LogStore(root.store, sequencer_prefix(root.prefix, n)) for n in names}
+        return Replay(logs, cursor)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """The rows of positions start … end (inclusive) as one pandas frame.

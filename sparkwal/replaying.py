@@ -1,0 +1,247 @@
+"""Replaying one log or all logs under a path, from a cursor, in one order over all of them.
+
+Entries come in the order of their commit times; within one log that is the order of its
+positions. A replay stops at the first invalid entry and says what it is: what comes
+after it may build on what it held. (After otel-arrow's Quiver.)
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import keys, schema
+from sparkwal.format.checked import are_whole
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.replay import AnotherLog, live_records
+from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One commit.
+
+    Attributes:
+        rows: the commit's record batches in the log's order, with the schema that it was
+            written with.
+    """
+
+    sequencer: str
+    header: CommitHeader
+    rows: tuple[pa.RecordBatch, ...]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a replay ended before the end of the log.
+
+    Attributes:
+        key: of the object that is missing or damaged.
+        following: positions after it that the log goes on for.
+    """
+
+    sequencer: str
+    position: int
+    key: str
+    reason: str
+    following: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far one log was replayed: up to `position`, exclusive."""
+
+    log_id: str
+    position: int
+
+
+def cursor_text(places: Mapping[str, Place]) -> str:
+    """A cursor as one line of text; `places_of` reads it."""
+    body = json.dumps({name: [each.log_id, each.position] for name, each in sorted(places.items())})
+    return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
+
+
+def places_of(cursor: str) -> dict[str, Place]:
+    """Raises OptionError for a text that is not a whole cursor."""
+    damaged = OptionError(
+        "the cursor is damaged or none of a replay: give the one that was kept before, or none to "
+        "replay everything"
+    )
+    try:
+        outer = json.loads(cursor)
+        if outer["format"] != _FORMAT or zlib.crc32(outer["logs"].encode()) != outer["crc32"]:
+            raise damaged
+        logs = json.loads(outer["logs"])
+        if not all(type(x[0]) is str and are_whole(x[1:], 1) for x in logs.values()):
+            raise damaged
+        return {name: Place(log_id, position) for name, (log_id, position) in logs.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise damaged from None
+
+
+class Replay:
+    """An iterator of entries; ends at the heads that the logs had when it began.
+
+    >>> replay = log.replay(cursor=kept)
+    >>> for entry in replay:
+    ...     apply(entry.rows)
+    ...     keep(replay.cursor)
+    >>> replay.stopped is None
+
+    Attributes:
+        stopped: why it ended before the end, else None.
+    """
+
+    def __init__(self, logs: Mapping[str, LogStore], cursor: str | None) -> None:
+        given = places_of(cursor) if cursor is not None else {}
+        self.stopped: Stop | None = None
+        self._places: dict[str, Place] = {}
+        self._logs = [_OneLog(name, log, given.get(name)) for name, log in logs.items()]
+        for name in given.keys() - logs.keys():
+            raise InvalidLogError(
+                f"the cursor names the log of sequencer {name!r}, and there is none: it was "
+                "deleted, or the cursor is of another path"
+            )
+        for each in self._logs:
+            if each.place is not None:
+                self._places[each.name] = each.place
+        self._entries = self._merged()
+
+    @property
+    def cursor(self) -> str:
+        """After the last entry that was taken: a later replay goes on with the next one."""
+        return cursor_text(self._places)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self
+
+    def __next__(self) -> Entry:
+        return next(self._entries)
+
+    def _merged(self) -> Iterator[Entry]:
+        def keyed(log: _OneLog) -> Iterator[tuple[int, str, int, _OneLog, SlotRecord | Stop]]:
+            for item in log.records():
+                if isinstance(item, Stop):
+                    yield log.timestamp_ms, log.name, item.position, log, item
+                else:
+                    header = item.header
+                    yield header.timestamp_ms, log.name, header.position, log, item
+
+        for _, name, position, log, item in heapq.merge(
+            *(keyed(log) for log in self._logs), key=lambda found: found[:3]
+        ):
+            if isinstance(item, Stop):
+                self.stopped = item
+                return
+            header = item.header
+            rows: Sequence[pa.RecordBatch] = ()
+            if isinstance(header, CommitHeader):
+                try:
+                    rows = log.rows(item)
+                except InvalidLogError as error:
+                    self.stopped = log.stop(position, log.damaged_key(item), error)
+                    return
+            self._places[name] = Place(header.log_id, position + 1)
+            if isinstance(header, CommitHeader):
+                yield Entry(name, header, tuple(rows))
+        # Dead records after the last live one are done with too.
+        for log in self._logs:
+            if log.place is not None or log.gap:
+                self._places[log.name] = Place(log.log_id, log.gap)
+
+
+class _OneLog:
+    """One of the logs, as far as it goes now. Raises InvalidLogError, AnotherLog for a cursor
+    that does not fit it."""
+
+    def __init__(self, name: str, log: LogStore, place: Place | None) -> None:
+        self.name, self._log, self.place = name, log, place
+        self._damage: InvalidLogError | None = None
+        try:
+            head = find_head(log)
+        except InvalidLogError as error:
+            # What is before the damage is replayed all the same.
+            head, self._damage = find_head(log, tolerant=True), error
+        self._head: Head = head
+        self.gap = head.gap
+        self.log_id = head.live.header.log_id if head.live else ""
+        self.timestamp_ms = 0
+        if place is None:
+            return
+        if place.log_id != self.log_id:
+            raise AnotherLog(
+                f"{log.url} is not the log that the cursor belongs to: it was deleted and made "
+                "again. Replay it without the cursor"
+            )
+        if place.position > self.gap and self._damage is None:
+            raise InvalidLogError(
+                f"the cursor is at position {place.position} of {log.url}, which ends before "
+                f"position {self.gap}: the log was cut or restored from an older copy"
+            )
+
+    def records(self) -> Iterator[SlotRecord | Stop]:
+        """The live records in order; the first that is invalid comes as a Stop and ends it."""
+        begin = self.place.position if self.place else 0
+        expected = begin
+        try:
+            for record in live_records(
+                self._log, self._head.window, begin, self.gap,
+                log_id=self.log_id or None, size=WHOLE,
+            ):  # fmt: skip
+                expected = record.header.position + 1
+                self.timestamp_ms = record.header.timestamp_ms
+                yield record
+        except InvalidLogError as error:
+            position = self._first_invalid(expected)
+            yield self.stop(position, self._slot_key(position), error)
+            return
+        if self._damage is not None:
+            yield self.stop(self.gap, self._slot_key(self.gap), self._damage)
+
+    def _first_invalid(self, position: int) -> int:
+        """Dead records may come before it."""
+        while position < self.gap:
+            try:
+                if read_slot(self._log, position, self._head.window) is None:
+                    break
+            except InvalidLogError:
+                break
+            position += 1
+        return position
+
+    def _slot_key(self, position: int) -> str:
+        return self._log.key(keys.slot(position, self._head.window))
+
+    def rows(self, record: SlotRecord) -> list[pa.RecordBatch]:
+        """Checked to the last byte. Raises InvalidLogError."""
+        target = schema.to_arrow(record.spark_schema)
+        found = pieces_of(self._log, record)
+        return list(read_pieces(self._log.store, found, target, full=True))
+
+    def damaged_key(self, record: SlotRecord) -> str:
+        """Of the object whose rows cannot be read."""
+        target = schema.to_arrow(record.spark_schema)
+        for piece in pieces_of(self._log, record):
+            try:
+                for _ in read_pieces(self._log.store, [piece], target, full=True):
+                    pass
+            except InvalidLogError:
+                return piece.key
+        return self._slot_key(record.header.position)
+
+    def stop(self, position: int, key: str, error: InvalidLogError) -> Stop:
+        """The end of the replay at this position."""
+        following = max(self.gap - position - 1, 0)
+        return Stop(self.name, position, key, str(error), following)

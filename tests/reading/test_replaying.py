@@ -1,0 +1,169 @@
+"""Replaying logs from a cursor: in one order, up to the first invalid entry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import sparkwal
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import keys
+from sparkwal.replaying import Replay
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+def append(path: Path, *values: int, sequencer: str = keys.ROOT, producer: str = "test") -> None:
+    """One commit for each value; a leader record before them."""
+    with sparkwal.Appender(
+        str(path), SCHEMA, producer_id=producer, sequencer=sequencer, maxInFlightRequests=1
+    ) as wal:
+        for value in values:
+            wal.append([{"v": value}]).result()
+
+
+def values(replay: Replay) -> list[int]:
+    return [v for entry in replay for batch in entry.rows for v in batch.column("v").to_pylist()]
+
+
+def record(path: Path, position: int) -> Path:
+    return path / "batches" / keys.encode(keys.slot(position, 1000))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "wal"
+    append(folder, 0, 1, 2)
+    return folder
+
+
+def test_without_a_cursor_everything_is_replayed(path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay()
+    assert values(replay) == [0, 1, 2] and replay.stopped is None
+
+
+def test_a_cursor_goes_on_after_the_last_entry_that_was_taken(path: Path) -> None:
+    first = sparkwal.Log(str(path)).replay()
+    next(first), next(first)
+    second = sparkwal.Log(str(path)).replay(first.cursor)
+    assert values(second) == [2]
+    append(path, 3)
+    assert values(sparkwal.Log(str(path)).replay(second.cursor)) == [3]
+
+
+def test_a_cursor_at_the_end_finds_nothing(path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay()
+    list(replay)
+    again = sparkwal.Log(str(path)).replay(replay.cursor)
+    assert values(again) == [] and again.cursor == replay.cursor and again.stopped is None
+
+
+def test_sequencers_are_replayed_in_the_order_of_their_commits(path: Path) -> None:
+    append(path, 10, sequencer="a")
+    append(path, 3)
+    append(path, 11, sequencer="a")
+    append(path, 20, sequencer="b")
+    replay = sparkwal.Log(str(path)).replay(sequencers="*")
+    assert values(replay) == [0, 1, 2, 10, 3, 11, 20]
+    append(path, 4)
+    append(path, 21, sequencer="b")
+    assert values(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [4, 21]
+
+
+def test_a_sequencer_that_began_after_the_cursor_is_replayed_from_its_start(path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay(sequencers="*")
+    list(replay)
+    append(path, 10, sequencer="a")
+    assert values(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [10]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_a_replay_stops_at_the_first_invalid_entry_and_says_what_follows(
+    path: Path, damage: str
+) -> None:
+    file = record(path, 2)
+    if damage == "missing":
+        file.unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[200] ^= 1
+        file.write_bytes(content)
+    replay = sparkwal.Log(str(path)).replay()
+    assert values(replay) == [0]
+    stopped = replay.stopped
+    assert stopped is not None
+    assert (stopped.sequencer, stopped.position, stopped.following) == ("default", 2, 1)
+    assert stopped.key.endswith(f"batches/{file.name}")
+    assert ("missing" if damage == "missing" else "CRC") in stopped.reason
+    # Mended, it goes on from there.
+    assert json.loads(json.loads(replay.cursor)["logs"])["default"][1] == 2
+
+
+def test_rows_that_are_damaged_stop_it_too(path: Path) -> None:
+    file = record(path, 2)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    replay = sparkwal.Log(str(path)).replay()
+    assert values(replay) == [0]
+    assert replay.stopped is not None and replay.stopped.position == 2
+
+
+def test_a_damaged_head_is_where_it_stops(path: Path) -> None:
+    file = record(path, 3)
+    file.write_bytes(file.read_bytes()[:100])
+    replay = sparkwal.Log(str(path)).replay()
+    assert values(replay) == [0, 1]
+    assert replay.stopped is not None and replay.stopped.position == 3
+
+
+def test_a_damaged_cursor_is_refused(path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay()
+    next(replay)
+    for wrong in (
+        "",
+        "{}",
+        "null",
+        replay.cursor[:-3],
+        replay.cursor.replace("default", "defaulT"),
+    ):
+        with pytest.raises(OptionError, match="cursor is damaged"):
+            sparkwal.Log(str(path)).replay(wrong)
+
+
+def test_a_cursor_ahead_of_its_log_is_refused(path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay()
+    list(replay)
+    for position in (3, 2):
+        record(path, position).unlink()
+    with pytest.raises(InvalidLogError, match="cut or restored"):
+        sparkwal.Log(str(path)).replay(replay.cursor)
+
+
+def test_a_cursor_of_another_log_is_refused(path: Path, tmp_path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay()
+    list(replay)
+    append(tmp_path / "other", 9)
+    with pytest.raises(InvalidLogError, match="made\\s+again"):
+        sparkwal.Log(str(tmp_path / "other")).replay(replay.cursor)
+
+
+def test_a_cursor_of_a_sequencer_that_is_gone_is_refused(path: Path) -> None:
+    append(path, 10, sequencer="a")
+    replay = sparkwal.Log(str(path)).replay(sequencers="*")
+    list(replay)
+    with pytest.raises(InvalidLogError, match="sequencer 'a'"):
+        sparkwal.Log(str(path)).replay(replay.cursor)
+
+
+def test_bounds_do_not_go_with_a_cursor(path: Path) -> None:
+    with pytest.raises(OptionError, match="startingPosition does not go with a replay"):
+        sparkwal.Log(str(path), startingPosition=1).replay()
+
+
+def test_an_empty_path_has_nothing_to_replay(tmp_path: Path) -> None:
+    replay = sparkwal.Log(str(tmp_path / "none")).replay(sequencers="*")
+    assert values(replay) == [] and replay.stopped is None
