@@ -22,7 +22,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.path import absolute
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -87,13 +87,44 @@ def checkpoint(
     return made
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a folder.
+
+    Attributes:
+        batch_id: the last microbatch in the log; −1 before the first.
+        why: it must be made anew; None to use it as it is.
+        files: what it shall hold then.
+    """
+
+    query_id: str
+    batch_id: int
+    why: str | None
+    files: Mapping[str, bytes]
+
+
 def _checkpoint(log: LogStore, name: str, place: Path) -> str:
+    _check_ours(place, folder.owner_of(place), log, name)
+    found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
+    if found.why is None:
+        events.emit(events.CheckpointUsed(str(place), found.query_id, found.batch_id))
+    else:
+        _replace(place, found.files)
+        events.emit(events.CheckpointRebuilt(str(place), found.query_id, found.batch_id, found.why))
+    return str(place)
+
+
+def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
+    """Whether the folder goes on where the log ends, and what it shall hold if it does not.
+
+    Args:
+        head: of the log, as it is now.
+        drawn: the name of a log that does not exist yet.
+    """
     owner = folder.owner_of(place)
-    _check_ours(place, owner, log, name)
-    head = find_head(log)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
-    expected = owner.log_id if owner and live is None else uuid.uuid4().hex
+    expected = owner.log_id if owner and live is None else drawn
     log_id = live.log_id if live else expected
     query_id = _query_id(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
@@ -112,20 +143,17 @@ def _checkpoint(log: LogStore, name: str, place: Path) -> str:
     why = why_rebuild(log, state, place, owner)
     batch_id = -1 if state.batch_id is None else state.batch_id
     if why is None:
-        events.emit(events.CheckpointUsed(str(place), query_id, batch_id))
-        return str(place)
+        return Decision(query_id, batch_id, None, {})
     if live is None:
         # Not the one of a log that was deleted: its queries are not this log's.
-        log_id = uuid.uuid4().hex
+        log_id = drawn
         query_id = _query_id(log_id, name)
     files = {
         **_files(log, state),
         folder.METADATA: b'{"id":"%s"}' % query_id.encode(),
         folder.OWNER: folder.owner_text(Owner(log.identity, log_id, name)),
     }
-    _replace(place, files)
-    events.emit(events.CheckpointRebuilt(str(place), query_id, batch_id, why))
-    return str(place)
+    return Decision(query_id, batch_id, why, files)
 
 
 def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -> str | None:
@@ -135,6 +163,7 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
         return None if commits is None else "its log is gone"
+    # Safety (§6): "a folder of another log is used as it is"
     if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
@@ -142,17 +171,30 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return None
     if entry is None:
         return "the log carries nothing of it"
+    # Safety (§6): "a folder that is behind the log is used as it is"
     if offsets is None or offsets < last or (commits if commits is not None else -1) < last - 1:
         return "the log is ahead of it"
+    # Microbatches without rows are in no log; nor are those that a restored log lost.
+    # Safety (§6): "a folder that is ahead of the log is used as it is"
     if offsets > last + 1 or (commits or 0) > last:
-        # Microbatches without rows are in no log; nor are those that a restored log lost.
         return "it is ahead of the log"
     if offsets > last and commits != last:
         return "it lacks a commit"
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
+    # Safety (§6): "a folder that plans a microbatch otherwise than the log holds it is used as it
+    # is"
     if folder.other_input(theirs, entry.files, place, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
+    # Spark would read its input again, and another machine that went on may have archived it.
+    # Safety (§6): "a folder that does not know its last commit is used as it is"
+    if theirs and commits != last and offsets == last and not _lost(entry):
+        return "it lacks the commit of its last microbatch, which is in the log"
     return None
+
+
+def _lost(entry: Checkpoint) -> list[str]:
+    """The files that no record carries."""
+    return [name for name, (where, _) in entry.files.items() if where == NOWHERE]
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
@@ -182,8 +224,7 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
             advice + "its checkpointLocation was not on the driver's disk, so the log carries "
             "nothing of it. Start it once with the checkpointLocation that it had"
         )
-    lost = [name for name, (where, _) in entry.files.items() if where == NOWHERE]
-    if lost:
+    if lost := _lost(entry):
         raise OptionError(
             advice + f"{lost[0]} was larger than checkpointMaxBytes. Start the query on the "
             "machine where it ran, with a larger checkpointMaxBytes"
@@ -195,6 +236,9 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     # Done: the log has it. Without this Spark would read the input of `last` again, which may be
     # archived by now. (The watermark in it matters to stateful queries alone.)
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
+    # Safety (§6): "a folder is rebuilt without the commit of its last microbatch"
+    # Safety (§6): "a folder is rebuilt without the offsets of its last microbatch"
+    # Safety (§6): "a folder is rebuilt from the record before the last"
     return {**files, f"commits/{last}": done}
 
 
@@ -281,6 +325,7 @@ def _replace(place: Path, files: Mapping[str, bytes]) -> None:
         # Not one file after another: Spark takes what is there for all there is.
         if place.exists():
             os.rename(place, f"{draft}-old")
+        # Safety (§6): "a folder is rebuilt in its place, one file after another"
         os.rename(draft, place)
         _sync(place.parent)
     except OSError:
