@@ -93,6 +93,7 @@ class StreamCheckpoint:
         last, entry = recall(open_log, leadership, self.query_id)
         if entry is None:
             return
+        # Safety (§6): "a replay of an older microbatch is skipped"
         if batch_id < last:
             raise self._diverged(
                 open_log(), batch_id, f"the log has this query's microbatches up to {last}"
@@ -102,12 +103,14 @@ class StreamCheckpoint:
             log = open_log()
             theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
+            # Safety (§6): "a replay is skipped whatever its offsets"
             if other is not None:
                 raise self._diverged(
                     log, batch_id, f"position {entry.position} of the log holds another {other}"
                 )
             if f"offsets/{batch_id}" in theirs:
                 return
+        # Safety (§6): "a replay is skipped whatever its number of rows"
         if rows != entry.rows:
             raise self._diverged(
                 open_log(),

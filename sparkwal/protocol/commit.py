@@ -147,6 +147,7 @@ def _skip(
         # Only the same rows are there already: a checkpoint that was restored from a backup
         # gives this number to others, and so does a machine that slept while another went on.
         rows = sum(result.rows for result in results)
+        # Safety (§6): "a replay is not held against the log"
         carrier.check_replay(open_log, plan.leadership, first.batch_id, rows)
     events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
 

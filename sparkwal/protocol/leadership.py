@@ -202,6 +202,7 @@ def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
     """Raises DivergedCheckpointError where the writer's checkpoint is of another log: the rows
     that it counts as written are not in this one."""
     found = head.live.header.log_id if head.live else None
+    # Safety (§6): "a checkpoint of another log is taken for this one's"
     if found and claim.log_id and found != claim.log_id:
         raise DivergedCheckpointError(
             f"the checkpoint belongs to the log {claim.log_id}, but {log.url} holds the log "
@@ -247,6 +248,7 @@ def _leader_header(
     memories = shortened(log, live, claim.plan_id) if live else Memories({}, {})
     header = LeaderHeader(
         # The plan_id is random and of this claim alone, so it can name a log that begins here.
+        # Safety (§6): "a log does not get the name that its first checkpoint has drawn"
         log_id=live.log_id if live else claim.log_id or claim.plan_id,
         number=keys.slot(head.gap, window),
         # Safety (§5): "a leader skips a position: the log has a hole"
@@ -265,6 +267,7 @@ def _leader_header(
         prev_position=head.position,
         # Safety (§5): "a new leader starts without the transactions of the log"
         txns=memories.txns,
+        # Safety (§6): "a new leader starts without the checkpoints of the log"
         checkpoints=memories.checkpoints,
         txns_archive=memories.txns_archive,
         reason=claim.reason,

@@ -1,15 +1,12 @@
-"""The configurations that are searched."""
+"""The configurations that are searched; `checkpoints.py` has those with checkpoint folders."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
-
+from . import checkpoints
 from .clients import TTL_MS
-from .explore import Budget, Report, died_in_flight, explore
+from .configuration import Configuration
+from .explore import Budget, died_in_flight
 from .processes import (
-    Process,
     appender,
     collector,
     driver,
@@ -19,35 +16,11 @@ from .processes import (
 from .world import State
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """What is searched: processes, what may go wrong, and what makes the world they begin in."""
-
-    processes: dict[str, Process]
-    budget: Budget = Budget(0, 0)
-    begin: Callable[[], State] = State
-    deletes: bool = False
-    every_start: bool = False
-    gets_in: str = ""
-
-    def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
-        """See `explore.explore`."""
-        return explore(
-            self.processes,
-            self.budget,
-            begin=self.begin(),
-            deletes=self.deletes,
-            every_start=self.every_start,
-            gets_in=self.gets_in,
-            most_states=most_states,
-            rng=rng,
-        )
-
-
 def exhaustive() -> dict[str, Configuration]:
     """Name → what is searched to the end."""
     two = {"A": driver("A", "q", 1), "B": driver("B", "q", 1)}
     return {
+        **checkpoints.exhaustive(),
         "one life, two batches, two partitions, every fault twice": Configuration(
             {"A": driver("A", "q/2", 2)},
             Budget(1, 2),
@@ -227,6 +200,7 @@ def large() -> dict[str, Configuration]:
             },
         ),
         **_three_appenders(),
+        **checkpoints.large(),
     }
 
 

@@ -24,3 +24,9 @@ def record_batch(query_id: str, batch_id: int, partition: int) -> pa.RecordBatch
     """The same for Arrow."""
     values = pa.array(rows_of(query_id, batch_id, partition), pa.int64())
     return pa.RecordBatch.from_arrays([values], schema=schema.to_arrow(SCHEMA))
+
+
+def source_batch(rows: tuple[int, ...]) -> pa.RecordBatch:
+    """Rows of a source."""
+    values = pa.array(rows, pa.int64())
+    return pa.RecordBatch.from_arrays([values], schema=schema.to_arrow(SCHEMA))

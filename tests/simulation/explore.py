@@ -9,27 +9,31 @@ an explicit-state search over the real code.
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 from . import oracle, starts
 from .codec import searching
 from .data import PREFIX
+from .histories import Histories
 from .machine import Machine, Process
-from .world import LOCAL, REMOTE, SEEN, Call, Lost, Refused, State, apply, put
-
-# Processes kept as they stand, so that the next answer needs no run from the start.
-_KEPT = 500
+from .world import LOCAL, REMOTE, SEEN, Call, Lost, Refused, State, apply, disk_faults, put
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may go wrong in one run."""
+    """How much may go wrong in one run.
+
+    Attributes:
+        disks: times that a machine finds a new disk or a backup's folder as it starts.
+    """
 
     crashes: int = 0
     faults: int = 0
+    disks: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,72 +43,6 @@ class Report:
     states: int
     steps: int
     histories: int
-
-
-class _Where(NamedTuple):
-    """Where a process stands: how it ended, if it did, and what its threads wait for."""
-
-    outcome: str | None
-    calls: tuple[tuple[int, Call], ...]
-
-
-class _Histories:
-    """Histories of answers as small numbers, and where each brings a process."""
-
-    def __init__(self, processes: Sequence[Process]) -> None:
-        self._processes = processes
-        self._ids: dict[tuple[int, int, Any], int] = {}
-        self._last: list[tuple[int, int, Any]] = [(-1, -1, None)]
-        self._known: dict[tuple[int, int], _Where] = {}
-        self._kept: OrderedDict[tuple[int, int], Machine] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def after(self, history: int, thread: int, answer: Any) -> int:
-        token = (history, thread, _token(answer))
-        if token not in self._ids:
-            self._ids[token] = len(self._last)
-            self._last.append((history, thread, answer))
-        return self._ids[token]
-
-    def where(self, process: int, history: int) -> _Where:
-        """Where a process stands after its answers so far."""
-        known = self._known.get((process, history))
-        if known is None:
-            machine = self._machine(process, history)
-            known = _Where(machine.outcome, tuple(sorted(machine.calls.items())))
-            self._known[process, history] = known
-            self._kept[process, history] = machine
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)[1].close()
-        return known
-
-    def _machine(self, process: int, history: int) -> Machine:
-        given: list[tuple[int, Any]] = []
-        machine = None
-        while history and machine is None:
-            history, thread, answer = self._last[history]
-            given.append((thread, answer))
-            machine = self._kept.pop((process, history), None)
-        machine = machine or Machine(self._processes[process])
-        for thread, answer in reversed(given):
-            machine.answer(thread, answer)
-        return machine
-
-    def close(self) -> None:
-        for machine in self._kept.values():
-            machine.close()
-
-
-def _token(answer: Any) -> Any:
-    if isinstance(answer, (bytes, bool, int, str, tuple)) or answer is None:
-        try:
-            hash(answer)
-        except TypeError:
-            return repr(answer)
-        return (type(answer).__name__, answer)
-    return (type(answer).__name__, repr(answer))
 
 
 DEAD = -1  # in the place of a history
@@ -122,6 +60,8 @@ def explore(
     deletes: bool = False,
     every_start: bool = False,
     gets_in: str = "",
+    follows: Mapping[str, str] = MappingProxyType({}),
+    ending: Callable[[State], None] | None = None,
     most_states: int = 10_000_000,
     rng: random.Random | None = None,
 ) -> Report:
@@ -134,22 +74,26 @@ def explore(
             interleavings to look at, none left out that anyone could tell apart.
         every_start: whether each log that comes up is read from every position too.
         gets_in: the name of a process that must not be fenced before it led.
+        follows: process → the one that must have ended or died before it begins.
+        ending: checks a world in which every process has ended or died.
         rng: depth first and in this order, which finds a flaw sooner; without it
             breadth first, which finds the shortest way to it.
 
     Raises oracle.Violation with the trace that leads there.
     """
     with searching():
-        histories = _Histories(list(processes.values()))
+        histories, names = Histories(list(processes.values())), list(processes)
         try:
             return _explore(
-                list(processes),
+                names,
                 histories,
                 budget,
                 begin or State(),
                 deletes,
                 every_start,
                 gets_in,
+                {names.index(name): names.index(before) for name, before in follows.items()},
+                ending,
                 most_states,
                 rng,
             )
@@ -179,12 +123,14 @@ def _is_commit(call: Call) -> bool:
 
 def _explore(
     names: list[str],
-    histories: _Histories,
+    histories: Histories,
     budget: Budget,
     begin: State,
     deletes: bool,
     every_start: bool,
     gets_in: str,
+    follows: Mapping[int, int],
+    ending: Callable[[State], None] | None,
     most_states: int,
     rng: random.Random | None,
 ) -> Report:
@@ -201,7 +147,7 @@ def _explore(
     while frontier:
         node = frontier.popleft() if rng is None else frontier.pop()
         key = _key(node)
-        steps = _steps(names, histories, node, deletes)
+        steps = _steps(names, histories, node, deletes, follows)
         if rng is not None:
             rng.shuffle(steps)
         for label, child, calls in steps:
@@ -214,6 +160,10 @@ def _explore(
                 verdicts[child_key] = oracle.check(verdicts[key], child[0])
                 _check_readers(histories, child, verdicts[child_key])
                 _check_gets_in(names, histories, child, gets_in)
+                if ending is not None and all(
+                    _ended(histories, child, p) for p in range(len(names))
+                ):
+                    ending(child[0])
                 if every_start and child[0].contents not in read:
                     read.add(child[0].contents)
                     starts.check(child[0], verdicts[child_key])
@@ -239,7 +189,7 @@ def _trace(parents: dict[Any, tuple[Any, Label]], key: Any) -> str:
     return "\n".join(f"{number:3}. {line}" for number, line in enumerate(reversed(lines), 1))
 
 
-def _check_readers(histories: _Histories, node: Node, now: oracle.Verdict) -> None:
+def _check_readers(histories: Histories, node: Node, now: oracle.Verdict) -> None:
     for process, history in enumerate(node[1]):
         if history != DEAD:
             outcome = histories.where(process, history).outcome
@@ -247,7 +197,7 @@ def _check_readers(histories: _Histories, node: Node, now: oracle.Verdict) -> No
                 oracle.check_reading(outcome, now)
 
 
-def _check_gets_in(names: list[str], histories: _Histories, node: Node, gets_in: str) -> None:
+def _check_gets_in(names: list[str], histories: Histories, node: Node, gets_in: str) -> None:
     if gets_in:
         process = names.index(gets_in)
         history = node[1][process]
@@ -257,7 +207,18 @@ def _check_gets_in(names: list[str], histories: _Histories, node: Node, gets_in:
                 raise oracle.Violation(f"{gets_in} did not get in")
 
 
-def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -> list[Step]:
+def _ended(histories: Histories, node: Node, process: int) -> bool:
+    history = node[1][process]
+    return history == DEAD or histories.where(process, history).outcome is not None
+
+
+def _steps(
+    names: list[str],
+    histories: Histories,
+    node: Node,
+    deletes: bool,
+    follows: Mapping[int, int],
+) -> list[Step]:
     state, actors, budget = node
     steps: list[Step] = []
     for late in sorted(state.late):
@@ -269,10 +230,12 @@ def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -
     for process, history in enumerate(actors):
         if history == DEAD:
             continue
+        if process in follows and not _ended(histories, node, follows[process]):
+            continue
         calls = histories.where(process, history).calls
         if calls and budget.crashes:
             others = (*actors[:process], DEAD, *actors[process + 1 :])
-            less = Budget(budget.crashes - 1, budget.faults)
+            less = replace(budget, crashes=budget.crashes - 1)
             steps.append(
                 ((names[process], calls[0][1], "dies before it"), (state, others, less), 1)
             )
@@ -288,7 +251,7 @@ def _steps(names: list[str], histories: _Histories, node: Node, deletes: bool) -
 
 
 def _settled(
-    histories: _Histories, process: int, history: int, state: State, disturbed: bool
+    histories: Histories, process: int, history: int, state: State, disturbed: bool
 ) -> tuple[State, int, int]:
     """What a process does on its own machine happens at once, and so does a request whose
     answer is the same whenever it is made: the world, the history, and how many calls."""
@@ -300,7 +263,7 @@ def _settled(
 
 
 def _at_once(
-    histories: _Histories, process: int, history: int, state: State, disturbed: bool
+    histories: Histories, process: int, history: int, state: State, disturbed: bool
 ) -> tuple[State, int] | None:
     calls = histories.where(process, history).calls
     for thread, call in calls:
@@ -332,13 +295,17 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
     """Everything that can happen to one call: (label, state, answer, budget left)."""
     outcomes = [("", *apply(state, call), budget)]
     if budget.faults and call.operation in REMOTE:
-        less = Budget(budget.crashes, budget.faults - 1)
+        less = replace(budget, faults=budget.faults - 1)
         outcomes.append(("refused", state, Refused(), less))
         if call.operation == "put":
             after, _ = apply(state, call)
             outcomes.append(("done, but the reply is lost", after, Lost(), less))
             delayed = replace(state, late=state.late | {call.arguments})
             outcomes.append(("on its way, no reply", delayed, Lost(), less))
+    if budget.disks and call.operation == "mount":
+        less = replace(budget, disks=budget.disks - 1)
+        for how, after in disk_faults(state, *call.arguments):
+            outcomes.append((how, after, None, less))
     return outcomes
 
 

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One rule of the protocol, broken, and the configuration that notices."""
-
-    name: str
-    where: str
-    file: str  # below sparkwal/, or below tests/ for the simulation's own
-    old: str
-    new: str
-    also: tuple[str, str] | None = None  # another edit of the file
-
+from . import checkpoint_mutations
+from .mutation import Mutation
 
 MUTATIONS = [
+    *checkpoint_mutations.MUTATIONS,
     Mutation(
         "a replayed microbatch is written again",
         "two lives of one query, every fault",

@@ -100,7 +100,10 @@ def check(before: Verdict, state: State) -> Verdict:
             raise Violation(f"position {record['position']} holds an append that was fenced")
     # Earlier records were checked when they were the last.
     if records and records[-1]["kind"] == "commit":
-        _check_rows(records[-1], state)
+        if state.source >= 0:
+            _check_source(records, state)
+        else:
+            _check_rows(records[-1], state)
     return now
 
 
@@ -120,6 +123,30 @@ def _check_rows(record: dict[str, Any], state: State) -> None:
         raise Violation(f"position {position} holds {found}, and {expected} were written")
     if record["rows"] != sum(map(len, expected.values())):
         raise Violation(f"position {position} says that it holds {record['rows']} rows")
+
+
+def _check_source(records: list[dict[str, Any]], state: State) -> None:
+    """The log holds the rows of the source from its first on, in order, each once."""
+    wanted = wanted_rows(state)
+    before = sum(record["rows"] for record in records[:-1] if record["kind"] == "commit")
+    found = _values(state.objects[slot_key(records[-1]["position"])])
+    if not found or list(found) != wanted[before : before + len(found)]:
+        raise Violation(
+            f"position {records[-1]['position']} holds the rows {found} of the source; the "
+            f"positions before it hold {wanted[:before]}"
+        )
+
+
+def wanted_rows(state: State) -> list[int]:
+    """What the log shall hold of the source in the end."""
+    return [row for row in range(state.source) if row not in state.dropped]
+
+
+def check_complete(state: State) -> None:
+    """Raises Violation unless the log holds all rows of the source."""
+    rows = sum(record["rows"] for record in live(state) if record["kind"] == "commit")
+    if rows != len(wanted_rows(state)):
+        raise Violation(f"{rows} of the rows {wanted_rows(state)} are in the log, and it is over")
 
 
 def check_reading(outcome: str, after: Verdict) -> None:

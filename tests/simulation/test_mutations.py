@@ -13,7 +13,8 @@ import pytest
 
 import sparkwal
 
-from .mutations import MUTATIONS, Mutation
+from .mutation import Mutation
+from .mutations import MUTATIONS
 
 TESTS = Path(__file__).parents[2]
 

@@ -10,7 +10,8 @@ import pytest
 
 import sparkwal
 
-from .mutations import MUTATIONS, Mutation
+from .mutation import Mutation
+from .mutations import MUTATIONS
 
 PACKAGE = Path(sparkwal.__file__).parent
 OURS = [mutation for mutation in MUTATIONS if not mutation.file.startswith("simulation/")]

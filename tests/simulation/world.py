@@ -11,6 +11,9 @@ from sparkwal.store.base import Entry, NotFound, Transient
 
 from . import oracle
 
+# A checkpoint folder: (name, content) of all its files, by name.
+Folder = tuple[tuple[str, bytes], ...]
+
 
 class Call(NamedTuple):
     """What a process asks of the world, and waits for."""
@@ -45,6 +48,9 @@ LOCAL = frozenset(
         "promise",
         "publish_plan",
         "now",
+        "read_folder",
+        "source_end",
+        "rows",
     }
 )
 # Of these, what other processes can see.
@@ -68,6 +74,11 @@ class State:
         plan: what the last driver handed to its tasks (by number), for stragglers; −1: none.
         now_ms: the clock, the same on every wall.
         collected: records that were there once and were deleted on purpose.
+        folders: machine → the checkpoint folder on its disk (by number); none: not there.
+        copies: machine → a copy of its folder, as a backup keeps it (by number).
+        source: rows that the queries' source has so far; −1 where no query has a source.
+        dropped: rows of the source that the query filters out.
+        archived: rows below are no longer in the source.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -81,6 +92,11 @@ class State:
     plan: int = -1
     now_ms: int = 1_000_000
     collected: frozenset[tuple[str, bytes]] = frozenset()
+    folders: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
+    source: int = -1
+    dropped: frozenset[int] = frozenset()
+    archived: int = 0
 
     def key(self) -> Hashable:
         """Equal for states that behave alike."""
@@ -95,6 +111,10 @@ class State:
             self.plan,
             self.now_ms,
             self.collected,
+            frozenset(self.folders.items()),
+            frozenset(self.copies.items()),
+            self.source,
+            self.archived,
         )
 
 
@@ -207,6 +227,63 @@ def _now(state: State) -> tuple[State, Any]:
     return state, state.now_ms
 
 
+def _read_folder(state: State, machine: str) -> tuple[State, Folder | None]:
+    number = state.folders.get(machine)
+    return state, None if number is None else _things[number]
+
+
+def set_folder(state: State, machine: str, content: Folder | None) -> tuple[State, None]:
+    """The folder holds this from now on, all at once; None: there is no folder."""
+    folders = {m: number for m, number in state.folders.items() if m != machine}
+    if content is not None:
+        folders[machine] = _shelve(content)
+    return replace(state, folders=folders), None
+
+
+def _add_file(state: State, machine: str, name: str, data: bytes) -> tuple[State, bool]:
+    """As Spark writes each file of a checkpoint: whole, and never over another."""
+    content = dict(_read_folder(state, machine)[1] or ())
+    if name in content:
+        return state, False
+    content[name] = data
+    return set_folder(state, machine, tuple(sorted(content.items())))[0], True
+
+
+def _copy_folder(state: State, machine: str) -> tuple[State, None]:
+    copied = {machine: state.folders[machine]} if machine in state.folders else {}
+    return replace(state, copies={**state.copies, **copied}), None
+
+
+def disk_faults(state: State, machine: str) -> list[tuple[str, State]]:
+    """What a machine that starts may find instead of its folder."""
+    found = []
+    if machine in state.folders:
+        found.append(("its disk is new", set_folder(state, machine, None)[0]))
+    if machine in state.copies and state.copies[machine] != state.folders.get(machine):
+        folders = {**state.folders, machine: state.copies[machine]}
+        found.append(("its folder is a backup's", replace(state, folders=folders)))
+    return found
+
+
+def _grow(state: State, rows: int) -> tuple[State, None]:
+    return replace(state, source=state.source + rows), None
+
+
+def _source_end(state: State) -> tuple[State, int]:
+    return state, state.source
+
+
+def _rows(state: State, start: int, end: int) -> tuple[State, tuple[int, ...] | None]:
+    """What the query gives for these rows of the source; None: they are no longer there."""
+    if start < state.archived:
+        return state, None
+    return state, tuple(row for row in range(start, end) if row not in state.dropped)
+
+
+def _archive(state: State, end: int) -> tuple[State, None]:
+    return replace(state, archived=max(end, state.archived)), None
+
+
 _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "put": put,
     "get_range": _get_range,
@@ -227,4 +304,13 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "collect": _collect,
     "now": _now,
     "idle": lambda state: (state, None),
+    "mount": lambda state, machine: (state, None),
+    "read_folder": _read_folder,
+    "set_folder": set_folder,
+    "add_file": _add_file,
+    "copy_folder": _copy_folder,
+    "grow": _grow,
+    "source_end": _source_end,
+    "rows": _rows,
+    "archive": _archive,
 }

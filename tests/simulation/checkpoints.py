@@ -1,0 +1,164 @@
+"""Configurations of queries with a checkpoint folder on their machine's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from . import oracle
+from .codec import searching
+from .configuration import Configuration
+from .endings import all_in
+from .explore import Budget
+from .machine import Machine
+from .queries import BY_ID, Kind, backup, query, source
+from .world import Call, State, apply
+
+NAMED = Kind()
+BLIND = Kind(BY_ID, blind=True)
+LISTS = Kind(lists=True)
+ARCHIVES = Kind(archives=True)
+REMOTE = Kind(BY_ID, remote=True)
+
+
+def exhaustive() -> dict[str, Configuration]:
+    """Name → what is searched to the end."""
+    return {
+        "two machines begin, a source that grows, a crash": _queries(
+            NAMED,
+            {"A": query("A", "m1", NAMED), "B": query("B", "m2", NAMED), "S": source(1, 2)},
+            Budget(1),
+        ),
+        "a lost disk or a backup, then sparkwal.checkpoint": _restored(NAMED, {}, (1, 1, 1)),
+        "a lost disk or a backup, used as it is": _restored(BLIND, {}, (1, 1, 1)),
+        "two lives on one machine as it is, one on another": _queries(
+            BLIND,
+            {
+                "A": query("A", "m1", BLIND),
+                "A2": query("A2", "m1", BLIND),
+                "B": query("B", "m2", BLIND),
+                "S": source(1, 1),
+            },
+            Budget(),
+            follows={"A2": "A"},
+        ),
+        "two machines, a source that lists files": _queries(
+            LISTS,
+            {"A": query("A", "m1", LISTS), "B": query("B", "m2", LISTS), "S": source(1, 1)},
+            Budget(1),
+        ),
+        "two machines, a source that archives, a crash": _queries(
+            ARCHIVES,
+            {"A": query("A", "m1", ARCHIVES), "B": query("B", "m2", ARCHIVES), "S": source(1, 1)},
+            Budget(1),
+        ),
+        "two machines, microbatches without rows": _queries(
+            NAMED,
+            {"A": query("A", "m1", NAMED), "B": query("B", "m2", NAMED), "S": source(1, 1)},
+            Budget(),
+            begin=lambda: State(source=1, dropped=frozenset({1})),
+        ),
+        "a checkpoint that the sink does not see, and a backup of it": Configuration(
+            {
+                "A": query("A", "far", REMOTE),
+                "A2": query("A2", "far", REMOTE, most=2),
+                "K": backup("far"),
+                "S": source(2, 2),
+            },
+            Budget(0, 0, 1),
+            begin=lambda: State(source=1),
+            follows={"A2": "A"},
+        ),
+        **{
+            f"a log that a backup has put back by {lost}": _queries(
+                NAMED,
+                {"B": query("B", "m1", NAMED), "C": query("C", "m2", NAMED), "S": source(1)},
+                Budget(1),
+                begin=partial(_put_back, lost),
+            )
+            for lost in (1, 2)
+        },
+    }
+
+
+def large() -> dict[str, Configuration]:
+    """Up to minutes each."""
+    return {
+        "two machines, a source that grows, a fault": _queries(
+            NAMED,
+            {"A": query("A", "m1", NAMED), "B": query("B", "m2", NAMED), "S": source(1, 1)},
+            Budget(0, 1),
+        ),
+        "two machines, a source that lists files, compacted lists": _queries(
+            LISTS,
+            {"A": query("A", "m1", LISTS), "B": query("B", "m2", LISTS), "S": source(1, 1, 1)},
+            Budget(0),
+        ),
+        "two machines, a source that archives, three times, a crash": _queries(
+            ARCHIVES,
+            {
+                "A": query("A", "m1", ARCHIVES),
+                "B": query("B", "m2", ARCHIVES),
+                "S": source(1, 1, 1),
+            },
+            Budget(1),
+        ),
+        "two machines, microbatches without rows, a crash": _queries(
+            NAMED,
+            {"A": query("A", "m1", NAMED), "B": query("B", "m2", NAMED), "S": source(1, 1, 1)},
+            Budget(1),
+            begin=lambda: State(source=0, dropped=frozenset({1})),
+        ),
+        "two machines and a backup, used as it is": _restored(
+            BLIND, {"B": query("B", "m2", BLIND)}, (1, 1), crashes=0
+        ),
+        "two machines, a lost disk or a backup, a crash": _restored(
+            NAMED, {"B": query("B", "m2", NAMED)}, (1, 1)
+        ),
+        "three machines": _queries(
+            NAMED,
+            {name: query(name, f"m{name}", NAMED) for name in "ABC"} | {"S": source(1)},
+            Budget(0),
+            begin=lambda: State(source=1),
+        ),
+    }
+
+
+def _queries(
+    kind: Kind,
+    processes: dict[str, Callable[..., str]],
+    budget: Budget,
+    *,
+    begin: Callable[[], State] = lambda: State(source=0),
+    follows: dict[str, str] | None = None,
+) -> Configuration:
+    ending = partial(all_in, kind)
+    return Configuration(processes, budget, begin, follows=follows or {}, ending=ending)
+
+
+def _restored(
+    kind: Kind, others: dict[str, Callable[..., str]], growth: tuple[int, ...], crashes: int = 1
+) -> Configuration:
+    """A machine starts again, and its disk is new or a backup's."""
+    lives = {"A": query("A", "m1", kind), "A2": query("A2", "m1", kind, restarts=2)}
+    processes = {**lives, **others, "K": backup("m1"), "S": source(*growth)}
+    return _queries(kind, processes, Budget(crashes, 0, 1), follows={"A2": "A"})
+
+
+def _put_back(lost: int) -> State:
+    """The world after three microbatches, of whose log somebody restored a backup: it lacks the
+    last records, and nobody can be held to them any more."""
+    state = State()
+    with searching():
+        for end in (1, 2, 3):
+            state = replace(state, source=end)
+            life = Machine(query(f"before-{end}", "m1", NAMED))
+            while life.calls:
+                state, answer = apply(state, life.calls[0])
+                life.answer(0, answer)
+    commits = [position for position, _, _ in oracle.committed(state)]
+    kept = {oracle.slot_key(position) for position in range(commits[-lost])}
+    for key in set(state.objects) - kept:
+        state, _ = apply(state, Call("delete", (key,)))
+    return replace(state, acknowledged=frozenset(), denied=frozenset())

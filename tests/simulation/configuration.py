@@ -1,0 +1,43 @@
+"""One configuration that is searched."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .explore import Budget, Report, explore
+from .machine import Process
+from .world import State
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What is searched: processes, what may go wrong, and what makes the world they begin in.
+
+    Attributes: as of `explore.explore`; `begin` and `ending` make them.
+    """
+
+    processes: dict[str, Process]
+    budget: Budget = Budget(0, 0)
+    begin: Callable[[], State] = State
+    deletes: bool = False
+    every_start: bool = False
+    gets_in: str = ""
+    follows: Mapping[str, str] = field(default_factory=dict)
+    ending: Callable[[], Callable[[State], None]] | None = None
+
+    def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
+        """See `explore.explore`."""
+        return explore(
+            self.processes,
+            self.budget,
+            begin=self.begin(),
+            deletes=self.deletes,
+            every_start=self.every_start,
+            gets_in=self.gets_in,
+            follows=self.follows,
+            ending=self.ending() if self.ending else None,
+            most_states=most_states,
+            rng=rng,
+        )

@@ -1,0 +1,50 @@
+"""When nothing goes wrong any more, a query gets the rest of its source into the log, whichever
+machine it is started on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from . import oracle
+from .machine import Machine
+from .queries import Kind, query
+from .world import State, apply
+
+
+def all_in(kind: Kind) -> Callable[[State], None]:
+    """A check that starts the query once more on each machine and on a new one.
+
+    It raises Violation where a row of the source is not in the log in the end.
+    """
+    seen: set[object] = set()
+
+    def check(state: State) -> None:
+        for machine in [*sorted(state.folders), "new"]:
+            key = (state.contents, state.folders.get(machine), state.source, state.archived)
+            if key not in seen:
+                seen.add(key)
+                _finish(state, machine, kind)
+
+    return check
+
+
+def _finish(state: State, machine: str, kind: Kind) -> None:
+    verdict = oracle.committed(state)
+    state = replace(state, source=state.source + 1)  # there is always something to go on with
+    life = Machine(query("last", machine, kind))
+    trace = []
+    while life.calls:
+        call = life.calls[0]
+        trace.append(f"     last life on {machine}: {call.operation} {call.arguments[:1]}")
+        state, answer = apply(state, call)
+        if call.operation == "put":
+            verdict = oracle.check(verdict, state)
+        life.answer(0, answer)
+    try:
+        oracle.check_complete(state)
+    except oracle.Violation as violation:
+        raise oracle.Violation(
+            f"{violation}: the last life on {machine!r} ended with {life.outcome}\n"
+            + "\n".join(trace)
+        ) from None

@@ -1,0 +1,79 @@
+"""Where a process stands after the answers that it got."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .machine import Machine, Process
+from .world import Call
+
+# Processes kept as they stand, so that the next answer needs no run from the start.
+_KEPT = 500
+
+
+class Where(NamedTuple):
+    """Where a process stands: how it ended, if it did, and what its threads wait for."""
+
+    outcome: str | None
+    calls: tuple[tuple[int, Call], ...]
+
+
+class Histories:
+    """Histories of answers as small numbers, and where each brings a process."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+        self._ids: dict[tuple[int, int, Any], int] = {}
+        self._last: list[tuple[int, int, Any]] = [(-1, -1, None)]
+        self._known: dict[tuple[int, int], Where] = {}
+        self._kept: OrderedDict[tuple[int, int], Machine] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def after(self, history: int, thread: int, answer: Any) -> int:
+        token = (history, thread, _token(answer))
+        if token not in self._ids:
+            self._ids[token] = len(self._last)
+            self._last.append((history, thread, answer))
+        return self._ids[token]
+
+    def where(self, process: int, history: int) -> Where:
+        """Where a process stands after its answers so far."""
+        known = self._known.get((process, history))
+        if known is None:
+            machine = self._machine(process, history)
+            known = Where(machine.outcome, tuple(sorted(machine.calls.items())))
+            self._known[process, history] = known
+            self._kept[process, history] = machine
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)[1].close()
+        return known
+
+    def _machine(self, process: int, history: int) -> Machine:
+        given: list[tuple[int, Any]] = []
+        machine = None
+        while history and machine is None:
+            history, thread, answer = self._last[history]
+            given.append((thread, answer))
+            machine = self._kept.pop((process, history), None)
+        machine = machine or Machine(self._processes[process])
+        for thread, answer in reversed(given):
+            machine.answer(thread, answer)
+        return machine
+
+    def close(self) -> None:
+        for machine in self._kept.values():
+            machine.close()
+
+
+def _token(answer: Any) -> Any:
+    if isinstance(answer, (bytes, bool, int, str, tuple)) or answer is None:
+        try:
+            hash(answer)
+        except TypeError:
+            return repr(answer)
+        return (type(answer).__name__, answer)
+    return (type(answer).__name__, repr(answer))

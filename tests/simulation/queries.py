@@ -1,0 +1,169 @@
+"""Streaming queries of the simulated world, with a checkpoint folder on their machine's disk.
+
+Spark is a model (`spark.py`). What the sink carries, skips and commits, and what
+`sparkwal.checkpoint` makes of a folder, is the project's own code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal.checkpoints import folder, rebuild
+from sparkwal.checkpoints.carry import StreamCheckpoint
+from sparkwal.errors import (
+    DivergedCheckpointError,
+    FencedError,
+    SparkWalError,
+    StoreUnavailableError,
+)
+from sparkwal.protocol.commit import commit
+from sparkwal.protocol.leadership import Claim
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.object_writer import TaskLimits
+from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.task import write_partition
+
+from .clients import TTL_MS, WorldClock, WorldHints, WorldStore, world_log
+from .data import SCHEMA, source_batch
+from .folders import real, replacing
+from .machine import Ask, Process
+from .spark import Query, Stopped
+from .world import Call
+
+# A query that has its id from its user, as one has that Spark started without sparkwal.checkpoint.
+BY_ID = "00000000-0000-4000-8000-000000000001"
+_LIMITS = TaskLimits(2**20, 10**9, 1000, 2**30, None)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the lives of one query have in common.
+
+    Attributes:
+        name: as `sparkwal.checkpoint` gets it.
+        blind: a start uses the folder that is there as it is; `sparkwal.checkpoint` comes in only
+            where there is none, or after a DivergedCheckpointError.
+        remote: the checkpoint is in an object store, where the sink does not see it.
+        lists, archives: see `spark.Query`.
+    """
+
+    name: str = "q"
+    blind: bool = False
+    remote: bool = False
+    lists: bool = False
+    archives: bool = False
+
+
+def query(
+    life: str, machine: str, kind: Kind = Kind(), *, most: int = 10**9, restarts: int = 1
+) -> Process:
+    """One life of a query: until it has read all there is, or has failed.
+
+    Args:
+        life: unique; makes the plan ids unique.
+        machine: whose disk its checkpoint is on.
+        restarts: how often it is started again after a DivergedCheckpointError.
+    """
+
+    def run(ask: Ask) -> str:
+        ask(Call("mount", (machine,)))
+        log = world_log(WorldStore(ask), 1)
+        spark = Query(ask, machine, kind.lists, kind.archives, most)
+        outcome = ""
+        for start in range(restarts + 1):
+            try:
+                if kind.remote and not start:
+                    if not spark.read():
+                        spark.add(folder.METADATA, b'{"id":"%s"}' % BY_ID.encode())
+                elif start or not kind.blind or not spark.read():
+                    _checkpoint(ask, log, machine, kind.name, f"{life}-{start}")
+                elif folder.METADATA not in spark.read():
+                    # Spark takes it for a new query.
+                    spark.add(folder.METADATA, b'{"id":"%s"}' % life.encode())
+                _stream(ask, log, life, machine, kind, spark, f"{life}-{start}")
+                return "done"
+            except (Stopped, SparkWalError) as error:
+                outcome = type(error).__name__
+                if not isinstance(error, DivergedCheckpointError):
+                    break
+        return outcome
+
+    return run
+
+
+def _checkpoint(ask: Ask, log: LogStore, machine: str, name: str, drawn: str) -> None:
+    """`sparkwal.checkpoint`."""
+    head = find_head(log)
+    before = ask(Call("read_folder", (machine,)))
+    decision = rebuild.decide(log, head, name, real(before), drawn)
+    if decision.why is not None:
+        for content in replacing(before, tuple(decision.files.items())):
+            ask(Call("set_folder", (machine, content)))
+
+
+def _stream(
+    ask: Ask, log: LogStore, life: str, machine: str, kind: Kind, spark: Query, run_id: str
+) -> None:
+    clock, hints = WorldClock(ask), WorldHints(ask)
+    for microbatch in spark.microbatches():
+        path = real(ask(Call("read_folder", (machine,))))
+        query_id, owner = folder.query_of(path), folder.owner_of(path)
+        if query_id is None:
+            raise Stopped("the checkpoint is gone")
+        claim = Claim(
+            leader_id=f"{machine}:{life}",
+            host=machine,
+            plan_id=f"{run_id}-{microbatch.number}",
+            spark_schema=SCHEMA,
+            merge_schema=False,
+            window=None,
+            in_flight_limit=1,
+            reason="cold start",
+            log_id=owner.log_id if owner and not kind.remote else None,
+        )
+        try:
+            plan = make_plan(lambda: log, claim, hints, clock, TTL_MS)
+            results = [
+                write_partition(
+                    lambda: log,
+                    plan,
+                    query_id,
+                    microbatch.number,
+                    0,
+                    iter([source_batch(microbatch.rows)]),
+                    _LIMITS,
+                    run_id=run_id,
+                )
+            ]
+            seen = real(ask(Call("read_folder", (machine,))))
+            location = "s3a://bucket/checkpoint" if kind.remote else str(seen)
+            carrier = StreamCheckpoint(location, query_id, 2**20)
+            position = commit(lambda: log, results, hints, clock, TTL_MS, None, carrier)
+        except (FencedError, StoreUnavailableError, DivergedCheckpointError):
+            # Nothing of this microbatch counts, these say.
+            ask(Call("deny", (claim.plan_id, microbatch.number)))
+            raise
+        if position is not None:
+            ask(Call("acknowledge", (query_id, microbatch.number, position)))
+
+
+def source(*growth: int) -> Process:
+    """The source gets so many more rows, one time after the other."""
+
+    def run(ask: Ask) -> str:
+        for rows in growth:
+            ask(Call("grow", (rows,)))
+        return "done"
+
+    return run
+
+
+def backup(machine: str) -> Process:
+    """Copies the folder of a machine at some time."""
+
+    def run(ask: Ask) -> str:
+        ask(Call("copy_folder", (machine,)))
+        return "done"
+
+    return run

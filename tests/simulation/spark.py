@@ -1,0 +1,134 @@
+"""What Spark does with the checkpoint folder of a query over one source: a model of it.
+
+offsets/N says how far microbatch N reads, commits/N that it is done. A source that lists files
+has a log of its own in sources/0: its offset is a number of entries there, and the entries say
+which rows they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .machine import Ask
+from .world import Call, Folder
+
+# Each second entry of a list repeats all before it, as Spark's each tenth does.
+_COMPACTED = 2
+
+
+class Stopped(Exception):
+    """Spark stops the query: its checkpoint or its source is not as Spark left it."""
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """One microbatch as Spark has planned it."""
+
+    number: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A streaming query on one machine.
+
+    Attributes:
+        lists: whether the source lists files and remembers which it has seen.
+        archives: whether the source lets go of rows once Spark has committed them.
+        most: rows of the source in one microbatch.
+    """
+
+    ask: Ask
+    machine: str
+    lists: bool
+    archives: bool
+    most: int
+
+    def read(self) -> dict[str, bytes]:
+        content: Folder | None = self.ask(Call("read_folder", (self.machine,)))
+        return dict(content or ())
+
+    def add(self, name: str, data: bytes) -> None:
+        """Raises Stopped where somebody has written this file."""
+        if not self.ask(Call("add_file", (self.machine, name, data))):
+            raise Stopped(f"multiple streaming jobs: {name} exists")
+
+    def microbatches(self) -> Iterator[Microbatch]:
+        """Each microbatch that there is something for, from where the checkpoint ends on.
+
+        Whoever asks for the next has carried out the one before. Raises Stopped.
+        """
+        content = self.read()
+        planned, done = _latest(content, "offsets"), _latest(content, "commits")
+        number, start, end = 0, 0, None
+        if planned is not None:
+            number, end = planned, _offset(content, planned)
+            start = _offset(content, planned - 1) if planned else 0
+            if done == planned:
+                number, start, end = number + 1, end, None
+        while True:
+            if end is None:
+                end = self._latest_offset(start)
+                if end == start:
+                    return
+                self.add(f"offsets/{number}", b'v1\n{"batchTimestampMs":0}\n%d' % end)
+                if self.archives and number:
+                    self.ask(Call("archive", self._range(0, start)[1:]))
+            rows = self.ask(Call("rows", self._range(start, end)))
+            if rows is None:
+                raise Stopped("the rows are no longer there")
+            yield Microbatch(number, rows)
+            self.add(f"commits/{number}", b'v1\n{"nextBatchWatermarkMs":0}')
+            number, start, end = number + 1, end, None
+
+    def _latest_offset(self, start: int) -> int:
+        ready: int = self.ask(Call("source_end"))
+        if not self.lists:
+            return min(ready, start + self.most)
+        entries = _entries(self.read())
+        seen = entries[-1][1] if entries else 0
+        if ready > seen:
+            entries = [*entries, (seen, min(ready, seen + self.most))]
+            number = len(entries) - 1
+            if len(entries) % _COMPACTED == 0:
+                self.add(f"sources/0/{number}.compact", json.dumps(entries).encode())
+            else:
+                self.add(f"sources/0/{number}", json.dumps(entries[-1:]).encode())
+        return len(entries)
+
+    def _range(self, start: int, end: int) -> tuple[int, int]:
+        """Rows of the source between two offsets."""
+        if not self.lists:
+            return start, end
+        entries = _entries(self.read())[start:end]
+        if len(entries) < end - start:
+            raise Stopped("the source's list lacks an entry")
+        return entries[0][0], entries[-1][1]
+
+
+def _latest(content: dict[str, bytes], kind: str) -> int | None:
+    numbers = [int(name.partition("/")[2]) for name in content if name.startswith(f"{kind}/")]
+    return max(numbers, default=None)
+
+
+def _offset(content: dict[str, bytes], number: int) -> int:
+    try:
+        return int(content[f"offsets/{number}"].splitlines()[2])
+    except KeyError:
+        raise Stopped(f"offsets/{number} does not exist") from None
+
+
+def _entries(content: dict[str, bytes]) -> list[tuple[int, int]]:
+    """Of the source's list: the rows (start, end) of each entry."""
+    found: dict[int, tuple[int, int]] = {}
+    for name in content:
+        if name.startswith("sources/0/"):
+            last = int(name.removeprefix("sources/0/").removesuffix(".compact"))
+            lines = json.loads(content[name])
+            for back, (start, end) in enumerate(reversed(lines)):
+                found[last - back] = (start, end)
+    if sorted(found) != list(range(len(found))):
+        raise Stopped("the source's list lacks an entry")
+    return [found[number] for number in sorted(found)]
