@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from sparkwal.appender import exits
-from sparkwal.appender.batches import Buffer, Ticket
+from sparkwal.appender.batches import Ticket
+from sparkwal.appender.buffer import Buffer
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import Accepted, RowSchema

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 import time
 
-from sparkwal.appender.batches import Batch, Buffer, Failure, Ticket
+from sparkwal.appender.batches import Batch, Failure, Ticket
+from sparkwal.appender.buffer import Buffer
 from sparkwal.appender.rows import Accepted
 from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkwal.appender.batches import Batch, Buffer, Failure, Rejections, Ticket
+from sparkwal.appender.batches import Batch, Failure, Rejections, Ticket
+from sparkwal.appender.buffer import Buffer
 from sparkwal.appender.rows import Accepted
 from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError

@@ -16,7 +16,7 @@ import pytest
 
 from sparkwal import Log
 from sparkwal.appender.appender import Appender
-from sparkwal.appender.batches import Buffer
+from sparkwal.appender.buffer import Buffer
 from sparkwal.errors import OptionError
 
 from .plot import Plot, commits, rows, stored, until

@@ -295,7 +295,7 @@ MUTATIONS = [
     Mutation(
         "batches are sent newest first",
         "an appender and a sink",
-        "appender/batches.py",
+        "appender/buffer.py",
         "batch = self._waiting.popleft()",
         "batch = self._waiting.pop()",
     ),

@@ -6,7 +6,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sparkwal.appender.batches import Buffer, Ticket
+from sparkwal.appender.batches import Ticket
+from sparkwal.appender.buffer import Buffer
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import RowSchema
