@@ -74,8 +74,9 @@ class RowSchema:
         self._variable = [
             field.name for field, width in zip(self.arrow, fixed, strict=True) if width is None
         ]
-        self._known = self.arrow  # the last schema found to fit
-        self._shares = False  # whether a copy of its rows would share memory with them
+        # The last schema found to fit, and whether a copy of its rows would share memory with
+        # them. One attribute: threads append rows of different schemas at once.
+        self._known = self.arrow, False
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
 
     def accept(self, rows: Rows) -> Accepted:
@@ -113,7 +114,7 @@ class RowSchema:
         )
 
     def _keep(self, rows: pa.RecordBatch | pa.Table, copy: bool = False) -> Accepted:
-        self._check(rows.schema)
+        shares = self._check(rows.schema)
         try:
             # First of all: what is malformed may not even be measured or copied. It may come
             # from a request's body, and would poison every record and reader after it.
@@ -126,17 +127,17 @@ class RowSchema:
         # A slice keeps all that it was cut from: more than this a row is copied, and counted
         # as what is left.
         if copy or size > _MOST_A_ROW * (rows.num_rows + 1) or isinstance(rows, pa.Table):
-            return self._copy_arrow(rows)
+            return self._copy_arrow(rows, shares)
         return Accepted(rows, size + 1, size + self._held_arrow)
 
-    def _copy_arrow(self, rows: pa.RecordBatch | pa.Table) -> Accepted:
+    def _copy_arrow(self, rows: pa.RecordBatch | pa.Table, shares: bool) -> Accepted:
         if rows.get_total_buffer_size() > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
             raise _too_large(rows.nbytes)
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
         if not batches:
             return Accepted([], 1, _HELD_LIST)
         try:
-            if self._shares:
+            if shares:
                 batches = [schema.conform(batch, self.arrow) for batch in batches]
             batch = pa.concat_batches(batches)
         except (pa.ArrowException, OverflowError) as error:
@@ -176,9 +177,11 @@ class RowSchema:
             raise _too_large(size)
         return Accepted(kept, size, held)
 
-    def _check(self, given: pa.Schema) -> None:
-        if given is self._known or given.equals(self._known):
-            return
+    def _check(self, given: pa.Schema) -> bool:
+        """Whether a copy of rows of this schema, which fits, would share memory with them."""
+        known, shares = self._known
+        if given is known or given.equals(known):
+            return shares
         have = schema.columns(schema.from_arrow(given))
         for name, kind in have.items():
             if name not in self._columns:
@@ -195,9 +198,10 @@ class RowSchema:
         for name in self._columns:
             if name not in have:
                 raise OptionError(f"column {name!r} of the schema is missing in these rows")
-        self._known = given
         # Arrow copies neither a dictionary nor the bytes that views point to.
-        self._shares = any(kind in str(given) for kind in ("dictionary<", "_view"))
+        shares = any(kind in str(given) for kind in ("dictionary<", "_view"))
+        self._known = given, shares
+        return shares
 
     def _check_nulls(self, rows: pa.RecordBatch | pa.Table) -> None:
         for name in self._required:

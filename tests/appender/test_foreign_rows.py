@@ -17,9 +17,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.rows import Accepted, RowSchema
 from sparkwal.errors import BackPressureError, OptionError
 
+from .interrupts import interrupted
 from .plot import Plot, rows, stored, until
 
 
@@ -161,6 +162,27 @@ def test_what_a_row_holds_does_not_change_afterwards(
     change(value)
     batches, rejected = rows.convert([accepted.payload])
     assert not rejected and batches[0].to_pylist() == [{"c": kept}]
+
+
+def test_rows_of_another_schema_that_come_in_between_share_no_memory() -> None:
+    """Another thread accepts them before every instruction of a function in turn."""
+    plain = pa.table({"v": pa.array([1])})
+    for skip in range(1000):
+        rows = RowSchema(pa.schema([("v", pa.int64())]))
+        numbers = np.array([7])
+        coded = pa.table({"v": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(numbers))})
+        kept: list[Accepted] = []
+        came = interrupted(
+            lambda rows=rows, coded=coded, kept=kept: kept.append(rows.accept(coded)),  # type: ignore[misc]
+            "_keep",
+            skip,
+            lambda rows=rows: rows.accept(plain),  # type: ignore[misc]
+        )
+        numbers[0] = 9
+        assert rows.convert([kept[0].payload])[0][0].to_pylist() == [{"v": 7}]
+        if not came:
+            assert skip, "the function never ran"
+            return
 
 
 def test_a_slice_of_a_large_batch_does_not_keep_all_of_it() -> None:

@@ -19,6 +19,7 @@ from sparkwal.appender.appender import Appender
 from sparkwal.appender.buffer import Buffer
 from sparkwal.errors import OptionError
 
+from .interrupts import interrupted
 from .plot import Plot, commits, rows, stored, until
 
 
@@ -197,37 +198,19 @@ def test_a_signals_handler_may_close_it_wherever_an_append_is(plot: Plot, functi
 
 def _closed_before(wal: Appender, function: str, skip: int) -> bool:
     """Append; the handler closes before instruction `skip` of `function`. Whether it came."""
-    passed = [0]
+    tickets = [wal.append(rows(0))]
+    refused = came = False
 
-    def handler(*_: object) -> None:
+    def close() -> None:
+        nonlocal came
+        came = True
         wal.close(timeout=30)
 
-    def trace(frame: Any, event: str, _: object) -> Any:
-        code = frame.f_code
-        if code.co_name != function or "appender" not in code.co_filename:
-            return trace if event == "call" else None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            if passed[0] == skip:
-                sys.settrace(None)
-                passed[0] += 1
-                signal.raise_signal(signal.SIGUSR1)
-                return None
-            passed[0] += 1
-        return trace
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    tickets = [wal.append(rows(0))]
-    refused = False
-    sys.settrace(trace)
     try:
-        tickets.append(wal.append(rows(1)))
+        interrupted(lambda: tickets.append(wal.append(rows(1))), function, skip, close)
     except OptionError as error:
         refused = "is closed" in str(error)
-    finally:
-        sys.settrace(None)
-        signal.signal(signal.SIGUSR1, before)
-    if passed[0] <= skip:
+    if not came:
         return False
     # The one that was interrupted: durable, or refused. Never accepted and gone.
     assert refused == (len(tickets) == 1)
@@ -268,28 +251,14 @@ def test_a_handler_that_raises_in_an_append_shifts_no_verdict(function: str, siz
 
 def _interrupted_before(act: Callable[[], object], function: str, skip: int) -> bool:
     """Act; a handler raises before instruction `skip` of `function`. Whether it came."""
-    passed = [0]
 
-    def trace(frame: Any, event: str, _: object) -> Any:
-        code = frame.f_code
-        if code.co_name != function or "appender" not in code.co_filename:
-            return trace if event == "call" else None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            passed[0] += 1
-            if passed[0] > skip:
-                sys.settrace(None)
-                raise Interrupted
-        return trace
+    def handler() -> None:
+        raise Interrupted
 
-    sys.settrace(trace)
     try:
-        act()
+        return interrupted(act, function, skip, handler)
     except Interrupted:
         return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 def test_a_handler_may_close_what_is_being_closed(
