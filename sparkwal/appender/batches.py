@@ -124,8 +124,10 @@ class Batch:
 
     def close(self) -> None:
         """No more appends belong to it. May be interrupted by itself."""
+        # In this order: what closes it in between may also take its appends away.
+        added = len(self.appends)
         if self.count is None:
-            self.count = len(self.appends)
+            self.count = added
 
     def reject(self, sequence: int, error: OptionError) -> None:
         """One append is not written; the others go on."""

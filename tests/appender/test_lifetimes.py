@@ -185,39 +185,41 @@ PLACES = [
 
 
 @pytest.mark.parametrize("function", PLACES)
-def test_a_signals_handler_may_close_it_wherever_an_append_is(plot: Plot, function: str) -> None:
+def test_a_signals_handler_may_close_it_wherever_an_append_is(function: str) -> None:
     """The handler comes before every instruction of a function in turn, as a signal does."""
     for skip in range(1000):
-        wal = Plot().appender() if skip else plot.appender()
-        ran = _closed_before(wal, function, skip)
-        if not ran:
+        plot = Plot()
+        if not _closed_before(plot, plot.appender(), function, skip):
             assert skip, "the function never ran"
-            wal.close()
             return
 
 
-def _closed_before(wal: Appender, function: str, skip: int) -> bool:
-    """Append; the handler closes before instruction `skip` of `function`. Whether it came."""
-    tickets = [wal.append(rows(0))]
-    refused = came = False
+def _closed_before(plot: Plot, wal: Appender, function: str, skip: int, *held: int) -> bool:
+    """Append; the handler closes before instruction `skip` of `function`. Whether it came.
+
+    What is held back goes on before it closes.
+    """
+    tickets = [wal.append(rows(1))]
+    came = False
 
     def close() -> None:
         nonlocal came
         came = True
+        plot.release(*held)
         wal.close(timeout=30)
 
     try:
-        interrupted(lambda: tickets.append(wal.append(rows(1))), function, skip, close)
+        interrupted(lambda: tickets.append(wal.append(rows(2))), function, skip, close)
     except OptionError as error:
-        refused = "is closed" in str(error)
-    if not came:
-        return False
-    # The one that was interrupted: durable, or refused. Never accepted and gone.
-    assert refused == (len(tickets) == 1)
+        assert "is closed" in str(error)
+    plot.release(*held)
+    wal.close(timeout=30)
+    # The one that was interrupted: durable, or refused and not there.
     for ticket in tickets:
         assert ticket.result(timeout=30) >= 0
+    assert [value for value in stored(plot.inner) if value] == [1, 2][: len(tickets)]
     wal.flush(timeout=30)
-    return True
+    return came
 
 
 class Interrupted(BaseException):
