@@ -89,7 +89,8 @@ class Batch:
 
     __slots__ = (
         "_callbacks", "_caller", "_done", "_error", "_failure", "_position", "_rejections",
-        "appends", "count", "first_held", "first_sequence", "held", "opened", "rejected", "weight",
+        "appends", "count", "first_held", "first_sequence", "held", "opened", "rejected", "room",
+        "weight",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +106,7 @@ class Batch:
         self.opened = opened  # seconds, when its first append came
         self.weight = 0  # bytes in the record
         self.held = 0  # bytes of memory
+        self.room = 0  # bytes of memory that it may come to hold, whatever is sent meanwhile
         self.appends: list[Payload] = []
         self.count: int | None = None  # appends that belong to it, once no more can come
         self.rejected: dict[int, OptionError] = {}

@@ -59,31 +59,55 @@ class Buffer:
         waits = self.held
         return not waits or waits + held <= self._capacity
 
-    def makes_due(self, accepted: Accepted) -> bool:
-        """Whether adding it may change the next `due`: it begins a batch, or closes one."""
+    def makes_due(self, size: int) -> bool:
+        """Whether adding so much may change the next `due`: it begins a batch, or closes one."""
         batch = self.newest
-        return (
-            batch is None or batch.count is not None or batch.weight + accepted.size >= self._size
-        )
+        return batch is None or batch.count is not None or batch.weight + size >= self._size
+
+    def add_to_open(self, accepted: Accepted) -> Ticket | None:
+        """The ticket of an append that the open batch takes and that changes no `due`.
+
+        None, and nothing is added, where that is not certain. It is `has_room`, `makes_due` and
+        `add` in one, because nearly every small append comes here and goes no further.
+        """
+        try:
+            batch = self._waiting[-1]
+        except IndexError:
+            return None
+        # Before the look whether it is open: see `Batch.next_sequence`.
+        added = len(batch.appends)
+        payload, size, held = accepted
+        size += batch.weight
+        held += batch.held
+        if batch.count is not None or size >= self._size or held > batch.room:
+            return None
+        # In the order of `add`, for its reasons.
+        ticket = Ticket(batch, batch.first_sequence + added)
+        batch.weight, batch.held = size, held
+        batch.appends.append(payload)
+        return ticket
 
     def add(self, accepted: Accepted, now: float) -> Ticket:
         """The append's ticket.
 
         A signal's handler may close the appender between any two of these steps, or raise.
         """
+        payload, size, held = accepted
         batch = self.newest
         if batch is None or batch.count is not None:
             before = 0 if batch is None else batch.first_held + batch.held
             batch = Batch(self.next_sequence, before, now, self._caller, self.rejections)
             self._waiting.append(batch)
+        # What waits before it becomes less, never more.
+        batch.room = self._capacity - (self.held - batch.held)
         ticket = Ticket(batch, batch.next_sequence)
         # First: what is added is counted. A handler that raises here leaves a few bytes too
         # many, until the batch is sent.
-        batch.weight += accepted.size
-        batch.held += accepted.held
+        batch.weight += size
+        batch.held += held
         # The one step that adds it. Of an append that is not in, no sequence may be used up:
         # the log could not tell it from a durable one.
-        batch.appends.append(accepted.payload)
+        batch.appends.append(payload)
         if batch.weight >= self._size:
             self.close_batch()
         return ticket

@@ -51,28 +51,42 @@ class Intake:
         with self._lock:
             if self.failure is not None or self._closing or self._adding:
                 self._check_open()
-            while not self._buffer.has_room(accepted.held):
-                # Its batch may be far from closing by size: small rows take more memory than they
-                # do in the record.
-                self._close_batch()
-                if not block:
-                    self._refused = accepted.held
-                    raise BackPressureError(
-                        f"{self._buffer.held} bytes wait to be sent already "
-                        "(maxBufferedBytes): nothing was accepted, try again later"
-                    )
-                self._room.wait()
-                self._check_open()
+            try:
+                self._adding = True
+                ticket = self._buffer.add_to_open(accepted)
+                if self._closing and ticket is not None:
+                    self._check_in_time(ticket)
+            finally:
+                self._adding = False
+            if ticket is not None:
+                return ticket
+            self._make_room(accepted[2], block)
             try:
                 self._adding = True
                 return self._admit(accepted)
             finally:
                 self._adding = False
 
+    def _make_room(self, held: int, block: bool) -> None:
+        """Wait until so many bytes of memory may be added. Raises BackPressureError."""
+        while not self._buffer.has_room(held):
+            # Its batch may be far from closing by size: small rows take more memory than they
+            # do in the record.
+            self._close_batch()
+            if not block:
+                self._refused = held
+                raise BackPressureError(
+                    f"{self._buffer.held} bytes wait to be sent already "
+                    "(maxBufferedBytes): nothing was accepted, try again later"
+                )
+            self._room.wait()
+            self._check_open()
+
     def _admit(self, accepted: Accepted) -> Ticket:
-        """Every append that is accepted passes here, in the order of the sequences."""
+        """Add what the open batch does not take as it is, or what there is no open batch for."""
+        _, size, _ = accepted
         # Before it is in: were a signal's handler to raise in between, nothing would send it.
-        if self._buffer.makes_due(accepted):
+        if self._buffer.makes_due(size):
             self._changed.notify()
         ticket = self._buffer.add(accepted, time.monotonic())
         if self._closing:

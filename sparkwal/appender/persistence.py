@@ -113,12 +113,13 @@ class Persistence:
             batches, rejected = self._row_schema.convert(appends)
             del appends
             self._reject(batch, rejected)
-            taken = [batch.first_sequence + i for i in range(count) if i not in rejected]
-            if not taken:
+            index = next((i for i in reversed(range(count)) if i not in rejected), None)
+            if index is None:
                 self._nothing_to_write(batch)
                 return
+            last = batch.first_sequence + index
             rows = sum(b.num_rows for b in batches)
-            sent = self._pipeline.send(rows, batches, taken[-1], self._clock.now_ms())
+            sent = self._pipeline.send(rows, batches, last, self._clock.now_ms())
         except BaseException as error:
             with self._acks:
                 self._stop(unexpected("a batch could not be encoded", error), batch)
@@ -128,13 +129,13 @@ class Persistence:
                 batch.fail(unsent(self.failure.error), self.failure)
                 return
             # Safety (§7): "last_sequence counts what is only sent"
-            self._sent[sent.position] = _InFlight(batch, taken[-1], rows)
+            self._sent[sent.position] = _InFlight(batch, last, rows)
         self._subscribers.publish(
             events.Accepted(
                 position=sent.position,
                 rows=rows,
                 query_id=self._target.producer_id,
-                batch_id=taken[-1],
+                batch_id=last,
             )
         )
         self._workers.submit(partial(self._put, sent))

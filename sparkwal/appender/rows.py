@@ -7,15 +7,14 @@ found when its batch is converted, and then fails its own append alone.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from sparkwal.appender import frames
-from sparkwal.appender.values import frozen, is_frozen, misfit
+from sparkwal.appender.values import SCALARS, frozen, misfit
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.reading.metadata import check_writable
@@ -29,23 +28,17 @@ if TYPE_CHECKING:
 Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
 
 
-class Accepted(NamedTuple):
-    """One append, checked; nothing else changes it.
-
-    Attributes:
-        size: about how many bytes its rows take in a record.
-        held: about how many bytes of memory it takes until it is sent.
-    """
-
-    payload: Payload
-    size: int
-    held: int
-
+# One append, checked, which nothing else changes: (what is kept of it, about how many bytes its
+# rows take in a record, about how many bytes of memory it takes until it is sent). A bare tuple:
+# one with names takes as long to make as to add to a batch.
+Accepted: TypeAlias = tuple[Payload, int, int]
 
 # One append is one object at most, and Arrow's strings count bytes in 32 bits.
 LARGEST_APPEND = 2**31 - 2**20
 # Bytes of Arrow memory for each row that are kept as they are.
 _MOST_A_ROW = 256
+# Bytes in a record for each value of no fixed width, besides its own.
+_OFFSET = 4
 # Measured: what Arrow takes for a batch and each array in it, whatever they hold, and
 # what a batch of appends keeps of each. One row of one number is 8 bytes in 1 kB.
 _HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
@@ -69,11 +62,8 @@ class RowSchema:
         self._names = frozenset(self._columns)
         # The log's own columns are all nullable: later writers may leave some out.
         self._required = [field.name for field in arrow_schema if not field.nullable]
-        fixed = [_width(field.type) for field in self.arrow]
-        self._fixed = sum(width or 0 for width in fixed) + 1
-        self._variable = [
-            field.name for field, width in zip(self.arrow, fixed, strict=True) if width is None
-        ]
+        fixed = [_width(kind) for kind in self.arrow.types]
+        self._fixed = sum(_OFFSET if width is None else width for width in fixed) + 1
         # The last schema found to fit, and whether a copy of its rows would share memory with
         # them. One attribute: threads append rows of different schemas at once.
         self._known = self.arrow, False
@@ -85,7 +75,11 @@ class RowSchema:
         Raises OptionError.
         """
         try:
-            return self._accept(rows)
+            if isinstance(rows, pa.RecordBatch):
+                return self._keep(rows)
+            if isinstance(rows, (list, tuple)):
+                return self._copy_dicts(rows)
+            return self._keep_table(rows)
         except OptionError:
             raise
         except RecursionError:
@@ -97,17 +91,15 @@ class RowSchema:
                 f"({type(error).__name__}: {said})"
             ) from None
 
-    def _accept(self, rows: Rows) -> Accepted:
-        if isinstance(rows, (pa.RecordBatch, pa.Table)):
-            return self._keep(rows)
-        if isinstance(rows, (list, tuple)):
-            return self._copy_dicts(rows)
+    def _keep_table(self, rows: Any) -> Accepted:
+        if isinstance(rows, pa.Table):
+            return self._keep(rows, copy=True)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             self._check_names(list(rows.columns))
             # Its columns may be numpy's memory still.
             return self._keep(frames.table(rows, self.arrow, self._bad_value), copy=True)
         if hasattr(rows, "__arrow_c_stream__"):
-            return self._keep(pa.table(rows))
+            return self._keep(pa.table(rows), copy=True)
         raise OptionError(
             f"rows are a {type(rows).__name__}; a pyarrow RecordBatch or Table, a list of dicts "
             "or a pandas frame is expected"
@@ -122,20 +114,21 @@ class RowSchema:
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
             raise OptionError(f"these Arrow rows are malformed: {said}") from None
-        self._check_nulls(rows)
+        if self._required:
+            self._check_nulls(rows)
         size = rows.get_total_buffer_size()
         # A slice keeps all that it was cut from: more than this a row is copied, and counted
         # as what is left.
-        if copy or size > _MOST_A_ROW * (rows.num_rows + 1) or isinstance(rows, pa.Table):
+        if copy or size > _MOST_A_ROW * (rows.num_rows + 1):
             return self._copy_arrow(rows, shares)
-        return Accepted(rows, size + 1, size + self._held_arrow)
+        return rows, size + 1, size + self._held_arrow
 
     def _copy_arrow(self, rows: pa.RecordBatch | pa.Table, shares: bool) -> Accepted:
         if rows.get_total_buffer_size() > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
             raise _too_large(rows.nbytes)
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
         if not batches:
-            return Accepted([], 1, _HELD_LIST)
+            return [], 1, _HELD_LIST
         try:
             if shares:
                 batches = [schema.conform(batch, self.arrow) for batch in batches]
@@ -143,11 +136,11 @@ class RowSchema:
         except (pa.ArrowException, OverflowError) as error:
             raise self._blame(rows, error) from None
         size = int(batch.get_total_buffer_size())
-        return Accepted(batch, size + 1, size + self._held_arrow)
+        return batch, size + 1, size + self._held_arrow
 
     def _copy_dicts(self, rows: Sequence[Any]) -> Accepted:
         kept: list[dict[str, Any]] = []
-        size, held = 0, _HELD_LIST
+        extra, held = 0, _HELD_LIST
         for row in rows:
             if type(row) is not dict:
                 if not isinstance(row, Mapping):
@@ -156,26 +149,27 @@ class RowSchema:
                         "expected, or a pyarrow RecordBatch or Table, or a pandas frame"
                     )
                 row = dict(row)
+            else:
+                row = row.copy()  # before it is looked at: a thread may change it meanwhile
             if not self._names.issuperset(row):
                 unknown = next(name for name in row if name not in self._names)
                 raise OptionError(
                     f"row {len(kept)} has a column {unknown!r} that the schema has not; it has "
                     f"{', '.join(self._columns)}"
                 )
-            if is_frozen(row.values()):
-                row = row.copy()
-            else:
-                row = {name: frozen(value) for name, value in row.items()}
+            for name, value in row.items():
+                kind = type(value)
+                if kind is str or kind is bytes:
+                    extra += len(value)
+                elif kind not in SCALARS:
+                    row[name] = frozen(value)
+                    extra += _weight(row[name])
             kept.append(row)
-            extra = 0
-            for name in self._variable:
-                value = row.get(name)
-                extra += len(value) if type(value) is str else _weight(value)
-            size += self._fixed + extra
-            held += sys.getsizeof(row) + _HELD_VALUE * len(row) + 2 * extra
+            held += row.__sizeof__() + _HELD_VALUE * len(row)
+        size = self._fixed * len(kept) + extra
         if size > LARGEST_APPEND:
             raise _too_large(size)
-        return Accepted(kept, size, held)
+        return kept, size, held + 2 * extra
 
     def _check(self, given: pa.Schema) -> bool:
         """Whether a copy of rows of this schema, which fits, would share memory with them."""
@@ -246,19 +240,20 @@ class RowSchema:
         """The rows of a batch in order, and which appends (by index) are not among them."""
         done: list[pa.RecordBatch] = []
         rejected: dict[int, OptionError] = {}
-        for _, run in groupby(enumerate(appends), key=lambda item: _kind(item[1])):
-            items = list(run)
+        begin = 0
+        for run in _runs(appends):
             try:
-                done += self._convert([payload for _, payload in items])
+                done += self._convert(run)
             except Exception:  # a value may be of any class, and that raises what it likes
-                for index, payload in items:
+                for index, payload in enumerate(run, begin):
                     try:
                         done += self._convert([payload])
                     except Exception as error:
                         rejected[index] = self._blame(payload, error)
+            begin += len(run)
         return _joined([batch for batch in done if batch.num_rows]), rejected
 
-    def _convert(self, run: list[Payload]) -> list[pa.RecordBatch]:
+    def _convert(self, run: list[Any]) -> list[pa.RecordBatch]:
         if isinstance(run[0], list):
             rows = list(chain.from_iterable(run))
             columns = [_column([row.get(f.name) for row in rows], f.type) for f in self.arrow]
@@ -298,8 +293,19 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, type=kind)
 
 
-def _kind(payload: Payload) -> Any:
-    return "rows" if isinstance(payload, list) else payload.schema
+def _runs(appends: Sequence[Payload]) -> Iterator[list[Payload]]:
+    """Neighbours that are converted together: lists of dicts, or batches of one schema."""
+    run: list[Payload] = []
+    kind: pa.Schema | None = None
+    for payload in appends:
+        own = None if isinstance(payload, list) else payload.schema
+        if own is not kind and (own is None or kind is None or not own.equals(kind)):
+            if run:
+                yield run
+            run, kind = [], own
+        run.append(payload)
+    if run:
+        yield run
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

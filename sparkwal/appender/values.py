@@ -8,7 +8,7 @@ float32 of a number in its range, and a datetime without a zone is UTC in a colu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -23,14 +23,8 @@ _NONE = type(None)
 _FLOAT32_END = 2.0**128 - 2.0**103
 # More places after the point than any column has: of a longer number the rest may be zeros.
 _MOST_PLACES = 76
-_FROZEN = frozenset(
-    (_NONE, bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal)
-)  # fmt: skip
-
-
-def is_frozen(values: Iterable[Any]) -> bool:
-    """Whether none of the values can change."""
-    return _FROZEN.issuperset(map(type, values))
+# Classes whose values are small and cannot change.
+SCALARS = frozenset((_NONE, bool, int, float, datetime, date, time, timedelta, Decimal))
 
 
 def frozen(value: Any) -> Any:

@@ -21,6 +21,20 @@ _logger = logging.getLogger("sparkwal")
 _DRAIN_SECONDS = 5.0
 
 
+# How many forks ago this module was loaded. Python counts for us: to ask the system which process
+# this is takes longer than an append's lock.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
 class Workers:
     """Up to `limit` threads, started as they are needed. One thread submits."""
 
@@ -67,7 +81,7 @@ class Callbacks:
     """
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        self.pid, self._forks = os.getpid(), _forks
         self._tasks: deque[Callable[[], None]] = deque()
         # Its `put` may be interrupted anywhere, even by another `put` of the same thread.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
@@ -112,7 +126,7 @@ class Callbacks:
 
     def check_process(self) -> None:
         """Raises OptionError in a fork: it has none of the appender's threads."""
-        if os.getpid() != self.pid:
+        if self._forks != _forks:
             raise OptionError(
                 f"this appender was opened by process {self.pid}, and this is its fork "
                 f"{os.getpid()}, which has none of its threads: open an appender in each "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparkwal.appender.batches import Batch, Failure, Rejections, Ticket
 from sparkwal.appender.buffer import Buffer
@@ -28,7 +30,8 @@ def buffer(callbacks: Callbacks) -> Buffer:
 
 
 def add(buffer: Buffer, weight: int, now: float = 0.0) -> Ticket:
-    return buffer.add(Accepted([{}], weight, weight), now)
+    accepted: Accepted = ([{}], weight, weight)
+    return buffer.add_to_open(accepted) or buffer.add(accepted, now)
 
 
 def taken(buffer: Buffer) -> list[int]:
@@ -59,10 +62,10 @@ def test_with_something_in_flight_it_waits_for_the_age_of_its_first_append(buffe
 
 def test_the_append_that_crosses_the_size_is_included(buffer: Buffer) -> None:
     for weight in (40, 40):
-        assert buffer.makes_due(Accepted([{}], weight, weight)) == (buffer.next_sequence == 0)
+        assert buffer.makes_due(weight) == (buffer.next_sequence == 0)
         add(buffer, weight)
     assert buffer.due(0.0, idle=False) == pytest.approx(TIMEOUT)
-    assert buffer.makes_due(Accepted([{}], 40, 40))
+    assert buffer.makes_due(40)
     add(buffer, 40)
     assert buffer.due(0.0, idle=False) == 0
     add(buffer, 1)
@@ -101,6 +104,53 @@ def test_room_ends_at_the_capacity_but_one_append_always_fits(buffer: Buffer) ->
     assert buffer.has_room(1) and not buffer.has_room(2)
     buffer.take()
     assert buffer.has_room(10 * CAPACITY)
+
+
+# None takes a batch, (bytes in the record, bytes of memory) adds an append.
+STEPS = st.one_of(st.none(), st.tuples(st.integers(0, SIZE + 20), st.integers(0, CAPACITY // 2)))
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_what_the_open_batch_takes_has_room_and_makes_nothing_due(
+    steps: list[tuple[int, int] | None],
+) -> None:
+    callbacks = Callbacks()
+    buffer = Buffer(SIZE, TIMEOUT, CAPACITY, 0, callbacks)
+    sequence = 0
+    for step in steps:
+        if step is None:
+            if buffer.waits:
+                buffer.take()
+            continue
+        accepted: Accepted = ([{}], *step)
+        has_room, makes_due, before = (
+            buffer.has_room(step[1]),
+            buffer.makes_due(step[0]),
+            buffer.held,
+        )
+        ticket = buffer.add_to_open(accepted)
+        if ticket is not None:
+            assert has_room and not makes_due
+        elif has_room:
+            ticket = buffer.add(accepted, 0.0)
+        else:
+            assert buffer.held == before
+            continue
+        assert (ticket.sequence, buffer.held) == (sequence, before + step[1])
+        sequence += 1
+    callbacks.stop()
+
+
+def test_an_open_batch_learns_of_the_room_that_a_taken_one_leaves(buffer: Buffer) -> None:
+    add(buffer, SIZE)
+    buffer.add(([{}], 1, CAPACITY - SIZE), 0.0)
+    more: Accepted = ([{}], 1, SIZE // 2)
+    assert buffer.add_to_open(more) is None and not buffer.has_room(SIZE // 2)
+    buffer.take()
+    # What it knows may be old, never too much: the long way tells.
+    assert buffer.add_to_open(more) is None and buffer.has_room(SIZE // 2)
+    buffer.add(more, 0.0)
+    assert buffer.add_to_open(more) is not None and not buffer.has_room(1)
 
 
 def test_sequences_count_appends_from_where_the_log_ended(callbacks: Callbacks) -> None:

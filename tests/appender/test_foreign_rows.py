@@ -93,7 +93,7 @@ def test_a_body_with_flipped_bytes_is_refused_or_readable(data: st.DataObject) -
         accepted = rows.accept(table)
     except OptionError:
         return
-    batches, rejected = rows.convert([accepted.payload])
+    batches, rejected = rows.convert([accepted[0]])
     assert not rejected
     for batch in batches:
         batch.validate(full=True)
@@ -160,7 +160,7 @@ def test_what_a_row_holds_does_not_change_afterwards(
     rows = RowSchema(pa.schema([("c", kind)]))
     accepted = rows.accept([{"c": value}])
     change(value)
-    batches, rejected = rows.convert([accepted.payload])
+    batches, rejected = rows.convert([accepted[0]])
     assert not rejected and batches[0].to_pylist() == [{"c": kept}]
 
 
@@ -179,7 +179,7 @@ def test_rows_of_another_schema_that_come_in_between_share_no_memory() -> None:
             lambda rows=rows: rows.accept(plain),  # type: ignore[misc]
         )
         numbers[0] = 9
-        assert rows.convert([kept[0].payload])[0][0].to_pylist() == [{"v": 7}]
+        assert rows.convert([kept[0][0]])[0][0].to_pylist() == [{"v": 7}]
         if not came:
             assert skip, "the function never ran"
             return
@@ -194,7 +194,7 @@ def test_a_slice_of_a_large_batch_does_not_keep_all_of_it() -> None:
         kept.append(rows.accept(large.slice(5, 1)))
         del large
     assert pa.total_allocated_bytes() - before < 100_000
-    assert all(accepted.held < 10_000 for accepted in kept)
+    assert all(held < 10_000 for _, _, held in kept)
 
 
 # Appends until there is no room, then tells how much memory that took for each byte of room.
@@ -255,7 +255,7 @@ def test_a_full_room_sends_its_batch_though_that_is_small_and_young(plot: Plot) 
 def kept(kind: pa.DataType, value: Any) -> Any:
     """What a column holds after an append, or OptionError."""
     rows = RowSchema(pa.schema([("c", kind)]))
-    batches, rejected = rows.convert([rows.accept([{"c": value}]).payload])
+    batches, rejected = rows.convert([rows.accept([{"c": value}])[0]])
     return rejected[0] if rejected else batches[0].column("c")[0].as_py()
 
 
@@ -269,7 +269,7 @@ def test_what_an_array_of_objects_holds_may_change_after_it_was_accepted() -> No
     accepted = schema.accept([{"c": array, "d": named}])
     inner.append(9)
     named["a"][0] = 9
-    batches, rejected = schema.convert([accepted.payload])
+    batches, rejected = schema.convert([accepted[0]])
     assert not rejected
     assert batches[0].to_pylist() == [{"c": [[1]], "d": {"a": [2]}}]
 
@@ -377,7 +377,7 @@ for kind in (pa.decimal128(10, 2), pa.list_(pa.decimal128(38, 18))):
     rows = RowSchema(pa.schema([("c", kind)]))
     value = Decimal("{value}")
     given = [value] if pa.types.is_list(kind) else value
-    print(len(rows.convert([rows.accept([{{"c": given}}]).payload])[1]))
+    print(len(rows.convert([rows.accept([{{"c": given}}])[0]])[1]))
 """
     # In a process of its own: a crash must fail this test only.
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -436,7 +436,7 @@ def test_a_frame_is_never_changed_to_fit(kind: pa.DataType, column: Any) -> None
 def test_a_frame_that_fits_is_taken(kind: pa.DataType, column: Any, value: Any) -> None:
     rows = RowSchema(pa.schema([("c", kind)]))
     accepted = rows.accept(pd.DataFrame({"c": column}))
-    assert rows.convert([accepted.payload])[0][0].to_pylist() == [{"c": value}]
+    assert rows.convert([accepted[0]])[0][0].to_pylist() == [{"c": value}]
 
 
 @pytest.fixture

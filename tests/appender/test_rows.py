@@ -67,7 +67,7 @@ def test_columns_that_dicts_leave_out_are_null(rows: RowSchema) -> None:
 
 def test_a_dict_may_be_used_again_at_once(rows: RowSchema) -> None:
     row = dict(ROW)
-    payload = rows.accept([row]).payload
+    payload = rows.accept([row])[0]
     row["id"] = 2
     batches, _ = rows.convert([payload])
     assert batches[0].column("id").to_pylist() == [1]
@@ -139,7 +139,7 @@ def test_rows_without_a_value_that_the_schema_requires_are_refused_at_once(wrong
     with pytest.raises(OptionError, match="column 'id' is not nullable .* null") as caught:
         rows.accept(wrong)
     assert "row 1" in str(caught.value) or wrong["id"].null_count == 2
-    assert rows.accept(pa.table({"id": [1], "name": pa.nulls(1)})).payload.num_rows == 1
+    assert rows.accept(pa.table({"id": [1], "name": pa.nulls(1)}))[0].num_rows == 1
 
 
 @pytest.mark.parametrize("row", [{"id": None, "name": "a"}, {"name": "a"}])
@@ -228,6 +228,12 @@ def test_a_weight_is_near_to_what_arrow_stores() -> None:
     payload, weight, _ = rows.accept(many)
     real = rows.convert([payload])[0][0].nbytes
     assert real / 2 < weight < real * 2
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, b"x" * 10_000, [0] * 10_000, {"x": "x" * 10_000}])
+def test_memory_of_a_value_that_its_column_cannot_hold_is_counted(value: Any) -> None:
+    _, _, held = RowSchema(pa.schema([("v", pa.int64())])).accept([{"v": value}])
+    assert held > 10_000
 
 
 def test_slices_weigh_what_they_hold_not_what_they_share() -> None:

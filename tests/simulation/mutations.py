@@ -288,9 +288,9 @@ MUTATIONS = [
         "last_sequence counts what is only sent",
         "an appender and a sink",
         "appender/persistence.py",
-        "            self._sent[sent.position] = _InFlight(batch, taken[-1], rows)\n",
-        "            self._sent[sent.position] = _InFlight(batch, taken[-1], rows)\n"
-        "            self.last_sequence = taken[-1]\n",
+        "            self._sent[sent.position] = _InFlight(batch, last, rows)\n",
+        "            self._sent[sent.position] = _InFlight(batch, last, rows)\n"
+        "            self.last_sequence = last\n",
     ),
     Mutation(
         "batches are sent newest first",
