@@ -7,12 +7,13 @@ import os
 import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measuring import (
     Bare,
@@ -28,6 +29,7 @@ from benchmarks.measuring import (
     rows_of,
     store,
 )
+from benchmarks.report import table
 
 console = Console()
 # One append is one record: the latency of a PUT is compared with that of a record.
@@ -121,55 +123,42 @@ def measure_appends(upstream: str, count: int, kind: str) -> dict[str, Any]:
     }
 
 
-def _table(title: str, found: list[dict[str, Any]], columns: dict[str, Any]) -> None:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="right")
-    for row in found:
-        table.add_row(*(str(value(row)) for value in columns.values()))
-    console.print(table)
+# Of each part of the results: the title of its table, and from which value each column is.
+TABLES = {
+    "latency": (
+        "From append to acknowledgement, against a bare PUT of the same bytes (ms)",
+        {
+            "in flight": "in_flight", "added ms": "latency_ms", "per s": "rate",
+            "samples": "appender.samples", "p50": "appender.p50", "PUT p50": "put.p50",
+            "ratio p50": "p50_ratio", "p99": "appender.p99", "PUT p99": "put.p99",
+            "ratio p99": "p99_ratio",
+        },
+    ),
+    "throughput": (
+        "As fast as it goes, 20 ms added",
+        {
+            "in flight": "in_flight", "bytes": "object_bytes", "records/s": "appender_per_s",
+            "PUTs/s": "put_per_s", "MB/s": "appender_mb_per_s", "ratio": "ratio",
+        },
+    ),
+    "appends": (
+        "Small appends by one thread",
+        {
+            "rows": "rows", "appends/s": "appends_per_s", "µs each": "us_per_append",
+            "durable/s": "durable_per_s", "MB/s": "mb_per_s",
+        },
+    ),
+}  # fmt: skip
+
+
+def _value(found: dict[str, Any], path: str) -> Any:
+    return reduce(getitem, path.split("."), found)
 
 
 def _show(results: dict[str, Any]) -> None:
-    _table(
-        "From append to acknowledgement, against a bare PUT of the same bytes (ms)",
-        results["latency"],
-        {
-            "in flight": lambda r: r["in_flight"],
-            "added ms": lambda r: r["latency_ms"],
-            "per s": lambda r: r["rate"],
-            "samples": lambda r: r["appender"]["samples"],
-            "p50": lambda r: r["appender"]["p50"],
-            "PUT p50": lambda r: r["put"]["p50"],
-            "ratio p50": lambda r: r["p50_ratio"],
-            "p99": lambda r: r["appender"]["p99"],
-            "PUT p99": lambda r: r["put"]["p99"],
-            "ratio p99": lambda r: r["p99_ratio"],
-        },
-    )
-    _table(
-        "As fast as it goes, 20 ms added",
-        results["throughput"],
-        {
-            "in flight": lambda r: r["in_flight"],
-            "bytes": lambda r: r["object_bytes"],
-            "records/s": lambda r: r["appender_per_s"],
-            "PUTs/s": lambda r: r["put_per_s"],
-            "MB/s": lambda r: r["appender_mb_per_s"],
-            "ratio": lambda r: r["ratio"],
-        },
-    )
-    _table(
-        "Small appends by one thread",
-        results["appends"],
-        {
-            "rows": lambda r: r["rows"],
-            "appends/s": lambda r: r["appends_per_s"],
-            "µs each": lambda r: r["us_per_append"],
-            "durable/s": lambda r: r["durable_per_s"],
-            "MB/s": lambda r: r["mb_per_s"],
-        },
-    )
+    for part, (title, columns) in TABLES.items():
+        lines = [[_value(one, path) for path in columns.values()] for one in results[part]]
+        console.print(table(title, list(columns), lines))
 
 
 @click.command("appender")
