@@ -34,6 +34,16 @@ def logs_by_default() -> bool:
     return _SPARKS_OWN_LOGGING in str(context.getConfiguration().getConfigurationSource())
 
 
+def warn_only() -> None:
+    """Let spark-submit's JVM leave out what Spark says of itself before it reads its settings."""
+    jvm = _jvm()
+    # Spark's own class reads the logging configuration once, at its first line.
+    utils = getattr(jvm.org.apache.spark.util, "Utils$")
+    getattr(utils, "MODULE$").initializeLogIfNecessary(False)  # noqa: B009
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel("org.apache.spark.SparkContext", log4j.Level.WARN)
+
+
 def at_work() -> bool:
     """Whether the JVM is there and its Spark not stopped."""
     from pyspark import SparkContext

@@ -182,6 +182,7 @@ def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()
     builder = SparkSession.builder.appName(app)
     if jvm.started_by_spark_submit():
         if jvm.logs_by_default():
+            jvm.warn_only()
             builder = builder.config("spark.log.level", "WARN")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
