@@ -78,7 +78,11 @@ def _checkpoint(
 @click.option("--source", help="Folder or URL of files; of kafka the bootstrap servers.")
 @click.option(
     "--option", "source_options", multiple=True, metavar="NAME=VALUE",
-    help="An option of the source; repeatable. Kafka: subscribe=topic.",
+    help="An option of the source; repeatable. Kafka: subscribe=topic, startingOffsets=earliest.",
+)  # fmt: skip
+@click.option(
+    "--jars", metavar="FILE,FILE",
+    help="Jars that the source needs. Without, Kafka's connector comes from Maven Central.",
 )  # fmt: skip
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
 @takes_log_options(like=", as in conf/options.example.conf")
@@ -110,6 +114,7 @@ def main(
     fmt: str,
     source: str | None,
     source_options: tuple[str, ...],
+    jars: str | None,
     log: str,
     given: dict[str, str],
     name: str | None,
@@ -152,6 +157,8 @@ def main(
             options["maxFilesPerTrigger"] = str(max_files_per_trigger)
     elif max_files_per_trigger is not None or infer_schema:
         raise Refused("--max-files-per-trigger and --infer-schema are for files")
+    if jars is not None and jvm.started_by_spark_submit():
+        raise Refused("--jars here is too late: give it to spark-submit")
     if fmt == "kafka" and source is not None:
         options["kafka.bootstrap.servers"], source = source, None
     try:
@@ -169,7 +176,8 @@ def main(
             highlight=False,
         )
 
-    spark = start_session("sparkwal ingest", packages=[KAFKA] if fmt == "kafka" else [])
+    packages = [KAFKA] if fmt == "kafka" and jars is None else []
+    spark = start_session("sparkwal ingest", packages=packages, jars=jars)
     try:
         with Signals() as signals, Meter(console, "ingest") as meter:
             try:

@@ -165,12 +165,15 @@ def need_delta() -> None:
         )
 
 
-def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()) -> SparkSession:
+def start_session(
+    app: str, *, delta: bool = False, packages: Sequence[str] = (), jars: str | None = None
+) -> SparkSession:
     """A Spark session with conf/ of this project; under spark-submit the session it configured.
 
     Args:
         delta: with Delta Lake, which Spark downloads the first time.
         packages: Maven coordinates of connectors; {spark} stands for Spark's version.
+        jars: files of connectors, separated by commas.
     """
     need_spark()
     import pyspark
@@ -195,6 +198,8 @@ def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()
             builder = configure_spark_with_delta_pip(builder, wanted)
         elif wanted:
             builder = builder.config("spark.jars.packages", ",".join(wanted))
+        if jars is not None:
+            builder = builder.config("spark.jars", jars)
     if delta:
         for name, value in DELTA_CONF.items():
             builder = builder.config(name, value)
@@ -203,13 +208,19 @@ def start_session(app: str, *, delta: bool = False, packages: Sequence[str] = ()
     except Exception as error:
         message = f"Spark did not start: {readable(error)[0]}"
         if "JAVA_GATEWAY_EXITED" in message:
-            message = (
-                "Spark did not start; Java 17 or newer is needed. What Java said stands above"
-                if shutil.which(_java())
-                else f"{_java()} is not there: install Java 17 or newer, or set JAVA_HOME to it"
-            )
-        if delta or packages:
-            message += " It had connectors to download; if that failed, Ivy says why above."
+            if not shutil.which(_java()):
+                message = (
+                    f"{_java()} is not there: install Java 17 or newer, or set JAVA_HOME to it"
+                )
+            elif delta or packages:
+                message = (
+                    "Spark did not start: a connector could not be downloaded, or Java is older "
+                    "than 17. What Ivy and Java said stands above"
+                )
+            else:
+                message = (
+                    "Spark did not start; Java 17 or newer is needed. What Java said stands above"
+                )
         raise Failed(message) from None
     # Spark finds the format by itself, and warns of a second one. But it asks a shell for the
     # Python first, without quotes: with a space in its path it looks no further.

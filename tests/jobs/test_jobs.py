@@ -96,6 +96,25 @@ def test_delta_under_spark_submit_asks_for_its_packages(tmp_path: Path) -> None:
     assert "Traceback" not in refused.stdout
 
 
+@pytest.mark.spark
+def test_jars_come_too_late_under_spark_submit(tmp_path: Path) -> None:
+    refused = submit(tmp_path, *INGEST, "--jars", "connector.jar")
+    assert refused.returncode == 2, refused.stderr
+    assert "Error: --jars here is too late: give it to spark-submit" in refused.stdout
+
+
+@pytest.mark.spark
+def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -> None:
+    failed = run(
+        tmp_path, "ingest", "--format", "kafka", *INGEST[3:],
+        PYSPARK_SUBMIT_ARGS="--conf spark.jars.ivySettings=missing.xml pyspark-shell",
+    )  # fmt: skip
+    assert failed.returncode == 1, failed.stderr
+    told = failed.stderr.split("Error: ")[-1]
+    assert told.startswith("Spark did not start: a connector could not be downloaded, or Java")
+    assert "missing.xml" in failed.stderr  # Spark's own words, above
+
+
 @pytest.mark.parametrize("job", ["ingest", "replay", "http_ingest", "quickstart", "soak"])
 def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> None:
     bare = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
