@@ -221,8 +221,9 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
         )
     if entry.reason == REMOTE:
         raise OptionError(
-            advice + "its checkpointLocation was not on the driver's disk, so the log carries "
-            "nothing of it. Start it once with the checkpointLocation that it had"
+            advice + "its checkpointLocation was not on the driver's disk, or was no option of "
+            "the query, so the log carries nothing of it. Start it once with the "
+            "checkpointLocation that it had"
         )
     if lost := _lost(entry):
         raise OptionError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,13 @@ import pytest
 import sparkwal
 from sparkwal.checkpoints import block
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
+from sparkwal.format import arrowfile, keys
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import read_front
 from sparkwal.store.local import LocalStore
 
+from ..protocol.query import SCHEMA
 from .conftest import Room
 from .stream import FileStream
 
@@ -185,3 +187,18 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
         room.store.counts.clear()
         assert block.read_block(room.log, 1000, stream.query_id, 1) == found
         assert room.store.counts == {"GET": 1 if size > len(data) else 2}
+
+
+def test_verify_reports_a_record_that_forgets_where_a_checkpoint_is(
+    local: FileStream, tmp_path: Path
+) -> None:
+    """Another leader's: it was made of a head that it did not read."""
+    path = tmp_path / "wal"
+    sparkwal.Appender(str(path), pa.schema([("v", pa.int64())]), producer_id="p").close()
+    assert sparkwal.verify(str(path)).ok
+    (leader, *_) = [r for r in sparkwal.Log(str(path)).records() if r.position == 4]
+    assert leader.checkpoints.keys() == {local.query_id}
+    data = arrowfile.encode(replace(leader, checkpoints={}), SCHEMA)
+    record(tmp_path, 4).write_bytes(data)
+    (problem,) = sparkwal.verify(str(path)).problems
+    assert f"position 4: it forgets where the checkpoint of {local.query_id} is" in problem
