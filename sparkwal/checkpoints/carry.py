@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwal import events
@@ -60,7 +60,10 @@ class StreamCheckpoint:
             )
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """What Spark wrote for this microbatch. Makes no request."""
+        """What Spark wrote for this microbatch. Makes no request.
+
+        Raises DivergedCheckpointError where it goes on after other input than the log holds.
+        """
         path = self._folder()
         if path is None:
             return Carried(b"", REMOTE)
@@ -69,6 +72,8 @@ class StreamCheckpoint:
         sizes = folder.microbatch_files(path, batch_id)
         if f"offsets/{batch_id}" not in sizes:
             return Carried(b"", REMOTE)
+        if last is not None:
+            self._check_goes_on(path, last)
         known = last.files if last else {}
         carried = pack(sizes, lambda name: (path / name).read_bytes(), known, self.max_bytes)
         missing = {name for name, (where, _) in carried.files.items() if where == NOWHERE}
@@ -76,7 +81,24 @@ class StreamCheckpoint:
             events.emit(
                 events.CheckpointTooLarge(file=name, bytes=sizes[name], limit=self.max_bytes)
             )
-        return carried
+        return replace(carried, inputs=folder.inputs(path, batch_id, sizes))
+
+    def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
+        """Whether the folder has the microbatch before with the input that the log has.
+
+        Two copies of one folder may give a number to different files: one copy without a row,
+        so that the log learns of the other only. What the first goes on with is doubled then.
+        """
+        for name, crc in last.inputs.items():
+            # Spark keeps the last hundred, and what a source has compacted not for ever.
+            if folder.digest(path, name) not in (None, crc):
+                raise DivergedCheckpointError(
+                    f"the checkpoint {self.location} goes on after another {name} than the one at "
+                    f"position {last.position} of the log: another copy of it was used meanwhile. "
+                    "Nothing was written, nothing is lost: restart with the folder that "
+                    "sparkwal.checkpoint(path, name) makes from the log (this query's name there: "
+                    f"the one it has, or {self.query_id!r})"
+                )
 
     def check_replay(
         self,

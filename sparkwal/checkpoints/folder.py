@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -137,6 +138,33 @@ def input_of(offsets: bytes) -> list[bytes] | None:
     """
     lines = offsets.splitlines()
     return lines[2:] if len(lines) > 2 and lines[0].startswith(b"v") else None
+
+
+def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
+    """{name: CRC-32} of what says which input a microbatch has: its offsets, and the newest file of
+    each source.
+
+    Args:
+        names: of the files that the microbatch needs.
+    """
+    newest: dict[str, str] = {}
+    for name in names:
+        parent, _, last = name.rpartition("/")
+        if name.startswith(f"{SOURCES}/") and (match := _NUMBERED.fullmatch(last)):
+            before = newest.get(parent)
+            if before is None or int(match[1]) > int(before.rpartition("/")[2].split(".")[0]):
+                newest[parent] = name
+    found = {name: digest(path, name) for name in [f"offsets/{batch_id}", *newest.values()]}
+    return {name: crc for name, crc in found.items() if crc is not None}
+
+
+def digest(path: Path, name: str) -> int | None:
+    """The CRC-32 of what a file says of the sources; None where it is not there, or torn."""
+    data = read(path, name)
+    if data is None or not name.startswith("offsets/"):
+        return None if data is None else zlib.crc32(data)
+    lines = input_of(data)
+    return None if lines is None else zlib.crc32(b"\n".join(lines))
 
 
 def other_input(

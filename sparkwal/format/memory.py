@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwal.errors import InvalidLogError
@@ -27,6 +27,7 @@ class Checkpoint:
         reason: why it carries none: REMOTE, STATEFUL or "".
         files: {name: (position, bytes)} of files that records carry once for those after them;
             NOWHERE for a file that was too large to carry.
+        inputs: {name: CRC-32} of the files that say what the microbatch read.
     """
 
     position: int
@@ -35,6 +36,7 @@ class Checkpoint:
     crc32: int
     reason: str
     files: dict[str, tuple[int, int]]
+    inputs: dict[str, int] = field(default_factory=dict)
 
 
 REMOTE, STATEFUL = "remote", "stateful"
@@ -76,6 +78,7 @@ def checkpoints_in(outer: Check) -> Checkpoints:
         return {}
     for query, document in outer.mapping("checkpoints").items():
         check = Check(document, outer.where)
+        inputs = Check(check.mapping("inputs"), outer.where)
         files = {}
         for name, pair in check.mapping("files").items():
             if not are_whole(pair, 2, low=NOWHERE):
@@ -90,5 +93,6 @@ def checkpoints_in(outer: Check) -> Checkpoints:
             crc32=check.whole("crc32", high=2**32 - 1),
             reason=check.text("reason"),
             files=files,
+            inputs={name: inputs.whole(name, high=2**32 - 1) for name in inputs.document},
         )
     return found

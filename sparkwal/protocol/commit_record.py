@@ -22,7 +22,7 @@ class Carried:
 
     Attributes:
         block: files, as opaque bytes; b"" for none.
-        reason: as in `Checkpoint`.
+        reason, inputs: as in `Checkpoint`.
         files: {name: (position, bytes)} of what earlier records carry, or none.
         lasting: {name: bytes} of files in the block that later records need not carry again.
     """
@@ -31,6 +31,7 @@ class Carried:
     reason: str = ""
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lasting: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, int] = field(default_factory=dict)
 
 
 def with_checkpoint(
@@ -44,7 +45,15 @@ def with_checkpoint(
     files = {**carried.files, **{n: (position, size) for n, size in carried.lasting.items()}}
     return {
         **checkpoints,
-        query_id: Checkpoint(position, rows, len(block), zlib.crc32(block), carried.reason, files),
+        query_id: Checkpoint(
+            position=position,
+            rows=rows,
+            bytes=len(block),
+            crc32=zlib.crc32(block),
+            reason=carried.reason,
+            files=files,
+            inputs=dict(carried.inputs),
+        ),
     }
 
 

@@ -38,6 +38,7 @@ class Claim:
         reason: why the leader record is written, for people.
         log_id: of the log that the writer's checkpoint belongs to; the name of the log if it
             is the writer that begins it.
+        continues: whether that checkpoint has committed microbatches: its log must be there.
     """
 
     leader_id: str
@@ -49,6 +50,7 @@ class Claim:
     in_flight_limit: int
     reason: str
     log_id: str | None = None
+    continues: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,12 @@ def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
     """Raises DivergedCheckpointError where the writer's checkpoint is of another log: the rows
     that it counts as written are not in this one."""
     found = head.live.header.log_id if head.live else None
+    if found is None and claim.continues:
+        raise DivergedCheckpointError(
+            f"the checkpoint goes on in the log {claim.log_id}, but there is no log at {log.url}: "
+            "it was deleted. Nothing was written. sparkwal.checkpoint(path, name) makes the "
+            "checkpoint of a new query, which begins with the source's first rows"
+        )
     # Safety (§6): "a checkpoint of another log is taken for this one's"
     if found and claim.log_id and found != claim.log_id:
         raise DivergedCheckpointError(

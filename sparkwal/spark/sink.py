@@ -88,15 +88,18 @@ class _Writer(Travels):
             window=self.options.window_size,
             in_flight_limit=1,
             reason="cold start",
-            log_id=self._log_id(),
+            **self._expected(),
         )
         return self._plan(claim, Hints(log.identity), SystemClock())
 
-    def _log_id(self) -> str | None:
-        """Of the log that the checkpoint was made for."""
+    def _expected(self) -> dict[str, Any]:
+        """What the checkpoint, if sparkwal made it, says of the log that it was made for."""
         path = folder.local_folder(self.checkpoint)
         owner = folder.owner_of(path) if path else None
-        return owner.log_id if owner else None
+        if path is None or owner is None:
+            return {}
+        continues = folder.latest(path, "commits") is not None
+        return {"log_id": owner.log_id, "continues": continues}
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)

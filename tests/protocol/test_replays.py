@@ -9,9 +9,10 @@ import pytest
 
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import DivergedCheckpointError, OptionError
+from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.testing.memory import MemoryStore
 
-from .query import LIMITS, TTL_MS, Query, hints_in
+from .query import LIMITS, SCHEMA, TTL_MS, Query, hints_in
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,26 @@ def test_a_folder_that_spark_looks_for_on_another_file_system_is_told(
     with pytest.raises(OptionError, match="file://"):
         other.microbatch(0, (1, 2))
     assert store.counts["PUT"] == 1  # its leader record
+
+
+def test_two_copies_of_one_folder_do_not_double_rows(store: MemoryStore, tmp_path: Path) -> None:
+    one, two = machine(store, tmp_path / "one"), machine(store, tmp_path / "two")
+    for each in (one, two):
+        each.planned(0, 2)
+    one.query.microbatch(0, (1, 2))
+    one.planned(1, 3)
+    one.query.microbatch(1, ())  # a filter left none of its rows
+    two.planned(1, 4)
+    two.query.microbatch(1, (3, 4))
+    one.planned(2, 4)
+    with pytest.raises(DivergedCheckpointError, match="another offsets/1 than the one at"):
+        replace(one.query, leader_id="restarted").microbatch(2, (4,))
+
+
+def test_a_deleted_log_is_not_begun_again_in_the_middle(store: MemoryStore, tmp_path: Path) -> None:
+    query = machine(store, tmp_path / "one").query
+    claim = Claim("a", "host", "1", SCHEMA, False, None, 1, "test", "log", continues=True)
+    with pytest.raises(DivergedCheckpointError, match="there is no log"):
+        lead(query.open(), claim, query.clock, TTL_MS)
+    began = lead(query.open(), replace(claim, continues=False), query.clock, TTL_MS)
+    assert began.log_id == "log"
