@@ -62,7 +62,8 @@ class StreamCheckpoint:
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
         """What Spark wrote for this microbatch. Makes no request.
 
-        Raises DivergedCheckpointError where it goes on after other input than the log holds.
+        Raises DivergedCheckpointError where it goes on after other input than the log holds, or
+        another start has replaced the folder since.
         """
         path = self._folder()
         if path is None:
@@ -70,6 +71,16 @@ class StreamCheckpoint:
         if (path / folder.STATE).is_dir():
             return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
+        needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
+        # Safety (§6): "a record carries what another start has left of a folder"
+        if not needed <= sizes.keys() and folder.owner_of(path) is not None:
+            # Spark starts with both or not at all, so nobody could rebuild from the record.
+            raise DivergedCheckpointError(
+                f"{path} lacks {', '.join(sorted(needed - sizes.keys()))}: another start of this "
+                f"query has replaced it with what the log knew. Nothing of microbatch {batch_id} "
+                "was committed. Let one of the two run, and start it with the folder that "
+                "sparkwal.checkpoint(path, name) makes"
+            )
         if f"offsets/{batch_id}" not in sizes:
             return Carried(b"", REMOTE)
         if last is not None:

@@ -130,6 +130,19 @@ def test_a_checkpoint_elsewhere_is_said_to_be_remote(room: Room) -> None:
     assert StreamCheckpoint(str(stream.place), stream.query_id, 2**20).capture(0, None).block
 
 
+def test_a_folder_that_another_start_replaced_is_not_said_to_be_remote(room: Room) -> None:
+    """The log would carry nothing, and no machine could rebuild the query any more."""
+    stream = room.stream(room.checkpoint())
+    stream.run(range(2))
+    stream.plan(2, range(3), each=1)
+    shutil.rmtree(stream.place)
+    room.checkpoint()
+    with pytest.raises(DivergedCheckpointError, match="another start"):
+        stream._commit(2, [2])
+    room.stream(room.checkpoint()).run(range(4))
+    assert room.values() == [0, 1, 2, 3]
+
+
 def test_a_stateful_query_is_refused_only_where_more_was_promised(room: Room) -> None:
     own = room.stream(room.tmp / "own")
     (own.place / "state/0/0").mkdir(parents=True)

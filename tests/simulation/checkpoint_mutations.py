@@ -139,6 +139,13 @@ MUTATIONS = [
         ("if place.exists():", "if False:"),
     ),
     Mutation(
+        "a record carries what another start has left of a folder",
+        "two drivers on one folder",
+        "checkpoints/carry.py",
+        "        if not needed <= sizes.keys() and folder.owner_of(path) is not None:\n",
+        "        if False:\n",
+    ),
+    Mutation(
         "a record carries nothing of the list of a source",
         _LISTS,
         "checkpoints/folder.py",

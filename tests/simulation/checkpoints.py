@@ -19,6 +19,7 @@ NAMED = Kind()
 BLIND = Kind(BY_ID, blind=True)
 LISTS = Kind(lists=True)
 ARCHIVES = Kind(archives=True)
+SHARED = Kind(shared=True)
 REMOTE = Kind(BY_ID, remote=True)
 
 
@@ -32,17 +33,6 @@ def exhaustive() -> dict[str, Configuration]:
         ),
         "a lost disk or a backup, then sparkwal.checkpoint": _restored(NAMED, {}, (1, 1, 1)),
         "a lost disk or a backup, used as it is": _restored(BLIND, {}, (1, 1, 1)),
-        "two lives on one machine as it is, one on another": _queries(
-            BLIND,
-            {
-                "A": query("A", "m1", BLIND),
-                "A2": query("A2", "m1", BLIND),
-                "B": query("B", "m2", BLIND),
-                "S": source(1, 1),
-            },
-            Budget(),
-            follows={"A2": "A"},
-        ),
         "two machines, a source that lists files": _queries(
             LISTS,
             {"A": query("A", "m1", LISTS), "B": query("B", "m2", LISTS), "S": source(1, 1)},
@@ -70,15 +60,7 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: State(source=1),
             follows={"A2": "A"},
         ),
-        **{
-            f"a log that a backup has put back by {lost}": _queries(
-                NAMED,
-                {"B": query("B", "m1", NAMED), "C": query("C", "m2", NAMED), "S": source(1)},
-                Budget(1),
-                begin=partial(_put_back, lost),
-            )
-            for lost in (1, 2)
-        },
+        "a log that a backup has put back by 1": _put_back_by(1),
     }
 
 
@@ -113,15 +95,23 @@ def large() -> dict[str, Configuration]:
         "two machines and a backup, used as it is": _restored(
             BLIND, {"B": query("B", "m2", BLIND)}, (1, 1), crashes=0
         ),
-        "two machines, a lost disk or a backup, a crash": _restored(
-            NAMED, {"B": query("B", "m2", NAMED)}, (1, 1)
+        "two lives on one machine as it is, one on another": _queries(
+            BLIND,
+            {
+                "A": query("A", "m1", BLIND),
+                "A2": query("A2", "m1", BLIND),
+                "B": query("B", "m2", BLIND),
+                "S": source(1, 1),
+            },
+            Budget(),
+            follows={"A2": "A"},
         ),
-        "three machines": _queries(
-            NAMED,
-            {name: query(name, f"m{name}", NAMED) for name in "ABC"} | {"S": source(1)},
-            Budget(0),
-            begin=lambda: State(source=1),
+        "two drivers on one folder": _queries(
+            SHARED,
+            {"A": query("A", "m1", SHARED), "B": query("B", "m1", SHARED), "S": source(1, 1, 1)},
+            Budget(),
         ),
+        "a log that a backup has put back by 2": _put_back_by(2),
     }
 
 
@@ -144,6 +134,15 @@ def _restored(
     lives = {"A": query("A", "m1", kind), "A2": query("A2", "m1", kind, restarts=2)}
     processes = {**lives, **others, "K": backup("m1"), "S": source(*growth)}
     return _queries(kind, processes, Budget(crashes, 0, 1), follows={"A2": "A"})
+
+
+def _put_back_by(lost: int) -> Configuration:
+    return _queries(
+        NAMED,
+        {"B": query("B", "m1", NAMED), "C": query("C", "m2", NAMED), "S": source(1)},
+        Budget(1),
+        begin=partial(_put_back, lost),
+    )
 
 
 def _put_back(lost: int) -> State:

@@ -20,7 +20,20 @@ from .codec import searching
 from .data import PREFIX
 from .histories import Histories
 from .machine import Machine, Process
-from .world import LOCAL, REMOTE, SEEN, Call, Lost, Refused, State, apply, disk_faults, put
+from .world import (
+    LOCAL,
+    REMOTE,
+    SEEN,
+    Call,
+    Lost,
+    Refused,
+    State,
+    apply,
+    disk_faults,
+    put,
+    waits,
+    without_locks,
+)
 
 
 @dataclass(frozen=True)
@@ -236,10 +249,11 @@ def _steps(
         if calls and budget.crashes:
             others = (*actors[:process], DEAD, *actors[process + 1 :])
             less = replace(budget, crashes=budget.crashes - 1)
-            steps.append(
-                ((names[process], calls[0][1], "dies before it"), (state, others, less), 1)
-            )
+            died = without_locks(state, names[process])
+            steps.append(((names[process], calls[0][1], "dies before it"), (died, others, less), 1))
         for thread, call in calls:
+            if waits(state, call):
+                continue
             for how, after, answer, left in _outcomes(state, call, budget):
                 reached = histories.after(history, thread, answer)
                 world, reached, local = _settled(

@@ -45,12 +45,14 @@ class Kind:
         blind: a start uses the folder that is there as it is; `sparkwal.checkpoint` comes in only
             where there is none, or after a DivergedCheckpointError.
         remote: the checkpoint is in an object store, where the sink does not see it.
+        shared: two lives may run on one machine at the same time.
         lists, archives: see `spark.Query`.
     """
 
     name: str = "q"
     blind: bool = False
     remote: bool = False
+    shared: bool = False
     lists: bool = False
     archives: bool = False
 
@@ -77,7 +79,7 @@ def query(
                     if not spark.read():
                         spark.add(folder.METADATA, b'{"id":"%s"}' % BY_ID.encode())
                 elif start or not kind.blind or not spark.read():
-                    _checkpoint(ask, log, machine, kind.name, f"{life}-{start}")
+                    _checkpoint(ask, log, machine, kind, life, f"{life}-{start}")
                 elif folder.METADATA not in spark.read():
                     # Spark takes it for a new query.
                     spark.add(folder.METADATA, b'{"id":"%s"}' % life.encode())
@@ -92,8 +94,19 @@ def query(
     return run
 
 
-def _checkpoint(ask: Ask, log: LogStore, machine: str, name: str, drawn: str) -> None:
-    """`sparkwal.checkpoint`."""
+def _checkpoint(ask: Ask, log: LogStore, machine: str, kind: Kind, life: str, drawn: str) -> None:
+    """`sparkwal.checkpoint`: one at a time on a machine."""
+    if kind.shared:
+        ask(Call("lock", (machine, life)))
+    try:
+        _rebuild(ask, log, machine, kind.name, drawn)
+    except SparkWalError:
+        ask(Call("unlock", (life,)))
+        raise
+    ask(Call("unlock", (life,)))
+
+
+def _rebuild(ask: Ask, log: LogStore, machine: str, name: str, drawn: str) -> None:
     head = find_head(log)
     before = ask(Call("read_folder", (machine,)))
     decision = rebuild.decide(log, head, name, real(before), drawn)

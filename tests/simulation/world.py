@@ -49,6 +49,7 @@ LOCAL = frozenset(
         "publish_plan",
         "now",
         "read_folder",
+        "unlock",
         "source_end",
         "rows",
     }
@@ -76,6 +77,7 @@ class State:
         collected: records that were there once and were deleted on purpose.
         folders: machine → the checkpoint folder on its disk (by number); none: not there.
         copies: machine → a copy of its folder, as a backup keeps it (by number).
+        locks: (machine, process) that replaces the machine's folder and keeps others from it.
         source: rows that the queries' source has so far; −1 where no query has a source.
         dropped: rows of the source that the query filters out.
         archived: rows below are no longer in the source.
@@ -94,6 +96,7 @@ class State:
     collected: frozenset[tuple[str, bytes]] = frozenset()
     folders: dict[str, int] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
+    locks: frozenset[tuple[str, str]] = frozenset()
     source: int = -1
     dropped: frozenset[int] = frozenset()
     archived: int = 0
@@ -113,6 +116,7 @@ class State:
             self.collected,
             frozenset(self.folders.items()),
             frozenset(self.copies.items()),
+            self.locks,
             self.source,
             self.archived,
         )
@@ -265,6 +269,21 @@ def disk_faults(state: State, machine: str) -> list[tuple[str, State]]:
     return found
 
 
+def _lock(state: State, machine: str, process: str) -> tuple[State, None]:
+    return replace(state, locks=state.locks | {(machine, process)}), None
+
+
+def waits(state: State, call: Call) -> bool:
+    """Whether a call has no answer before another process does something."""
+    return call.operation == "lock" and any(m == call.arguments[0] for m, _ in state.locks)
+
+
+def without_locks(state: State, process: str) -> State:
+    """A process has let go of its locks; as it does when it dies."""
+    held = {lock for lock in state.locks if lock[1] == process}
+    return replace(state, locks=state.locks - held) if held else state
+
+
 def _grow(state: State, rows: int) -> tuple[State, None]:
     return replace(state, source=state.source + rows), None
 
@@ -309,6 +328,8 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "set_folder": set_folder,
     "add_file": _add_file,
     "copy_folder": _copy_folder,
+    "lock": _lock,
+    "unlock": lambda state, process: (without_locks(state, process), None),
     "grow": _grow,
     "source_end": _source_end,
     "rows": _rows,
