@@ -63,10 +63,11 @@ class StreamCheckpoint:
         """What Spark wrote for this microbatch. Makes no request.
 
         Raises DivergedCheckpointError where it goes on after other input than the log holds, or
-        another start has replaced the folder since.
+        another start has replaced the folder since, or somebody has deleted it.
         """
         path = self._folder()
         if path is None:
+            self._check_still_there(batch_id, last)
             return Carried(b"", REMOTE)
         if (path / folder.STATE).is_dir():
             return Carried(b"", STATEFUL)
@@ -82,6 +83,7 @@ class StreamCheckpoint:
                 "sparkwal.checkpoint(path, name) makes"
             )
         if f"offsets/{batch_id}" not in sizes:
+            self._check_still_there(batch_id, last)
             return Carried(b"", REMOTE)
         if last is not None:
             self._check_goes_on(path, last)
@@ -110,6 +112,16 @@ class StreamCheckpoint:
                     "sparkwal.checkpoint(path, name) makes from the log (this query's name there: "
                     f"the one it has, or {self.query_id!r})"
                 )
+
+    def _check_still_there(self, batch_id: int, last: Checkpoint | None) -> None:
+        """Not to commit what nobody could go on after, where the log carried the last one."""
+        if last is not None and last.bytes > 0 and folder.local_folder(self.location) is not None:
+            raise DivergedCheckpointError(
+                f"the checkpoint {self.location} was deleted while query {self.query_id} ran: "
+                f"microbatch {batch_id} is not in it. Nothing was written, nothing is lost: delete "
+                "what is left of it and restart with the folder that "
+                "sparkwal.checkpoint(path, name) makes from the log"
+            )
 
     def check_replay(
         self,

@@ -94,6 +94,59 @@ def latest(path: Path, kind: str) -> int | None:
     return max(numbers, default=None)
 
 
+def torn(path: Path) -> str | None:
+    """The first file that Spark could not read when it starts, or None.
+
+    Spark renames whole files into place but syncs none: after a loss of power one may be there
+    without its content, and Spark would stop at it at every start.
+    """
+    if query_of(path) is None:
+        return METADATA
+    last, done = latest(path, "offsets"), latest(path, "commits")
+    wanted: dict[str, bool] = {}
+    if last is None and done is not None:
+        return f"offsets/{done}"
+    if last is not None:
+        wanted = {f"offsets/{number}": True for number in (last - 1, last) if number >= 0}
+    if done is not None:
+        wanted[f"commits/{done}"] = True
+    wanted |= dict.fromkeys(_source_files(path), False)
+    for name, settings in wanted.items():
+        if not _whole(read(path, name), settings):
+            return name
+    return None
+
+
+def sweep(path: Path) -> None:
+    """Remove what a killed write of the first plan left: a hidden file in offsets/.
+
+    Spark begins a query only where offsets/ and commits/ hold nothing, hidden or not.
+    """
+    if latest(path, "offsets") is not None:
+        return
+    for kind in ("offsets", "commits"):
+        for file in (path / kind).glob(".*"):
+            file.unlink(missing_ok=True)
+
+
+def _whole(data: bytes | None, settings: bool) -> bool:
+    """Whether a file has its content.
+
+    Args:
+        settings: whether the second line is JSON, as in offsets/ and commits/.
+    """
+    # What did not reach the disk is missing or zero.
+    if not data or data.endswith(b"\0"):
+        return False
+    if not settings:
+        return True
+    lines = data.splitlines()
+    try:
+        return lines[0].startswith(b"v") and isinstance(json.loads(lines[1]), dict)
+    except (IndexError, ValueError):
+        return False
+
+
 def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
     """{name: bytes} of all that a new machine needs to go on after this microbatch."""
     sizes: dict[str, int] = {}

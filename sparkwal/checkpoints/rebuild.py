@@ -107,6 +107,7 @@ def _checkpoint(log: LogStore, name: str, place: Path) -> str:
     _check_ours(place, folder.owner_of(place), log, name)
     found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
     if found.why is None:
+        folder.sweep(place)
         events.emit(events.CheckpointUsed(str(place), found.query_id, found.batch_id))
     else:
         _replace(place, found.files)
@@ -160,6 +161,8 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     """Why the folder cannot be used as it is, or None. At most 1 GET, of a large block 2."""
     if owner is None:
         return "there is none"
+    if (name := folder.torn(place)) is not None:
+        return f"{name} in it is not whole"
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
         return None if commits is None else "its log is gone"

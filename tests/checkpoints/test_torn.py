@@ -1,0 +1,135 @@
+"""A checkpoint folder after a loss of power, or deleted while its query runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sparkwal
+from sparkwal.checkpoints import folder
+from sparkwal.checkpoints.carry import StreamCheckpoint
+from sparkwal.checkpoints.folder import Owner
+from sparkwal.checkpoints.rebuild import State, why_rebuild
+from sparkwal.errors import DivergedCheckpointError
+from sparkwal.format.memory import REMOTE, STATEFUL, Checkpoint
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.testing.memory import MemoryStore
+
+QUERY = "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"
+OURS = Owner("log", "log-id", "orders")
+OFFSETS = b'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}\n-\n'
+DONE = b'v1\n{"nextBatchWatermarkMs":0}'
+FILES = {
+    folder.METADATA: b'{"id":"%s"}' % QUERY.encode(),
+    folder.OWNER: folder.owner_text(OURS),
+    "offsets/6": OFFSETS % 6,
+    "offsets/7": OFFSETS % 7,
+    "offsets/8": OFFSETS % 8,
+    "commits/6": DONE,
+    "commits/7": DONE,
+    "sources/0/5": b"\0v1\n5",  # as Kafka's source writes it
+    "sources/0/8": b'v1\n{"path":"file:///in/8"}',
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Microbatch 8 is planned, 7 was the last that was done."""
+    for name, data in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def why(place: Path, last: int | None, *, log_id: str | None = "log-id") -> str | None:
+    """Without a log to read from: what is torn is found before."""
+    state = State(QUERY, log_id, 1000, last, None)
+    return why_rebuild(LogStore(MemoryStore(), "wal"), state, place, OURS)
+
+
+def test_a_whole_folder_is_not_torn(place: Path) -> None:
+    assert folder.torn(place) is None
+    assert why(place, None) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["offsets/8", "offsets/7", "commits/7", "sources/0/5", "sources/0/8", folder.METADATA],
+)
+@pytest.mark.parametrize("content", [b"", bytes(20), None], ids=["empty", "zeros", "cut"])
+def test_a_file_that_lost_its_content_is_found(
+    place: Path, name: str, content: bytes | None
+) -> None:
+    if content is None and name.startswith("sources/"):
+        content = FILES[name][:-4] + bytes(4)  # a source's own text is not ours to read
+    (place / name).write_bytes(FILES[name][:12] if content is None else content)
+    for last in (None, 6, 7, 8):
+        assert why(place, last) == f"{name} in it is not whole"
+    assert why(place, None, log_id=None) == f"{name} in it is not whole"
+
+
+def test_a_missing_plan_that_spark_needs_is_found(place: Path) -> None:
+    (place / "offsets/7").unlink()
+    assert why(place, 7) == "offsets/7 in it is not whole"
+
+
+def test_a_note_without_its_plan_is_found(place: Path) -> None:
+    for number in (6, 7, 8):
+        (place / f"offsets/{number}").unlink()
+    assert why(place, None) == "offsets/7 in it is not whole"
+
+
+@pytest.mark.spark
+def test_a_query_whose_first_plan_was_killed_in_the_middle_begins_again(
+    spark, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"value":7}')
+    log = str(tmp_path / "wal")
+    checkpoint = sparkwal.checkpoint(log, "orders", folder=tmp_path / "checkpoint")
+    left = Path(checkpoint) / "offsets"
+    left.mkdir()
+    for name in (".0.0fb5a830-eb53-4111-820c-79afb7b5d31e.tmp", "..0.0fb5a830.tmp.crc"):
+        (left / name).write_bytes(b"v1")
+    # Spark begins only where there is nothing, hidden or not.
+    assert sparkwal.checkpoint(log, "orders", folder=tmp_path / "checkpoint") == checkpoint
+    rows = spark.readStream.schema("value BIGINT").json(str(tmp_path / "in"))
+    writer = rows.writeStream.format("weaselwal").option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start(log).awaitTermination()
+    assert list(sparkwal.Log(log).to_pandas()["value"]) == [7]
+
+
+def test_what_spark_does_not_read_at_a_start_may_be_torn(place: Path) -> None:
+    for name in ("offsets/6", "commits/6", "sources/0/.8.crc", "offsets/.9.0b5c.tmp"):
+        (place / name).write_bytes(b"")
+    assert why(place, None) is None
+
+
+def carried(position: int, size: int, reason: str = "") -> Checkpoint:
+    return Checkpoint(position, 1, size, 0, reason, {})
+
+
+@pytest.mark.parametrize("left", ["nothing", "a plan"])
+def test_a_folder_that_is_deleted_under_its_query_stops_it(place: Path, left: str) -> None:
+    checkpoint = StreamCheckpoint(str(place), QUERY, 10**6)
+    for name in FILES:
+        (place / name).unlink()
+    if left == "a plan":
+        (place / "offsets/8").write_bytes(OFFSETS % 8)  # Spark makes it again
+    with pytest.raises(DivergedCheckpointError, match="was deleted while query") as error:
+        checkpoint.capture(8, carried(7, 100))
+    assert "Nothing was written" in str(error.value)
+
+
+@pytest.mark.parametrize("last", [None, carried(7, 0, REMOTE), carried(7, 0, STATEFUL)])
+def test_a_checkpoint_that_was_never_on_this_disk_is_remote(
+    tmp_path: Path, last: Checkpoint | None
+) -> None:
+    checkpoint = StreamCheckpoint(str(tmp_path / "in hdfs"), QUERY, 10**6)
+    assert checkpoint.capture(8, last).reason == REMOTE
+
+
+def test_a_query_may_move_its_checkpoint_to_an_object_store() -> None:
+    checkpoint = StreamCheckpoint("s3a://bucket/checkpoint", QUERY, 10**6)
+    assert checkpoint.capture(8, carried(7, 100)).reason == REMOTE
