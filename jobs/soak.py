@@ -11,16 +11,18 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP
 
 import click
 from rich.console import Console
 
+from faults.disks import add_files, back_up, befall, numbered_stream, on_a_new_machine
 from faults.evidence import Stream, gather, keep, shown
+from faults.fleet import Fleet
 from faults.processes import Driver, Gone, send, wait_until
 from faults.service import Service
 from faults.storms import storm
@@ -48,10 +50,8 @@ class Soak:
         self.counted: Counter[str] = Counter()
         self._work = work
         self._server, self._proxy = server, proxy
-        self._names = iter(range(10**9))
-        self._java = ""
-        self._ready: deque[Driver] = deque()
-        self._mine: list[Driver] = []
+        self._fleet = Fleet(work, self.rng)
+        self._at_work: dict[Driver, int] = {}
         self._end = 0.0
         self._open_round()
 
@@ -60,60 +60,46 @@ class Soak:
         self.folder = self._work / self.round
         self.folder.mkdir()
         self.log = f"s3://{BUCKET}/{self.round}" if self._server else str(self.folder / "log")
-        self.streams = [Stream(self.folder / "cp0", ROWS)]
-        endpoint = {"endpoint": self._proxy.url} if self._proxy else {}
-        writing = {**self.options, **endpoint}
-        self.service = Service(self.log, self.folder, writing, self.options)
+        self.streams: list[Stream] = []
+        self.service = Service(self.log, self.folder, self.writing, self.options)
 
     @property
     def options(self) -> dict[str, str]:
         """To read the log with, past the proxy."""
         return log_options(self._server) if self._server is not None else {}
 
+    @property
+    def writing(self) -> dict[str, str]:
+        """To write it with, through the proxy."""
+        return {**self.options, **({"endpoint": self._proxy.url} if self._proxy else {})}
+
+    def stream(self, number: int) -> Stream:
+        """One of this round's."""
+        while len(self.streams) <= number:
+            self.streams.append(numbered_stream(self.folder, len(self.streams), ROWS))
+        return self.streams[number]
+
     # Drivers
-
-    def share_classes(self) -> None:
-        """Let the JVMs of all drivers share loaded classes: a third less work at each start."""
-        archive = self._work / "classes.jsa"
-        first = Driver("archive", self._work, "--java", f"-XX:ArchiveClassesAtExit={archive}")
-        self._mine.append(first)
-        first.go(log=self._work / "archive-log", checkpoint=self._work / "archive-cp", batches=3)
-        first.finish()
-        first.close_stdin()
-        first.exit_code()
-        wait_until(lambda: not first.members(), "the archive is written")
-        self._java = f"-XX:SharedArchiveFile={archive}"
-
-    def prepare(self) -> None:
-        """Have one more driver start up while others work."""
-        # Two machines, so to speak: some drivers find the hints of others, some do not.
-        machine = self._work / f"machine-{self.rng.randrange(2)}"
-        name = f"driver-{next(self._names)}"
-        # More tasks at once than cores: most of them wait for their next attempt.
-        given = ["--master", "local[3,8]", "--java", self._java]
-        driver = Driver(name, self._work, *given, temporary=machine)
-        self._ready.append(driver)
-        self._mine.append(driver)
 
     def take(self, checkpoint: int = 0, restarts: int = 50) -> Driver:
         """A driver at work in this round's log, and the next one starting up."""
-        if not self._ready:
-            self.prepare()
-        driver = self._ready.popleft()
-        self.prepare()
+        driver = self._fleet.take()
         self.set_to_work(driver, checkpoint, restarts)
         return driver
 
     def set_to_work(self, driver: Driver, checkpoint: int, restarts: int) -> None:
         """Tell it what to do; each life cuts its microbatches another way."""
-        while len(self.streams) <= checkpoint:
-            number = len(self.streams)
-            self.streams.append(Stream(self.folder / f"cp{number}", ROWS, number * 10**9))
-        stream = self.streams[checkpoint]
+        stream = self.stream(checkpoint)
+        self._at_work[driver] = checkpoint
+        if stream.files is not None:
+            add_files(stream, 40)
         driver.go(
             log=self.log,
             endpoint=self._proxy.url if self._proxy else None,
             checkpoint=stream.checkpoint,
+            name=stream.name,
+            files=str(stream.files or ""),
+            per_trigger=self.rng.randint(1, 6),
             rows=stream.rows,
             base=stream.base,
             partitions=self.rng.choice([1, 16, 24, 32]),
@@ -123,12 +109,27 @@ class Soak:
         )
 
     def kill(self, *drivers: Driver) -> None:
-        """All at once; of some the Python workers live on for a moment."""
+        """All at once; of some the Python workers live on for a moment, or the disk does not."""
+        orphans = self.rng.random() < 0.2
         for driver in drivers:
             self.counted["driver_kills"] += driver.alive
-            driver.kill(orphans=self.rng.random() < 0.3)
+            driver.kill(orphans=orphans)
             self.counted["queries_failed"] += len(driver.failures())
-            self.counted["fenced"] += sum("FencedError" in x for x in driver.failures())
+            for kind in ("FencedError", "DivergedCheckpointError"):
+                self.counted[kind] += sum(kind in x for x in driver.failures())
+            for line in driver.lines():
+                # Not those of new queries.
+                rebuilt = line.startswith("rebuilt ") and not line.startswith("rebuilt -1")
+                self.counted["checkpoints_rebuilt"] += rebuilt
+        for number in {self._at_work[driver] for driver in drivers}:
+            if self.rng.random() < 0.3:
+                back_up(self.streams[number])
+            if orphans:
+                continue  # a machine that lives has its disk
+            for driver in drivers:
+                driver.end()
+            fate, self.streams[number] = befall(self.streams[number], self.rng)
+            self.counted[f"disk_{fate}"] += 1
 
     # What happens meanwhile
 
@@ -150,7 +151,7 @@ class Soak:
                 self.counted["appender_kills"] += self.service.kill()
             self.service.revive()
             workers = [pid for driver in drivers for pid in driver.workers()]
-            if workers:
+            if workers and self.rng.random() < 0.5:
                 self.counted["worker_kills"] += send(self.rng.choice(sorted(workers)), SIGKILL)
 
     # Scenarios
@@ -162,8 +163,20 @@ class Soak:
             time.sleep(self.rng.uniform(0, 3))
         else:
             driver.wait_line("started")
-            last = self.streams[0].noted + self.rng.randint(1, 12)
+            last = self.streams[0].noted + self.rng.randint(1, 8)
             self.torture(20, driver, until=lambda: driver.batch() >= last)
+        self.kill(driver)
+
+    def lost(self) -> None:
+        """A driver that is killed, often with its disk, soon after it has begun."""
+        if self._proxy is not None and self.rng.random() < 0.7:
+            self._proxy.faults = []
+        driver = self.take()
+        last = self.streams[0].noted + self.rng.randint(1, 3)
+        driver.wait_line("started")
+        with suppress(Gone):
+            wait_until(lambda: driver.batch() >= last, "a few microbatches", 20)
+        time.sleep(self.rng.uniform(0, 0.5))
         self.kill(driver)
 
     def same_checkpoint(self) -> None:
@@ -198,9 +211,7 @@ class Soak:
 
     def executors(self) -> None:
         """A driver whose executors are processes that die."""
-        cluster = ["--master", "local-cluster[2,1,2048]"]
-        driver = Driver(f"driver-{next(self._names)}", self._work, *cluster)
-        self._mine.append(driver)
+        driver = self._fleet.start("--master", "local-cluster[2,1,2048]")
         self.set_to_work(driver, 0, 50)
         driver.wait_line("started")
         for _ in range(2):
@@ -216,16 +227,16 @@ class Soak:
         self._end = time.monotonic() + minutes * 60
         signal.signal(SIGINT, self._end_early)
         plays: dict[Callable[[], None], int] = {
-            self.killed: 30, self.same_checkpoint: 3, self.rivals: 3, self.sleeper: 3,
-            self.executors: 1,
+            self.killed: 10, self.lost: 30, self.same_checkpoint: 3, self.rivals: 3,
+            self.sleeper: 2, self.executors: 1,
         }  # fmt: skip
         if minutes >= 5:
-            self.share_classes()
-        self.prepare()
+            self._fleet.share_classes()
+        self._fleet.prepare()
         while time.monotonic() < self._end:
             if self.counted["rounds"]:
                 self._open_round()
-            for _ in range(self.rng.randint(3, 8)):
+            for _ in range(self.rng.randint(5, 12)):
                 self.weather()
                 self.rng.choices([*plays], [*plays.values()])[0]()
                 if time.monotonic() > self._end:
@@ -237,12 +248,14 @@ class Soak:
 
     def judge(self) -> None:
         """Compare this round's log with its input."""
-        for driver in self._mine:
-            if driver not in self._ready:
-                driver.end()
-        self._mine = list(self._ready)
+        self._fleet.end_used()
         self.service.close()
         appends, wrong = self.service.judge()
+        if self._proxy is not None:
+            self._proxy.faults = []
+        # By the path that the drivers know it by.
+        self.streams, refused = on_a_new_machine(self.log, self.writing, self.streams)
+        wrong += refused
         self.counted["appends"] += appends
         found = gather(self.log, self.options, self.streams)
         self.counted["rounds"] += 1
@@ -267,8 +280,7 @@ class Soak:
     def close(self) -> None:
         """End every process that was started."""
         self.service.close()
-        for driver in self._mine:
-            driver.end()
+        self._fleet.close()
 
 
 @click.command()
@@ -277,8 +289,8 @@ class Soak:
 @click.option("--store", type=click.Choice(["s3", "file"]), default="s3", show_default=True)
 def main(minutes: float, seed: int | None, store: str) -> None:
     """Kill drivers, executors, Python workers and a service that appends to a log of its own,
-    stop them, let them fight over one log, and break the store's requests; after each round
-    prove that every row is there once, in order.
+    stop them, let them fight over one log, take the dead ones' disks away, and break the store's
+    requests; after each round prove that every row is there once, in order.
 
     Ctrl-C ends it early, with the same proof. Prints the figures as a table and as one line of
     JSON. Exit codes: 0 nothing was lost, 1 the log is wrong (it is kept, and the seed is told),

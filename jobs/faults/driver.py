@@ -1,7 +1,8 @@
 """One Spark application to be killed: streams numbered rows into a log until told to stop.
 
-Prints `started`, then `batch N` for each microbatch that Spark has noted as done. The rows are
-those of rate-micro-batch: microbatch N holds the values N·rows … (N+1)·rows − 1, plus --base.
+Prints `started`, then `batch N` for each microbatch that Spark has noted as done; `rebuilt` when
+its checkpoint was made from the log. The rows are those of rate-micro-batch: microbatch N holds
+the values N·rows … (N+1)·rows − 1, plus --base; or those of --files.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import click
 
 import sparkwal
 from sparkwal.testing.servers import log_options
+from support.checkpoints import made_from_log, write_plainly
 from support.session import EXIT_CODES, key_values, readable
 
 if TYPE_CHECKING:
@@ -102,8 +104,10 @@ def slowed(
 
 def noted(checkpoint: Path) -> list[int]:
     """The microbatches that Spark's checkpoint knows as done; Spark keeps the last hundred."""
-    folder = checkpoint / "commits"
-    names = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+    try:
+        names = os.listdir(checkpoint / "commits")
+    except FileNotFoundError:  # not yet, or not while another makes it anew
+        names = []
     return sorted(int(name) for name in names if name.isdigit())
 
 
@@ -146,9 +150,15 @@ class Work:
     restarts: int
     slow: float
     options: list[str]
+    name: str = ""
+    files: str = ""
+    per_trigger: int = 1
 
     def source(self, spark: SparkSession) -> DataFrame:
         """The numbered rows."""
+        if self.files:
+            stream = spark.readStream.schema("timestamp TIMESTAMP, value BIGINT")
+            return stream.option("maxFilesPerTrigger", self.per_trigger).json(self.files)
         stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
         numbers = stream.option("numPartitions", self.partitions).load()
         numbers = numbers.selectExpr("timestamp", f"value + {self.base} as value")
@@ -164,8 +174,14 @@ class Work:
         given = {"inlineThreshold": self.inline, **key_values(self.options, "--option")}
         if self.endpoint is not None:
             given |= log_options(self.endpoint)
+        location = self.checkpoint
+        if self.name:
+            location, made = made_from_log(self.log, self.name, given, Path(location))
+            if made is not None:
+                say(f"rebuilt {made.batch_id}: {made.reason}")
+            write_plainly(spark, location)
         writer = self.source(spark).writeStream.format("weaselwal").options(**given)
-        return writer.option("checkpointLocation", self.checkpoint).start(self.log)
+        return writer.option("checkpointLocation", location).start(self.log)
 
 
 def run(spark: SparkSession, work: Work) -> BaseException | None:
@@ -201,6 +217,9 @@ def warm_up(spark: SparkSession) -> None:
 @click.option("--log", default="", help="s3://bucket/prefix, file:///folder or a folder.")
 @click.option("--endpoint", help="URL of a local S3 server; the tests' credentials go with it.")
 @click.option("--checkpoint", default="", help="A folder.")
+@click.option("--name", default="", help="Of the query, to make --checkpoint from the log.")
+@click.option("--files", default="", help="A folder of json files to read, in the order of time.")
+@click.option("--per-trigger", type=int, default=1, help="Files of each microbatch, at most.")
 @click.option("--batches", type=int, default=0, help="Stop when so many are done in all; 0: never.")
 @click.option("--rows", type=int, default=100, show_default=True, help="Of each microbatch.")
 @click.option("--base", type=int, default=0, help="Added to every value.")

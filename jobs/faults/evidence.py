@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,11 +23,20 @@ from sparkwal.store.listing import all_entries
 
 @dataclass(frozen=True)
 class Stream:
-    """One checkpoint and the numbers its microbatches hold: N·rows … (N+1)·rows − 1, plus base."""
+    """One checkpoint and the numbers its microbatches hold: N·rows … (N+1)·rows − 1, plus base.
+
+    Attributes:
+        name: of the query whose checkpoint is made from the log; "" where it is Spark's alone.
+        files: where it reads files of so many rows, any number of them in each microbatch.
+        seen: the last microbatch that Spark noted as done on disks that are lost.
+    """
 
     checkpoint: Path
     rows: int
     base: int = 0
+    name: str = ""
+    files: Path | None = None
+    seen: int = -1
 
     @property
     def query_id(self) -> str | None:
@@ -39,9 +49,11 @@ class Stream:
     @property
     def noted(self) -> int:
         """The last microbatch that Spark noted as done; −1 for none."""
-        folder = self.checkpoint / "commits"
-        names = [x.name for x in folder.iterdir()] if folder.is_dir() else []
-        return max((int(name) for name in names if name.isdigit()), default=-1)
+        try:
+            names = os.listdir(self.checkpoint / "commits")
+        except FileNotFoundError:
+            names = []
+        return max([self.seen, *(int(name) for name in names if name.isdigit())])
 
 
 @dataclass
@@ -59,6 +71,8 @@ def gather(path: str, options: Mapping[str, str], streams: Sequence[Stream]) -> 
     """Read a log whole, twice, and compare it with what its streams must have put there."""
     # First, so that what comes in meanwhile is not missed below.
     promised = {s.query_id: s.noted for s in streams}
+    if max(promised.values(), default=-1) < 0 and sparkwal.Log(path, **options).head() is None:
+        return Evidence()  # nobody came so far
     report = sparkwal.verify(path, **options)
     found = Evidence(
         report.commits, report.leaders, report.rows, len(report.orphans), list(report.problems)
@@ -80,6 +94,8 @@ def _compare(
     by_query = {stream.query_id: stream for stream in streams}
     log = sparkwal.Log(path, **options)
     reached: dict[str, int] = {}
+    so_far: dict[str, int] = {}
+    heads: dict[int, range] = {}
     wanted: dict[int, range] = {}
     for record in log.records():
         if not isinstance(record, CommitHeader):
@@ -93,8 +109,17 @@ def _compare(
             last = reached.get(record.query_id, -1)
             found.problems.append(f"{where}: comes after microbatch {last}")
         reached[record.query_id] = record.batch_id
-        first = stream.base + record.batch_id * stream.rows
-        wanted[record.position] = range(first, first + stream.rows)
+        if stream.files is None:
+            first, count = record.batch_id * stream.rows, stream.rows
+        else:  # each life reads another number of files at once
+            first, count = so_far.get(record.query_id, 0), record.rows
+            if count % stream.rows:
+                found.problems.append(f"{where}: {count} rows are not those of whole files")
+            so_far[record.query_id] = first + count
+            # Spark packs files into partitions by their size.
+            begin = stream.base + first
+            heads[record.position] = range(begin, begin + count, stream.rows)
+        wanted[record.position] = range(stream.base + first, stream.base + first + count)
     for query, last in promised.items():
         if query is not None and reached.get(query, -1) < last:
             found.problems.append(
@@ -106,7 +131,8 @@ def _compare(
     for batch in log.scan(end=max(wanted, default=-1), include_metadata=True):
         columns = (batch[name].to_pylist() for name in ("_wal_position", "_wal_partition", "value"))
         for position, partition, value in zip(*columns, strict=True):
-            if at == (position, partition) and value <= held[position][-1]:
+            goes_on = at == (position, partition) and value not in heads.get(position, ())
+            if goes_on and value <= held[position][-1]:
                 found.problems.append(
                     f"position {position}, partition {partition}: {value} comes after "
                     f"{held[position][-1]}"
