@@ -61,15 +61,25 @@ class Stop:
 
 @dataclass(frozen=True)
 class Place:
-    """How far one log was replayed: up to `position`, exclusive."""
+    """How far one log was replayed: up to `position`, exclusive.
+
+    Attributes:
+        last: names the record before `position`. A log that was restored from an older copy and
+            written on has another there.
+    """
 
     log_id: str
     position: int
+    last: str
+
+
+def _name(record: SlotRecord) -> str:
+    return f"{record.header.plan_id}:{record.header.timestamp_ms}"
 
 
 def cursor_text(places: Mapping[str, Place]) -> str:
     """A cursor as one line of text; `places_of` reads it."""
-    body = json.dumps({name: [each.log_id, each.position] for name, each in sorted(places.items())})
+    body = json.dumps({name: list(vars(each).values()) for name, each in sorted(places.items())})
     return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
 
 
@@ -84,9 +94,10 @@ def places_of(cursor: str) -> dict[str, Place]:
         if outer["format"] != _FORMAT or zlib.crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
         logs = json.loads(outer["logs"])
-        if not all(type(x[0]) is str and are_whole(x[1:], 1) for x in logs.values()):
-            raise damaged
-        return {name: Place(log_id, position) for name, (log_id, position) in logs.items()}
+        for log_id, position, last in logs.values():
+            if not (type(log_id) is type(last) is str and are_whole([position], 1)):
+                raise damaged
+        return {name: Place(*place) for name, place in logs.items()}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise damaged from None
 
@@ -111,8 +122,8 @@ class Replay:
         self._logs = [_OneLog(name, log, given.get(name)) for name, log in logs.items()]
         for name in given.keys() - logs.keys():
             raise InvalidLogError(
-                f"the cursor names the log of sequencer {name!r}, and there is none: it was "
-                "deleted, or the cursor is of another path"
+                f"the cursor goes on in the log of sequencer {name!r}, which is not among those "
+                "to replay: name it, or it was deleted"
             )
         for each in self._logs:
             if each.place is not None:
@@ -153,13 +164,9 @@ class Replay:
                 except InvalidLogError as error:
                     self.stopped = log.stop(position, log.damaged_key(item), error)
                     return
-            self._places[name] = Place(header.log_id, position + 1)
+            self._places[name] = Place(header.log_id, position + 1, _name(item))
             if isinstance(header, CommitHeader):
                 yield Entry(name, header, tuple(rows))
-        # Dead records after the last live one are done with too.
-        for log in self._logs:
-            if log.place is not None or log.gap:
-                self._places[log.name] = Place(log.log_id, log.gap)
 
 
 class _OneLog:
@@ -178,18 +185,37 @@ class _OneLog:
         self.gap = head.gap
         self.log_id = head.live.header.log_id if head.live else ""
         self.timestamp_ms = 0
-        if place is None:
-            return
+        if place is not None:
+            self._check(place)
+
+    def _check(self, place: Place) -> None:
+        if not self.log_id:
+            raise InvalidLogError(
+                f"the cursor is at position {place.position} of {self._log.url}, and there is no "
+                "log: it was deleted. Replay without the cursor what is there later"
+            )
         if place.log_id != self.log_id:
             raise AnotherLog(
-                f"{log.url} is not the log that the cursor belongs to: it was deleted and made "
-                "again. Replay it without the cursor"
+                f"{self._log.url} is not the log that the cursor belongs to: it was deleted and "
+                "made again. Replay it without the cursor"
             )
-        if place.position > self.gap and self._damage is None:
-            raise InvalidLogError(
-                f"the cursor is at position {place.position} of {log.url}, which ends before "
-                f"position {self.gap}: the log was cut or restored from an older copy"
-            )
+        if place.position > self.gap:
+            if self._damage is not None:
+                return
+            raise self._older(place)
+        try:
+            last = read_slot(self._log, place.position - 1, self._head.window)
+        except InvalidLogError:
+            return  # damaged since, and read before
+        if last is not None and _name(last) != place.last:
+            raise self._older(place)
+
+    def _older(self, place: Place) -> InvalidLogError:
+        return InvalidLogError(
+            f"the cursor is at position {place.position} of {self._log.url}, whose record before "
+            "that is not the one that was replayed: the log was cut or restored from an older "
+            "copy. Replay it without the cursor, or from one of that copy's time"
+        )
 
     def records(self) -> Iterator[SlotRecord | Stop]:
         """The live records in order; the first that is invalid comes as a Stop and ends it."""

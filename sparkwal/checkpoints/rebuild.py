@@ -62,7 +62,8 @@ def checkpoint(
         path: of the log.
         name: of the query, unique in its log: by it the query is the same on every machine. For
             a query that was started otherwise, its id (a UUID).
-        folder: where the checkpoint shall be; by default below
+        folder: where the checkpoint shall be; what else is in there is lost when it is made anew.
+            By default below
             ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
         options: of the store, as for the sink (docs/options.md).
 
@@ -70,8 +71,8 @@ def checkpoint(
     for a folder that is another's; InvalidLogError, StoreUnavailableError.
     """
     given = from_keywords(SinkOptions, absolute(path), options)
-    if not name.strip() or not name.isprintable() or len(name) > 200:
-        raise OptionError(f"name is {name!r}; a short printable text is expected")
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
+        raise OptionError(f"name is {repr(name)[:80]}; a short printable text is expected")
     log = open_log(given, fail_fast=True)
     place = _local(folder) if folder is not None else _place(log, name)
     try:
@@ -136,7 +137,8 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         batch_id=last if last >= 0 else None,
         entry=entry,
     )
-    if owner is None and state.batch_id is None and folder.query_of(place) is not None:
+    theirs = owner is None and place != _place(log, name)
+    if theirs and state.batch_id is None and folder.query_of(place) is not None:
         raise OptionError(
             f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {place} is: "
             "check the path"
@@ -284,6 +286,8 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
         return
     if folder.query_of(place) == _query_id("", name):
         return  # by its id: the one that Spark made
+    if place == _place(log, name):
+        return  # nobody else's, though what says so is damaged
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OptionError(
             f"{place} is not empty, and sparkwal.checkpoint did not make it: give another folder. "

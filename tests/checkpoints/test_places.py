@@ -267,3 +267,20 @@ def test_a_process_killed_between_the_renames_holds_nobody_up(tmp_path: Path) ->
     assert sparkwal.checkpoint(log, "orders", folder=place) == place
     assert (Path(place) / "commits/11").exists()
     assert {each.name for each in tmp_path.iterdir()} == {"wal", "ck", "ck.lock", "h"}
+
+
+def test_the_default_folder_is_made_anew_when_what_names_its_owner_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    place = Path(sparkwal.checkpoint(str(tmp_path / "wal"), "orders"))
+    (place / "sparkwal.json").write_text("{")
+    assert sparkwal.checkpoint(str(tmp_path / "wal"), "orders") == str(place)
+    assert '"orders"' in (place / "sparkwal.json").read_text()
+
+
+@pytest.mark.parametrize("name", [None, 5, b"x", "x" * 5000])
+def test_a_name_that_is_no_short_text_is_refused_shortly(tmp_path: Path, name: object) -> None:
+    with pytest.raises(OptionError, match="short printable text") as told:
+        sparkwal.checkpoint(str(tmp_path / "wal"), name)  # type: ignore[arg-type]
+    assert len(str(told.value)) < 200

@@ -108,7 +108,7 @@ class Pipeline:
 @pytest.mark.parametrize(
     ("lost", "where"),
     [
-        ("driver", ("--checkpoint", "{machine}/checkpoint")),
+        pytest.param("driver", ("--checkpoint", "{machine}/checkpoint"), marks=pytest.mark.slow),
         ("machine", ("--name", "orders")),
     ],
     ids=["driver", "machine"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,6 +141,27 @@ def test_a_cursor_ahead_of_its_log_is_refused(path: Path) -> None:
     for position in (3, 2):
         record(path, position).unlink()
     with pytest.raises(InvalidLogError, match="cut or restored"):
+        sparkwal.Log(str(path)).replay(replay.cursor)
+
+
+def test_a_cursor_of_a_log_that_was_restored_and_written_on_is_refused(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copytree(path, copy)
+    append(path, 3, 4)
+    replay = sparkwal.Log(str(path)).replay()
+    list(replay)
+    shutil.rmtree(path)
+    copy.rename(path)
+    append(path, 30, 31, 32, 33)
+    with pytest.raises(InvalidLogError, match="restored from an older copy"):
+        sparkwal.Log(str(path)).replay(replay.cursor)
+
+
+def test_a_cursor_of_a_log_that_was_deleted_is_refused(path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay()
+    list(replay)
+    shutil.rmtree(path)
+    with pytest.raises(InvalidLogError, match="there is no log"):
         sparkwal.Log(str(path)).replay(replay.cursor)
 
 
