@@ -104,6 +104,8 @@ class StreamCheckpoint:
         """
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
+            # Safety (§6): "a folder goes on after a microbatch without rows that the log has with
+            # other input"
             if folder.digest(path, name) not in (None, crc):
                 raise DivergedCheckpointError(
                     f"the checkpoint {self.location} goes on after another {name} than the one at "

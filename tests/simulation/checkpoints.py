@@ -45,9 +45,21 @@ def exhaustive() -> dict[str, Configuration]:
         ),
         "two machines, microbatches without rows": _queries(
             NAMED,
-            {"A": query("A", "m1", NAMED), "B": query("B", "m2", NAMED), "S": source(1, 1)},
+            {"A": query("A", "m1", NAMED), "B": query("B", "m2", NAMED), "S": source(1)},
             Budget(),
-            begin=lambda: State(source=1, dropped=frozenset({1})),
+            begin=lambda: replace(_written(NAMED, 1), source=2, dropped=frozenset({1})),
+        ),
+        "microbatches without rows, used as it is": _queries(
+            BLIND,
+            {
+                "A": query("A", "m1", BLIND),
+                "A2": query("A2", "m1", BLIND),
+                "B": query("B", "m2", BLIND),
+                "S": source(1),
+            },
+            Budget(),
+            begin=lambda: replace(_written(BLIND, 1), source=2, dropped=frozenset({1})),
+            follows={"A2": "A"},
         ),
         "a checkpoint that the sink does not see, and a backup of it": Configuration(
             {
@@ -148,16 +160,22 @@ def _put_back_by(lost: int) -> Configuration:
 def _put_back(lost: int) -> State:
     """The world after three microbatches, of whose log somebody restored a backup: it lacks the
     last records, and nobody can be held to them any more."""
-    state = State()
-    with searching():
-        for end in (1, 2, 3):
-            state = replace(state, source=end)
-            life = Machine(query(f"before-{end}", "m1", NAMED))
-            while life.calls:
-                state, answer = apply(state, life.calls[0])
-                life.answer(0, answer)
+    state = _written(NAMED, 3)
     commits = [position for position, _, _ in oracle.committed(state)]
     kept = {oracle.slot_key(position) for position in range(commits[-lost])}
     for key in set(state.objects) - kept:
         state, _ = apply(state, Call("delete", (key,)))
     return replace(state, acknowledged=frozenset(), denied=frozenset())
+
+
+def _written(kind: Kind, microbatches: int) -> State:
+    """The world after microbatches of one row each, on m1."""
+    state = State(source=0)
+    with searching():
+        for number in range(microbatches):
+            state = replace(state, source=number + 1)
+            life = Machine(query(f"before-{number}", "m1", kind))
+            while life.calls:
+                state, answer = apply(state, life.calls[0])
+                life.answer(0, answer)
+    return state
