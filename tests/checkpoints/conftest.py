@@ -45,9 +45,14 @@ class Room:
         hints = Hints("wal", self.tmp / "hints")
         return FileStream(self.log, place, hints, **more)  # type: ignore[arg-type]
 
+    def made(self) -> events.CheckpointUsed | events.CheckpointRebuilt:
+        """What was last told of a folder; the Spark session of another test may have more told."""
+        kinds = (events.CheckpointUsed, events.CheckpointRebuilt)
+        return [each for each in self.told if isinstance(each, kinds)][-1]
+
     def why(self) -> str | None:
         """Why the last folder was rebuilt; None if it was not."""
-        return getattr(self.told[-1], "reason", None)
+        return getattr(self.made(), "reason", None)
 
     def commits(self) -> list[CommitHeader]:
         head = find_head(self.log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ def add_file(folder: Path, number: int) -> None:
     (folder / "in").mkdir(exist_ok=True)
     values = range(number * 10, number * 10 + 10)
     text = "\n".join(f'{{"value":{value}}}' for value in values)
-    (folder / "in" / f"{number}.json").write_text(text)
+    file = folder / "in" / f"{number}.json"
+    file.write_text(text)
+    # Spark reads the oldest first.
+    os.utime(file, (1_700_000_000 + number,) * 2)
 
 
 def crash_before_the_note(folder: Path, number: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sparkwal
-from sparkwal import InvalidLogError, OptionError, events
+from sparkwal import InvalidLogError, OptionError
 from sparkwal.checkpoints import folder
 from sparkwal.format import keys
 from sparkwal.format.memory import NOWHERE
@@ -40,7 +40,7 @@ def test_a_new_query_of_a_new_log(room: Room) -> None:
     stream = room.stream(place)
     stream.run(range(3))
     assert room.checkpoint() == place and room.why() is None
-    assert isinstance(room.told[-1], events.CheckpointUsed) and room.told[-1].batch_id == 2
+    assert room.made().batch_id == 2
     assert stream.query_id == query == room.commits()[-1].query_id
     owner = folder.owner_of(place)
     assert owner is not None and room.commits()[-1].log_id == owner.log_id
