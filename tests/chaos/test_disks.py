@@ -76,7 +76,8 @@ def rows_of(path: str) -> int:
     return sum(x.rows for x in log.records() if isinstance(x, CommitHeader))
 
 
-@pytest.mark.parametrize("lives", [3, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lives", [3, 25])
 @pytest.mark.timeout(1200)
 def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
     drivers: Drivers, on_disk: Scene, rng: random.Random, lives: int

@@ -17,7 +17,8 @@ import sparkwal
 from faults.processes import JOBS, Application
 from sparkwal.format.header import CommitHeader, LeaderHeader
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3]
+# Its jars come first, some 50 MB.
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 KILLS = 2
 PARTITIONS = 3
@@ -108,7 +109,7 @@ class Pipeline:
 @pytest.mark.parametrize(
     ("lost", "where"),
     [
-        pytest.param("driver", ("--checkpoint", "{machine}/checkpoint"), marks=pytest.mark.slow),
+        ("driver", ("--checkpoint", "{machine}/checkpoint")),
         ("machine", ("--name", "orders")),
     ],
     ids=["driver", "machine"],
