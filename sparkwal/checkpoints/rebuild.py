@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal import events
 from sparkwal.checkpoints import block, folder
 from sparkwal.checkpoints.folder import Owner
+from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.open import open_log
@@ -26,7 +24,6 @@ from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.path import absolute
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-_LEFT = re.compile(r"\.new-[0-9a-f]{32}(-old)?")  # of rebuilds that died
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def checkpoint(
     log = open_log(given, fail_fast=True)
     place = _local(folder) if folder is not None else _place(log, name)
     try:
-        with _alone(place):
+        with alone(place):
             made = _checkpoint(log, name, place)
     except OSError as error:
         # A volume that is mounted at the folder itself cannot be renamed either.
@@ -111,7 +108,7 @@ def _checkpoint(log: LogStore, name: str, place: Path) -> str:
         folder.sweep(place)
         events.emit(events.CheckpointUsed(str(place), found.query_id, found.batch_id))
     else:
-        _replace(place, found.files)
+        replace(place, found.files)
         events.emit(events.CheckpointRebuilt(str(place), found.query_id, found.batch_id, found.why))
     return str(place)
 
@@ -137,7 +134,7 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         batch_id=last if last >= 0 else None,
         entry=entry,
     )
-    theirs = owner is None and place != _place(log, name)
+    theirs = owner is None and place.parts[-3:] != _default(log, name)
     if theirs and state.batch_id is None and folder.query_of(place) is not None:
         raise OptionError(
             f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {place} is: "
@@ -270,9 +267,14 @@ def _place(log: LogStore, name: str) -> Path:
         raise OptionError(
             "this user has no home folder: give sparkwal.checkpoint a folder"
         ) from None
+    return root.joinpath(*_default(log, name))
+
+
+def _default(log: LogStore, name: str) -> tuple[str, str, str]:
+    """Where a query has its folder if none is given: nobody else's."""
     shown = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:40].lstrip(".")
     named = uuid.uuid5(uuid.NAMESPACE_URL, f"{log.identity}\0{name}").hex[:16]
-    return root / "sparkwal" / "checkpoints" / f"{shown}-{named}"
+    return "sparkwal", "checkpoints", f"{shown}-{named}"
 
 
 def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> None:
@@ -286,8 +288,8 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
         return
     if folder.query_of(place) == _query_id("", name):
         return  # by its id: the one that Spark made
-    if place == _place(log, name):
-        return  # nobody else's, though what says so is damaged
+    if place.parts[-3:] == _default(log, name):
+        return  # though what says so is damaged
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OptionError(
             f"{place} is not empty, and sparkwal.checkpoint did not make it: give another folder. "
@@ -296,55 +298,9 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
         )
 
 
-@contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """One rebuild of a folder at a time on this machine; nothing is left of those that died."""
-    import fcntl
-
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for each in os.listdir(place.parent):
-            # Strictly: what was not made here is somebody's.
-            if each.startswith(place.name) and _LEFT.fullmatch(each[len(place.name) :]):
-                shutil.rmtree(place.parent / each, ignore_errors=True)
-        yield
-
-
 def _tell_slow_files() -> None:
     # Without an import: this works where there is no Spark.
     spark_sql = sys.modules.get("pyspark.sql")
     session = spark_sql.SparkSession.getActiveSession() if spark_sql else None
     if session is not None and session.conf.get(FILE_MANAGER, None) is None:
         events.emit(events.SlowCheckpointFiles(setting=FILE_MANAGER))
-
-
-def _replace(place: Path, files: Mapping[str, bytes]) -> None:
-    """The folder with these files, or the one before, or none: never a part of it."""
-    draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
-    try:
-        for name, data in files.items():
-            file = draft / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with open(file, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-        # Not one file after another: Spark takes what is there for all there is.
-        if place.exists():
-            os.rename(place, f"{draft}-old")
-        # Safety (§6): "a folder is rebuilt in its place, one file after another"
-        os.rename(draft, place)
-        _sync(place.parent)
-    except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    shutil.rmtree(f"{draft}-old", ignore_errors=True)
-
-
-def _sync(parent: Path) -> None:
-    handle = os.open(parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

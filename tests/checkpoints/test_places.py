@@ -14,7 +14,7 @@ import pytest
 
 import sparkwal
 from sparkwal import OptionError
-from sparkwal.checkpoints import folder, rebuild
+from sparkwal.checkpoints import folder, replacing
 
 from .conftest import Room
 
@@ -138,13 +138,25 @@ def test_a_disk_that_refuses_leaves_the_folder_as_it_was(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr(rebuild.os, call, refuse)
+        patch.setattr(replacing.os, call, refuse)
         with pytest.raises(OptionError, match=f"cannot make .*{os.strerror(code)}"):
             room.checkpoint()
     assert sorted(each.name for each in room.tmp.iterdir()) == before
     assert (place / "offsets/0").exists()
     room.stream(room.checkpoint()).run(range(3))
     assert room.values() == [0, 1, 2]
+
+
+def test_without_a_home_a_folder_that_is_given_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    made = sparkwal.checkpoint(str(tmp_path / "wal"), "orders", folder=tmp_path / "folder")
+    assert made == str(tmp_path / "folder")
 
 
 def test_without_a_home_a_folder_must_be_given(room: Room, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -186,8 +198,8 @@ def test_a_rebuild_that_dies_anywhere_is_made_again_and_leaves_nothing(
 
     died = False
     with monkeypatch.context() as patch:
-        patch.setattr(rebuild.os, "fsync", dies(os.fsync))
-        patch.setattr(rebuild.os, "rename", dies(os.rename))
+        patch.setattr(replacing.os, "fsync", dies(os.fsync))
+        patch.setattr(replacing.os, "rename", dies(os.rename))
         try:
             room.checkpoint()
         except Died:
@@ -248,12 +260,12 @@ def test_several_processes_ask_for_one_folder_at_once(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys, sparkwal
-from sparkwal.checkpoints import rebuild
+from sparkwal.checkpoints import replacing
 real = os.rename
 def rename(*given):
     real(*given)
     os.kill(os.getpid(), signal.SIGKILL)
-rebuild.os.rename = rename
+replacing.os.rename = rename
 sparkwal.checkpoint(sys.argv[1], "orders", folder=sys.argv[2])
 """
 

@@ -140,7 +140,7 @@ MUTATIONS = [
     Mutation(
         "a folder is rebuilt in its place, one file after another",
         _AS_IT_IS,
-        "checkpoints/rebuild.py",
+        "checkpoints/replacing.py",
         "os.rename(draft, place)",
         "shutil.copytree(draft, place, dirs_exist_ok=True)",
         ("if place.exists():", "if False:"),

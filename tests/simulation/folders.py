@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from sparkwal.checkpoints import rebuild
+from sparkwal.checkpoints.replacing import replace as replace_folder
 
 from .world import Folder
 
@@ -67,7 +67,7 @@ def replacing(
             seen.append(now)
 
     with _Watching(look):
-        rebuild._replace(place, dict(after))
+        replace_folder(place, dict(after))
     look()
     shutil.rmtree(place, ignore_errors=True)
     return tuple(seen[1:])

@@ -1,0 +1,59 @@
+"""A folder replaced as a whole: as it was, as it shall be, or gone, whenever the process dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+_LEFT = re.compile(r"\.new-[0-9a-f]{32}(-old)?")  # of rebuilds that died
+
+
+@contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """One rebuild of a folder at a time on this machine; nothing is left of those that died."""
+    import fcntl
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for each in os.listdir(place.parent):
+            # Strictly: what was not made here is somebody's.
+            if each.startswith(place.name) and _LEFT.fullmatch(each[len(place.name) :]):
+                shutil.rmtree(place.parent / each, ignore_errors=True)
+        yield
+
+
+def replace(place: Path, files: Mapping[str, bytes]) -> None:
+    """The folder with these files, or the one before, or none: never a part of it."""
+    draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
+    try:
+        for name, data in files.items():
+            file = draft / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(file, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+        # Not one file after another: Spark takes what is there for all there is.
+        if place.exists():
+            os.rename(place, f"{draft}-old")
+        # Safety (§6): "a folder is rebuilt in its place, one file after another"
+        os.rename(draft, place)
+        _sync(place.parent)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    shutil.rmtree(f"{draft}-old", ignore_errors=True)
+
+
+def _sync(parent: Path) -> None:
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
