@@ -11,11 +11,10 @@ import pyarrow as pa
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
-from sparkwal.format.keys import ROOT, sequencer_prefix
+from sparkwal.format.keys import ROOT
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import TRIGGERS, SourceOptions, one_log, refuse
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
@@ -188,8 +187,7 @@ class Log:
             return Replay({self._options.sequencer: self._log}, cursor)
         root = open_log(replace(self._options, sequencer=ROOT), fail_fast=True)
         names = all_logs(root) if sequencers == "*" else list(sequencers)
-        logs = {n: LogStore(root.store, sequencer_prefix(root.prefix, n)) for n in names}
-        return Replay(logs, cursor)
+        return Replay({name: root.sequencer(name) for name in names}, cursor)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """The rows of positions start … end (inclusive) as one pandas frame.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sparkwal.format.keys import sequencer_prefix
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.open import open_store
@@ -17,4 +16,4 @@ def open_log(options: StoreOptions, *, fail_fast: bool = False) -> LogStore:
     Raises OptionError for a path that names no supported store.
     """
     store, root = open_store(options.path, options.s3, options.retry, fail_fast=fail_fast)
-    return LogStore(store, sequencer_prefix(root, options.sequencer))
+    return LogStore(store, root).sequencer(options.sequencer)

@@ -162,12 +162,7 @@ def measure(
                 f"{statistics.median(run.add_batch_ms):.0f} ms, "
                 f"{sum(run.requests.values()) / len(run.add_batch_ms):.1f} requests"
             )
-            for _ in range(20):
-                # As seldom as microbatches do: what has just answered answers sooner.
-                time.sleep(0.1)
-                begin = time.perf_counter()
-                bare.put()
-                puts.append(time.perf_counter() - begin)
+            puts += seldom_puts(bare, 20)
     return {
         "latency_ms": latency_ms,
         "put_ms": vars(latency(puts)),
@@ -175,10 +170,32 @@ def measure(
     }
 
 
-def _summary(runs: Sequence[Run]) -> dict[str, Any]:
+def seldom_puts(bare: Bare, count: int) -> list[float]:
+    """Seconds of each of so many PUTs, as seldom as microbatches make them: what has just answered
+    answers sooner."""
+    taken = []
+    for _ in range(count):
+        time.sleep(0.1)
+        begin = time.perf_counter()
+        bare.put()
+        taken.append(time.perf_counter() - begin)
+    return taken
+
+
+def requests_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """What one microbatch of these asks of the store, and what it costs."""
     batches = sum(len(run.add_batch_ms) for run in runs)
     requests: Counter[str] = sum((run.requests for run in runs), Counter())
     each: Mapping[str, float] = {k: round(v / batches, 3) for k, v in sorted(requests.items())}
+    return {
+        "microbatches": batches,
+        "requests": each,
+        "requests_per_microbatch": round(sum(requests.values()) / batches, 2),
+        "dollars_per_million": round(dollars(each) * 1e6, 2),
+    }
+
+
+def _summary(runs: Sequence[Run]) -> dict[str, Any]:
     everything = latency([ms / 1000 for run in runs for ms in run.add_batch_ms])
     medians = [statistics.median(run.add_batch_ms) for run in runs]
     return {
@@ -186,8 +203,5 @@ def _summary(runs: Sequence[Run]) -> dict[str, Any]:
         "add_batch_p50_ms": round(statistics.median(medians), 1),
         "add_batch_p99_ms": everything.p99,
         "medians_ms": medians,
-        "microbatches": batches,
-        "requests": each,
-        "requests_per_microbatch": round(sum(requests.values()) / batches, 2),
-        "dollars_per_million": round(dollars(each) * 1e6, 2),
+        **requests_of(runs),
     }

@@ -6,8 +6,6 @@ import itertools
 import json
 import statistics
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,20 +17,16 @@ from rich.console import Console
 
 import sparkwal
 from benchmarks.measuring import BUCKET, Bare, delayed, store
-from benchmarks.microbatch import PUT_BYTES, Length, Run, run_query
+from benchmarks.microbatch import PUT_BYTES, Length, Run, requests_of, run_query, seldom_puts
 from benchmarks.peers import Place, start_session
-from benchmarks.prices import dollars
 from benchmarks.report import Goal, show_goals, table
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from support.checkpoints import FILE_SYSTEM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# For folders on this machine: Spark's other one forks a process for each file.
-LOCAL_FILES = {
-    FILE_MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing."
-    "FileSystemBasedCheckpointFileManager"
-}
+LOCAL_FILES = {FILE_MANAGER: FILE_SYSTEM}
 
 console = Console(stderr=True, highlight=False)
 
@@ -42,15 +36,14 @@ class Row:
     """One sink and where its checkpoint is.
 
     Attributes:
-        checkpoint: a folder or URL for the query at that place, which must be fresh.
-        durable: whether another machine could go on after the loss of this one.
+        checkpoint: a folder or URL for the query at that place, which must be fresh; None for a
+            folder that this machine alone has.
     """
 
     title: str
     peer: str
-    checkpoint: Callable[[Place], str]
+    checkpoint: Callable[[Place], str] | None
     conf: Mapping[str, str]
-    durable: bool = True
 
 
 def _from_log(place: Place) -> str:
@@ -62,16 +55,12 @@ def _on_s3(place: Place) -> str:
     return f"s3a://{place.bucket}/{place.key}-checkpoint"
 
 
-def _on_disk(place: Place) -> str:
-    return tempfile.mkdtemp(prefix="sparkwal-benchmark-")
-
-
 ROWS: Mapping[str, Row] = {
     "sparkwal": Row("sparkwal, checkpoint in the log", "inlined", _from_log, LOCAL_FILES),
     "sparkwal-objects": Row(
         "sparkwal, the same, rows as objects", "weaselwal", _from_log, LOCAL_FILES
     ),
-    "noop": Row("no-op Python sink, disk", "noop", _on_disk, LOCAL_FILES, durable=False),
+    "noop": Row("no-op Python sink, disk", "noop", None, LOCAL_FILES),
     "sparkwal-s3a": Row("sparkwal, s3a", "inlined", _on_s3, {}),
     "parquet": Row("parquet sink, s3a", "parquet", _on_s3, {}),
     "delta": Row("Delta sink, tuned, s3a", "delta-tuned", _on_s3, {}),
@@ -80,17 +69,11 @@ ROWS: Mapping[str, Row] = {
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
     """Of all runs of one row: medians of medians, and requests of one microbatch."""
-    batches = sum(len(run.trigger_ms) for run in runs)
-    requests: Counter[str] = sum((run.requests for run in runs), Counter())
-    each = {kind: round(n / batches, 3) for kind, n in sorted(requests.items())}
     return {
         "trigger_ms": statistics.median(statistics.median(run.trigger_ms) for run in runs),
         "add_batch_ms": statistics.median(statistics.median(run.add_batch_ms) for run in runs),
         "medians_ms": [statistics.median(run.trigger_ms) for run in runs],
-        "microbatches": batches,
-        "requests": each,
-        "requests_per_microbatch": round(sum(requests.values()) / batches, 2),
-        "dollars_per_million": round(dollars(each) * 1e6, 2),
+        **requests_of(runs),
     }
 
 
@@ -129,7 +112,7 @@ def measure(
             few = Length(warm=0, measured=4, least=2, seconds=15)
             run = run_query(
                 spark, row.peer, place, length if turn else few,
-                checkpoint=row.checkpoint(place), conf=row.conf,
+                checkpoint=row.checkpoint(place) if row.checkpoint else None, conf=row.conf,
             )  # fmt: skip
             if turn:
                 runs[name].append(run)
@@ -166,7 +149,8 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
         spark = start_session(peers, {BUCKET: proxy})
         stack.callback(spark.stop)
         places = (Place(proxy, BUCKET, f"run-{n}") for n in itertools.count())
-        put_ms = put_median(proxy)
+        puts = seldom_puts(Bare(proxy, 1, b"x" * PUT_BYTES), 30)
+        put_ms = 1000 * statistics.median(puts)
         length = Length(measured=microbatches, seconds=60)
         found = measure(spark, wanted, places, repeats, length)
     results = {"latency_ms": latency, "put_ms": put_ms, "rows": found}
@@ -183,15 +167,3 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
     ]  # fmt: skip
     console.print(table(title, columns, lines))
     show_goals(goals(found, put_ms), console)
-
-
-def put_median(url: str) -> float:
-    """Milliseconds of a conditional PUT of 8 KiB, as seldom as microbatches are."""
-    bare = Bare(url, 1, b"x" * PUT_BYTES)
-    taken = []
-    for _ in range(30):
-        time.sleep(0.1)
-        begin = time.perf_counter()
-        bare.put()
-        taken.append(1000 * (time.perf_counter() - begin))
-    return statistics.median(taken)

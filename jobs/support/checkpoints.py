@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sparkwal
 from sparkwal import events
+from sparkwal.checkpoints.folder import latest, local_folder, query_of
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.writing import SinkOptions
+from sparkwal.protocol.archive import last_batch
+from sparkwal.protocol.recovery import find_head
 from sparkwal.store.path import is_local
-from support.session import Refused, log_head, open_log_at
+from support.session import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,32 +57,27 @@ def write_plainly(spark: SparkSession, location: str) -> None:
         spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
 
 
-def check_checkpoint(folder: str, log: str, options: Mapping[str, str]) -> None:
+def check_checkpoint(location: str, log: str, options: Mapping[str, str]) -> None:
     """Refuse a checkpoint on this machine that was used to write another log.
 
     Spark would go on after what that one holds, and those rows would not be in this one.
     Raises Refused, SparkWalError.
     """
-    place = Path(folder.removeprefix("file://"))
+    place = local_folder(location)
+    if place is None:
+        return  # where Spark alone reaches
     if place.is_file():
-        raise Refused(f"the checkpoint {folder} is a file; give a folder")
-    try:
-        query = str(json.loads((place / "metadata").read_text())["id"])
-        done = [x for x in (place / "commits").iterdir() if x.name.isdigit()]
-    except (OSError, ValueError, KeyError):
-        return  # a new one, or at a place that Spark alone reaches
-    if done and not _knows(log, options, query):
+        raise Refused(f"the checkpoint {location} is a file; give a folder")
+    query, last = query_of(place), latest(place, "commits")
+    if query is not None and last is not None and not _knows(log, options, query):
         raise Refused(
-            f"the checkpoint {folder} belongs to another log: its query has done {len(done)} "
-            f"microbatches or more, and {log} knows none of them. Give that --log, or a new "
+            f"the checkpoint {location} belongs to another log: its query has done {last + 1} "
+            f"microbatches, and {log} knows none of them. Give that --log, or a new "
             "--checkpoint, which begins with the source's first rows"
         )
 
 
 def _knows(log: str, options: Mapping[str, str], query: str) -> bool:
-    head = log_head(log, options)
-    if head is None:
-        return False
-    records = list(open_log_at(log, options).records(start=head.position))
-    # The last record knows every query; one of a writer that lost is not among these.
-    return not records or query in records[-1].txns
+    store = open_log(parse(SinkOptions, {**options, "path": log}))
+    live = find_head(store).live
+    return live is not None and last_batch(lambda: store, live.header, query) >= 0

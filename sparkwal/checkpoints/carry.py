@@ -110,9 +110,7 @@ class StreamCheckpoint:
                 raise DivergedCheckpointError(
                     f"the checkpoint {self.location} goes on after another {name} than the one at "
                     f"position {last.position} of the log: another copy of it was used meanwhile. "
-                    "Nothing was written, nothing is lost: restart with the folder that "
-                    "sparkwal.checkpoint(path, name) makes from the log (this query's name there: "
-                    f"the one it has, or {self.query_id!r})"
+                    + self._way_out()
                 )
 
     def _check_still_there(self, batch_id: int, last: Checkpoint | None) -> None:
@@ -171,9 +169,14 @@ class StreamCheckpoint:
         return DivergedCheckpointError(
             f"{log.url} has microbatch {batch_id} of query {self.query_id} already, with other "
             f"input than the checkpoint {self.location} plans for it: {why}. The checkpoint was "
-            "restored from a backup, or another machine went on meanwhile. Nothing was written, "
-            "nothing is lost: restart with the folder that sparkwal.checkpoint(path, name) makes "
-            f"from the log (this query's name there: the one it has, or {self.query_id!r})"
+            "restored from a backup, or another machine went on meanwhile. " + self._way_out()
+        )
+
+    def _way_out(self) -> str:
+        return (
+            "Nothing was written, nothing is lost: restart with the folder that "
+            "sparkwal.checkpoint(path, name) makes from the log (this query's name there: the one "
+            f"it has, or {self.query_id!r})"
         )
 
 

@@ -14,9 +14,9 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from sparkwal.format.header import CommitHeader
+from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.format.memory import ANONYMOUS, Checkpoint
-from sparkwal.protocol.archive import last_batch
+from sparkwal.protocol.archive import last_batch, recall
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
@@ -92,7 +92,8 @@ def commit(
         )
         carried = None
         if carrier is not None:
-            carried = carrier.capture(first.batch_id, lead.checkpoints.get(first.query_id))
+            _, last = recall(open_log, lead, first.query_id)
+            carried = carrier.capture(first.batch_id, last)
         header, data = microbatch_record(plan, written, clock, codec, carried)
         began = age.before(header, look=not plan.is_for(run_id))
         put_record(log, header, data, _advice(header))
@@ -109,13 +110,8 @@ def commit(
                     f"put at position {plan.position} lies outside of the log. Nothing of this "
                     "microbatch was committed. Restart with the same checkpoint"
                 )
-            now = replace(
-                lead,
-                txns=other.header.txns,
-                checkpoints=other.header.checkpoints,
-                txns_archive=other.header.txns_archive,
-            )
-            _skip(open_log, replace(plan, leadership=now), written, carrier)
+            now = replace(plan, leadership=_remembering(lead, other.header))
+            _skip(open_log, now, written, carrier)
             return None
         events.emit(
             events.Durable(
@@ -126,14 +122,22 @@ def commit(
             )
         )
         after = replace(
-            lead,
+            _remembering(lead, header),
             next_position=plan.position + 1,
-            txns=header.txns,
-            checkpoints=header.checkpoints,
             timestamp_ms=header.timestamp_ms,
         )
         remember_committed(hints, plan, after, run_id, age.looked_ms, clock)
         return header.position
+
+
+def _remembering(lead: Leadership, record: SlotHeader) -> Leadership:
+    """The leadership with what this record remembers of the log's queries."""
+    return replace(
+        lead,
+        txns=record.txns,
+        checkpoints=record.checkpoints,
+        txns_archive=record.txns_archive,
+    )
 
 
 def _skip(

@@ -29,6 +29,10 @@ class LogStore:
         """The log as a name: equal for every spelling of one path; holds no secret."""
         return f"{self.store.identity}/{self.prefix}" if self.prefix else self.store.identity
 
+    def sequencer(self, name: str) -> LogStore:
+        """The log of a sequencer under this one; ROOT is this one itself."""
+        return LogStore(self.store, keys.sequencer_prefix(self.prefix, name))
+
     def key(self, number: int) -> str:
         """The key of a numbered object."""
         return keys.key(self.prefix, number)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.keys import sequencer_prefix
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
@@ -64,7 +63,7 @@ class LogRange:
     def __init__(self, options: SourceOptions, name: str, root: LogStore) -> None:
         self.options, self.name = options, name
         several = options.sequencers is not None
-        self.log = LogStore(root.store, sequencer_prefix(root.prefix, name)) if several else root
+        self.log = root.sequencer(name) if several else root
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
+import sparkwal
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
-from support.checkpoints import FILE_SYSTEM, write_plainly
+from sparkwal.protocol import archive
+from support.checkpoints import FILE_SYSTEM, check_checkpoint, write_plainly
+from support.session import Refused
 
 
 class Session:
@@ -43,3 +49,23 @@ def test_a_file_manager_that_somebody_chose_stays() -> None:
     session.set(FILE_MANAGER, "com.example.Mine")
     write_plainly(session, "/data/checkpoint")
     assert session.get(FILE_MANAGER, None) == "com.example.Mine"
+
+
+def test_a_query_that_the_log_has_archived_is_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MOST", 2)
+    monkeypatch.setattr(archive, "KEPT", 1)
+    log = str(tmp_path / "wal")
+    for number in range(4):
+        schema = pa.schema([("v", pa.int64())])
+        with sparkwal.Appender(log, schema, producer_id=f"query-{number}") as wal:
+            wal.append([{"v": number}])
+    folder = tmp_path / "checkpoint"
+    (folder / "commits").mkdir(parents=True)
+    (folder / "commits" / "0").touch()
+    (folder / "metadata").write_text('{"id":"query-0"}')
+    check_checkpoint(str(folder), log, {})
+    (folder / "metadata").write_text('{"id":"another"}')
+    with pytest.raises(Refused, match="belongs to another log"):
+        check_checkpoint(str(folder), log, {})

@@ -9,6 +9,7 @@ import pytest
 
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import DivergedCheckpointError, OptionError
+from sparkwal.protocol import archive
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.testing.memory import MemoryStore
 
@@ -137,3 +138,21 @@ def test_a_deleted_log_is_not_begun_again_in_the_middle(store: MemoryStore, tmp_
         lead(query.open(), claim, query.clock, TTL_MS)
     began = lead(query.open(), replace(claim, continues=False), query.clock, TTL_MS)
     assert began.log_id == "log"
+
+
+def test_a_query_of_the_archive_is_held_against_what_the_log_has_of_it(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machine(store, tmp_path / "one")
+    one.planned(0, 2)
+    one.query.microbatch(0, (1, 2))
+    monkeypatch.setattr(archive, "MOST", 2)
+    monkeypatch.setattr(archive, "KEPT", 1)
+    for number in range(4):
+        one.query.clock.wall_ms += 1000
+        other = replace(one.query.restarted(), query_id=f"q{number}", carrier=None)
+        other.microbatch(0, (number,))
+    one.planned(0, 3)
+    one.planned(1, 4)
+    with pytest.raises(DivergedCheckpointError, match="another offsets/0 than the one at"):
+        replace(one.query, leader_id="restarted").microbatch(1, (4,))
