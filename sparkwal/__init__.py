@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import (
     BackPressureError,
+    CollectedError,
+    CompactionError,
     DivergedCheckpointError,
     FencedError,
     InvalidLogError,
@@ -38,6 +40,8 @@ __all__ = [
     "Appender",
     "AsyncAppender",
     "BackPressureError",
+    "CollectedError",
+    "CompactionError",
     "DivergedCheckpointError",
     "FencedError",
     "InvalidLogError",

@@ -1,6 +1,8 @@
-"""The errors a user can meet: eight kinds, each saying what to do next."""
+"""The errors a user can meet: ten kinds, each saying what to do next."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class SparkWalError(Exception):
@@ -78,6 +80,62 @@ class InvalidLogError(SparkWalError):
     """The log holds something that the protocol never writes, or lacks
     something that it must hold. The message names the position and the object.
     """
+
+
+class CollectedError(SparkWalError):
+    """The rows were compacted away: these positions are below the log's floor.
+
+    Nothing is lost: where the log has a table they are there (``sparkwal.read_current`` reads
+    both as one). To go on with what the log still holds set failOnDataLoss=false, or start at
+    the floor with a new checkpoint or cursor.
+
+    Args:
+        floor: the first position that is still there.
+    """
+
+    def __init__(self, message: str, *, floor: int = 0) -> None:
+        super().__init__(message)
+        self.floor = floor
+
+
+class CompactionError(SparkWalError):
+    """A range of the log could not be brought into its table; `stage` tells how far it came.
+
+    Compaction is suspended, never skips: the log keeps every row that the table is not
+    confirmed to have. Mend what the message names and run it again: it goes on where it stopped.
+    """
+
+    stage: ClassVar[str] = ""
+
+
+class PlanError(CompactionError):
+    """Before anything was promised: the policy's range, or the table's settings."""
+
+    stage = "plan"
+
+
+class ReadError(CompactionError):
+    """The log's records or rows of the range cannot be read."""
+
+    stage = "read"
+
+
+class WriteError(CompactionError):
+    """The table did not take the range."""
+
+    stage = "write"
+
+
+class ConfirmError(CompactionError):
+    """The table is not what the log's lifecycle knows: restored, replaced or made again."""
+
+    stage = "confirm"
+
+
+class PublishError(CompactionError):
+    """The table has the range, and the log could not be told so."""
+
+    stage = "publish"
 
 
 class BackPressureError(SparkWalError):

@@ -33,10 +33,13 @@ MAY_KNOW = {
             "sequencers", "store"},
     "appender": {"errors", "events", "format", "open", "options", "protocol", "reading", "store"},
     "checkpoints": {"errors", "events", "format", "open", "options", "protocol", "store"},
+    "lifecycle": {"errors", "events", "format", "open", "options", "protocol", "reading",
+                  "sequencers", "store"},
     "spark": {"checkpoints", "errors", "events", "format", "open", "options", "protocol",
-              "reading", "sequencers", "store"},
+              "lifecycle", "reading", "sequencers", "store"},
     "testing": {"store"},
-    "__init__": {"appender", "checkpoints", "errors", "log", "reading", "sequencers", "spark"},
+    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "sequencers",
+                 "spark"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.

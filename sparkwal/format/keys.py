@@ -95,6 +95,26 @@ def archive_key(prefix: str, archive: str) -> str:
     return join_key(prefix, "txns", archive)
 
 
+def lifecycle_prefix(prefix: str) -> str:
+    """The prefix under which every record of a log's lifecycle lies."""
+    return join_key(prefix, "lifecycle") + "/"
+
+
+def lifecycle_key(prefix: str, number: int) -> str:
+    """Of one record of the lifecycle; numbers count down from MAX by 1."""
+    return lifecycle_prefix(prefix) + encode(number)
+
+
+def consumers_prefix(prefix: str) -> str:
+    """The prefix under which the readers of a log tell how far they are."""
+    return join_key(prefix, "consumers") + "/"
+
+
+def consumer_key(prefix: str, name: str) -> str:
+    """Where one reader tells it."""
+    return join_key(prefix, "consumers", name)
+
+
 def join_key(prefix: str, *parts: str) -> str:
     """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing.
 

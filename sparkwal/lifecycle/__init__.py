@@ -1,0 +1,1 @@
+"""A log's life after its rows were written: into a table, and out of the log."""

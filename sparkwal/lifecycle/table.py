@@ -1,0 +1,139 @@
+"""What a lifecycle asks of the table it fills, and what it must find there.
+
+The table keeps, with each of its commits, a transaction (log_id, k): one range of the log
+is one commit of the table, and the newest snapshot tells the last range it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.format.lifecycle import Lifecycle, Target
+from sparkwal.protocol.log_store import LogStore
+
+
+class TableConflict(Exception):
+    """Another writer of the table was faster; nothing of this range was written."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One version of the table, as its history tells it.
+
+    Attributes:
+        operation: the table format's name for what was done, e.g. "WRITE", "RESTORE".
+        log_id, k: which range of which log it holds; "" and 0 for what others did.
+        undoes: it takes away, or may take away, what earlier versions held as a whole: a
+            restore, an overwrite, a table replaced or made anew.
+    """
+
+    version: int
+    operation: str
+    log_id: str = ""
+    k: int = 0
+    undoes: bool = False
+
+
+@dataclass(frozen=True)
+class TableState:
+    """The newest snapshot of the table.
+
+    Attributes:
+        table_id: drawn when the table was made.
+        k: of the last range of the log that was asked about; 0 for none.
+        changes: the versions after the one that was asked about, oldest first; None where the
+            history does not reach back so far.
+    """
+
+    table_id: str
+    version: int
+    k: int
+    changes: tuple[Change, ...] | None
+
+
+class Table(Protocol):
+    """A table that takes ranges of a log, each in one transaction."""
+
+    def prepare(self, log: LogStore, spark_schema: str) -> None:
+        """Make the table if there is none. Raises PlanError for one that does not fit the
+        target, or whose settings would forget transactions."""
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        """The newest snapshot, read anew; None where there is no table.
+
+        Args:
+            since: the version after which the history is wanted.
+        """
+
+    def write(self, state: Lifecycle) -> None:
+        """The rows of the open intent's range, dead records skipped, in one transaction that
+        carries (log_id, k). Every record of the range must carry the log's id.
+
+        Raises TableConflict, ReadError, WriteError. The transaction may be there all the same.
+        """
+
+
+def check_history(state: Lifecycle, table: TableState | None, expected: tuple[int, ...]) -> None:
+    """The table still holds all that the lifecycle believes to be there.
+
+    A transaction survives a RESTORE of the table: the number alone proves nothing. So the
+    history since the version that was last confirmed must show no version that takes rows of
+    others away, and each range since then exactly once.
+
+    Args:
+        expected: the ranges that the history since then may hold: the open intent's, once.
+
+    Raises ConfirmError.
+    """
+    name = state.target.table if state.target else "the table"
+    if table is None:
+        raise ConfirmError(
+            f"{name} is gone. The log keeps what it still has, from position {state.floor} on. "
+            "Restore the table, or begin a new log"
+        )
+    # Defends against: a table that was dropped and made again is taken for the old one
+    if table.table_id != state.table_id:
+        raise ConfirmError(
+            f"{name} was dropped and made again: it is table {table.table_id}, the log was "
+            f"compacted into {state.table_id}. Put the old table back, or begin a new log"
+        )
+    if table.changes is None or table.version < state.table_version:
+        raise ConfirmError(
+            f"the history of {name} does not reach back to version {state.table_version}, which "
+            f"was confirmed to hold the log up to position {state.cut}: {_ACCEPT}"
+        )
+    # Defends against: a table that was restored is taken as it is
+    for change in table.changes:
+        if change.undoes:
+            raise ConfirmError(
+                f"version {change.version} of {name} is a {change.operation}: what was confirmed "
+                f"in version {state.table_version}, the log up to position {state.cut}, may be "
+                f"gone. {_ACCEPT}"
+            )
+    found = [change.k for change in table.changes if change.log_id == state.log_id and change.k]
+    # Defends against: a range that is in the table twice is confirmed
+    if len(set(found)) != len(found) or not set(found) <= set(expected):
+        raise ConfirmError(
+            f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
+            f"{list(expected)} could be there. {_ACCEPT}"
+        )
+
+
+_ACCEPT = (
+    "Compare the table with the log; when it holds every row below that position, go on with "
+    "--accept-table"
+)
+
+
+def fits(target: Target, before: Target) -> None:
+    """Raises PlanError where a later run asks for another table than the first intent fixed."""
+    asked, fixed = vars(target), vars(before)
+    differing = [name for name in fixed if asked[name] != fixed[name]]
+    if differing:
+        told = ", ".join(f"{n} is {fixed[n]!r}, {asked[n]!r} was asked for" for n in differing)
+        raise PlanError(
+            f"how this log is compacted was fixed by its first run: {told}. Leave it as it is, or "
+            "begin a new log"
+        )

@@ -1,0 +1,101 @@
+"""The chain of lifecycle records: one conditional PUT at a time, each made from the one before.
+
+Whoever moves a log's life on looks at the newest record, makes the next from it and puts that
+at the next number. Someone else did so first: the PUT is refused, and one starts again. So each
+record is made from the one before it, however long its maker slept. Records are never deleted:
+a number is never free twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
+from sparkwal.format.lifecycle import NO_TABLE_VERSION, Lifecycle, decode, encode
+from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.base import NotFound
+
+
+def look(log: LogStore, log_id: str | None = None) -> Lifecycle | None:
+    """The newest record of the chain, None where there is none: 1 LIST, and 1 GET if there is.
+
+    Args:
+        log_id: of the log, if the caller knows it: the chain of a log that was there before
+            says nothing of this one, and counts as none.
+
+    Raises InvalidLogError for a damaged record.
+    """
+    prefix = keys.lifecycle_prefix(log.prefix)
+    while entries := log.store.list(prefix, 1).entries:
+        key = entries[0].key
+        number = keys.decode(key.removeprefix(prefix))
+        where = f"{log.store.url}/{key}"
+        if number is None:
+            raise InvalidLogError(f"{where}: no name of a lifecycle record; remove it")
+        try:
+            found = decode(log.store.get(key), where)
+        except NotFound:
+            continue  # the whole log is being deleted
+        if found.number != number:
+            raise InvalidLogError(f"{where}: the record says number {found.number}")
+        # Defends against: the chain of a log that was there before is taken for this one's
+        return found if log_id in (None, found.log_id) else None
+    return None
+
+
+def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> Lifecycle:
+    """What is true of a log without a chain; `following` makes its first record."""
+    return Lifecycle(
+        kind="",
+        number=keys.MAX + 1,
+        record_id="",
+        log_id=log_id,
+        sequencer=sequencer,
+        k=0,
+        cut=0,
+        to=0,
+        floor=0,
+        target=None,
+        table_id="",
+        table_version=NO_TABLE_VERSION,
+        gc_grace_ms=gc_grace_ms,
+        timestamp_ms=0,
+        host="",
+    )
+
+
+def put_next(
+    log: LogStore, head: Lifecycle, kind: str, clock: Clock, host: str, **changes: Any
+) -> Lifecycle | None:
+    """Put the record that comes after `head`: 1 conditional PUT.
+
+    Args:
+        head: what `look` found, or `beginning`.
+        changes: fields of the new record that differ from the head's.
+
+    Returns the record, or None where somebody else's is there: look again and decide anew.
+    Raises InvalidLogError for a damaged record there.
+    """
+    # Defends against: a lifecycle record does not go to the number after the head it was made from
+    record = replace(
+        head,
+        kind=kind,
+        number=head.number - 1,
+        record_id=uuid.uuid4().hex,
+        timestamp_ms=max(clock.now_ms(), head.timestamp_ms),
+        host=host,
+        **changes,
+    )
+    key = keys.lifecycle_key(log.prefix, record.number)
+    if log.store.put_if_absent(key, encode(record)):
+        return record
+    # Taken, perhaps by our own PUT whose reply was lost.
+    try:
+        found = decode(log.store.get(key), f"{log.store.url}/{key}")
+    except NotFound:
+        return None
+    return record if found.record_id == record.record_id else None

@@ -1,0 +1,102 @@
+"""The chain of lifecycle records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
+from sparkwal.format.lifecycle import (
+    DONE,
+    FLOOR,
+    INTENT,
+    MERGE,
+    Lifecycle,
+    Target,
+    decode,
+    encode,
+)
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.testing.memory import MemoryStore
+
+CLOCK = SystemClock()
+TARGET = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",), (), (("a", "b"),))
+
+
+@pytest.fixture
+def log() -> LogStore:
+    return LogStore(MemoryStore(), "wal")
+
+
+def put(log: LogStore, head: Lifecycle, kind: str, **changes: Any) -> Lifecycle:
+    record = put_next(log, head, kind, CLOCK, "here", **changes)
+    assert record is not None
+    return record
+
+
+@pytest.fixture
+def begun(log: LogStore) -> Iterator[Lifecycle]:
+    head = beginning("log-1", "default", 1000)
+    yield put(log, head, INTENT, k=1, to=7, target=TARGET, table_id="t-1", table_version=0)
+
+
+def test_there_is_no_chain(log: LogStore) -> None:
+    assert look(log) is None
+
+
+def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: Lifecycle) -> None:
+    done = put(log, begun, DONE, cut=7, table_version=1)
+    floor = put(log, done, FLOOR, floor=5)
+    assert look(log) == floor
+    assert floor.number == keys.MAX - 2
+    assert (floor.k, floor.cut, floor.to, floor.floor) == (1, 7, 7, 5)
+    assert floor.target == TARGET
+    assert not floor.is_open and begun.is_open
+
+
+def test_of_two_records_made_from_one_head_one_is_put(log: LogStore, begun: Lifecycle) -> None:
+    first = put(log, begun, DONE, cut=7)
+    assert put_next(log, begun, FLOOR, CLOCK, "there", floor=0) is None
+    assert look(log) == first
+
+
+def test_a_lost_reply_is_no_defeat(begun: Lifecycle, log: LogStore) -> None:
+    class Forgetful(MemoryStore):
+        def put_if_absent(self, key: str, body: bytes) -> bool:
+            super().put_if_absent(key, body)
+            return super().put_if_absent(key, body)
+
+    store = Forgetful()
+    assert put(LogStore(store, "wal"), begun, DONE, cut=7)
+
+
+def test_the_chain_of_a_log_that_was_there_before_counts_as_none(
+    log: LogStore, begun: Lifecycle
+) -> None:
+    assert look(log, "log-1") == begun
+    assert look(log, "log-2") is None
+
+
+def test_a_record_is_checked(begun: Lifecycle) -> None:
+    body = encode(begun)
+    assert decode(body, "here") == begun
+    with pytest.raises(InvalidLogError, match="here: this is no record"):
+        decode(body[:40], "here")
+    with pytest.raises(InvalidLogError, match="CRC-32"):
+        decode(body.replace(b'"k":1', b'"k":2'), "here")
+    with pytest.raises(InvalidLogError, match="floor ≤ cut ≤ to"):
+        decode(encode(replace(begun, floor=3)), "here")
+    with pytest.raises(InvalidLogError, match="'kind' must be intent"):
+        decode(encode(replace(begun, kind="other")), "here")
+
+
+def test_a_record_under_another_name_is_refused(log: LogStore, begun: Lifecycle) -> None:
+    log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(begun))
+    with pytest.raises(InvalidLogError, match="the record says number"):
+        look(log)
