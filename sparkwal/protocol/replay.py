@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
+from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
@@ -116,13 +117,14 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
 
 
 def first_at_or_after(
-    log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False
+    log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False, start: int = 0
 ) -> int:
     """The first position whose record is not older than `timestamp_ms`, by binary search.
 
     The head's gap when all are older. Timestamps never go back along live records.
 
     Args:
+        start: the first position to look at.
         tolerant: a position that holds no record counts as the next that does.
     """
 
@@ -136,7 +138,23 @@ def first_at_or_after(
         # A dead record's clock was another's; the live one before it counts.
         return last_live(log, record, tolerant=tolerant).header.timestamp_ms >= timestamp_ms
 
-    return _bisect(0, head.gap, holds)
+    return _bisect(start, head.gap, holds)
+
+
+def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) -> int:
+    """About how many bytes the commits of start … end−1 hold: `samples` GETs at most."""
+
+    def size(position: int) -> int:
+        try:
+            record = read_slot(log, position, window, GLANCE)
+        except InvalidLogError:
+            return 0  # whoever reads it says so
+        return record.header.bytes if record and isinstance(record.header, CommitHeader) else 0
+
+    count = max(end - start, 0)
+    taken = min(count, samples)
+    positions = [start + count * i // taken for i in range(taken)]
+    return sum(run_parallel(log.store, size, positions)) * count // max(taken, 1)
 
 
 def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:

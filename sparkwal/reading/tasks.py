@@ -6,15 +6,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sparkwal.errors import InvalidLogError
-from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.replay import WIDEST_PROBE, live_records
-from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.protocol.replay import WIDEST_PROBE, about_bytes, live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece, pack, pieces_of, split
-from sparkwal.store.parallel import run_parallel
 
 # Of a range above PLANNED_RECORDS each task gets a stretch of positions and reads their
 # records itself. How much such a range holds is told by a few of its records.
@@ -59,7 +55,7 @@ def read_tasks(
     """
     count = end - start
     if count > PLANNED_RECORDS and log.options.on_corruption == "fail":
-        size = _sampled(log, start, end)
+        size = about_bytes(log.log, log.window, start, end, _SAMPLES)
         records = min(-(-count // _STRETCH), _MOST_STRETCHES)
         tasks = min(max(least or 1, _by_size(size, parallelism), records), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
@@ -80,20 +76,6 @@ def _by_size(size: int, parallelism: int | None) -> int:
     largest = _LARGEST_TASK if parallelism else _LARGEST_TASK // 4
     share = -(-size // (parallelism or os.cpu_count() or 1))
     return max(-(-size // min(max(share, _SMALLEST_TASK), largest)), 1)
-
-
-def _sampled(log: LogRange, start: int, end: int) -> int:
-    """About how many bytes the commits of start … end−1 hold."""
-
-    def size(position: int) -> int:
-        try:
-            record = read_slot(log.log, position, log.window, GLANCE)
-        except InvalidLogError:
-            return 0  # the task that meets it says so
-        return record.header.bytes if record and isinstance(record.header, CommitHeader) else 0
-
-    positions = [start + (end - start) * i // _SAMPLES for i in range(_SAMPLES)]
-    return sum(run_parallel(log.log.store, size, positions)) * (end - start) // _SAMPLES
 
 
 def task_pieces(root: LogStore, task: ReadTask, options: SourceOptions) -> Iterator[Piece]:

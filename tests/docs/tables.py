@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 import sparkwal
 from sparkwal.events import Event
+from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.parsing import Table
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions, WriterOptions
@@ -56,11 +58,12 @@ _TYPES = {
 }
 
 # Section → its options, and those that an earlier section has told already.
-SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
+SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
     "Reading and writing": (StoreOptions, None),
     "Writing": (SinkOptions, StoreOptions),
     "Reading": (SourceOptions, StoreOptions),
     "Appender": (AppenderOptions, WriterOptions),
+    "Lifecycle": (Policy, None),
 }
 
 

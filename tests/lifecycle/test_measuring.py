@@ -1,0 +1,238 @@
+"""What is known of a log before the policy decides, and what knowing it costs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkwal.appender.appender import appender_over
+from sparkwal.format.header import CommitHeader
+from sparkwal.format.lifecycle import Lifecycle, Target
+from sparkwal.lifecycle import measuring
+from sparkwal.lifecycle.measuring import measure, split
+from sparkwal.lifecycle.policy import LogState, Persist, Policy, Retain, decide
+from sparkwal.protocol.chain import beginning
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import StoppedClock
+
+SCHEMA = pa.schema([("v", pa.int64())])
+SECOND = 1000
+
+
+class Plot:
+    """A log in memory that one appender at a time writes, at moments that a test gives."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = MemoryStore(), StoppedClock()
+        self.log = LogStore(self.store, "wal")
+        self.began_ms = self.clock.wall_ms
+
+    def write(self, *seconds: int, rows: int = 1) -> None:
+        """One commit of so many rows at each of these seconds, by a writer that comes for them."""
+        with appender_over(
+            self.log, SCHEMA, producer_id="p", clock=self.clock, maxInFlightRequests=1
+        ) as wal:
+            for second in seconds:
+                self.clock.wall_ms = self.at(second)
+                wal.append([{"v": value} for value in range(rows)]).result()
+
+    def at(self, second: float) -> int:
+        return self.began_ms + round(second * SECOND)
+
+    def head(self) -> Head:
+        return find_head(self.log)
+
+    def chain(self, **changes: object) -> Lifecycle:
+        live = self.head().live
+        chain = beginning(live.header.log_id if live else "", "default", 0)
+        return replace(chain, target=Target("t"), **changes)  # type: ignore[arg-type]
+
+    def measure(self, policy: Policy, second: int, **changes: object) -> LogState:
+        return measure(self.log, self.head(), self.chain(**changes), policy, self.at(second))
+
+    def requests(self) -> int:
+        made = sum(self.store.counts.values())
+        self.store.counts.clear()
+        return made
+
+
+@pytest.fixture
+def plot() -> Plot:
+    return Plot()
+
+
+# Enough rows and never enough: what is counted is the rows that the window has let through.
+NEVER = Policy(late_window_seconds=10, persist_age_seconds=1000)
+
+
+def test_an_empty_log_and_one_without_commits_have_nothing_due(plot: Plot) -> None:
+    for _ in range(2):
+        state = plot.measure(replace(NEVER, persist_rows=0, soft_limit=1), 500)
+        assert state.first_ms is None and decide(state, NEVER, plot.at(500)) == []
+        assert state.waiting_bytes == 0
+        plot.write()
+
+
+def test_rows_within_the_window_are_not_counted(plot: Plot) -> None:
+    plot.write(0, 1, 2, 50, 55, rows=3)
+    state = plot.measure(NEVER, 60)
+    assert (state.first_ms, state.last_ms) == (plot.at(0), plot.at(55))
+    assert state.rows == 12 and state.counted == state.gap - 1 and state.bytes > 0
+    assert plot.measure(NEVER, 59).rows == 9
+    assert plot.measure(NEVER, 59, cut=2, to=2).rows == 6
+    assert decide(state, replace(NEVER, persist_rows=12), plot.at(60)) == [Persist(plot.at(50))]
+
+
+def test_what_was_counted_is_not_read_again(plot: Plot) -> None:
+    plot.write(*range(40))
+    head, chain = plot.head(), plot.chain()
+    plot.requests()
+    state = measure(plot.log, head, chain, NEVER, plot.at(40))
+    assert state.rows == 31 and plot.requests() >= 31
+    again = measure(plot.log, head, chain, NEVER, plot.at(42), before=state)
+    assert again == replace(state, counted=state.counted + 2, rows=33, bytes=again.bytes)
+    assert plot.requests() <= 4
+    # Of another range, or another log, nothing is known.
+    for other in (replace(chain, cut=5, to=5), replace(chain, log_id="")):
+        state = measure(plot.log, head, other, NEVER, plot.at(40), before=again)
+        assert state.rows == 31 - other.cut + (other.cut > 0)
+
+
+def test_no_row_is_counted_where_it_would_change_nothing(plot: Plot) -> None:
+    plot.write(*range(40))
+    head, chain = plot.head(), plot.chain()
+    few = replace(NEVER, persist_rows=5)
+    for policy, second, most in [
+        (NEVER, 49, 3),  # cold
+        (replace(NEVER, persist_age_seconds=20), 40, 3),  # the first is old enough
+        (few, 40, 8),
+    ]:
+        plot.requests()
+        measure(plot.log, head, chain, policy, plot.at(second))
+        assert plot.requests() <= most
+    for state in (replace(chain, to=3), replace(chain, target=None)):
+        plot.requests()
+        assert measure(plot.log, head, state, few, plot.at(40)).rows == 0
+        assert plot.requests() == 0
+
+
+def test_one_call_counts_only_so_many(plot: Plot, monkeypatch: pytest.MonkeyPatch) -> None:
+    plot.write(*range(20))
+    monkeypatch.setattr(measuring, "MOST_COUNTED", 8)
+    state, counted = None, []
+    for _ in range(4):
+        state = measure(plot.log, plot.head(), plot.chain(), NEVER, plot.at(25), before=state)
+        counted.append(state.rows)
+    assert counted == [7, 15, 16, 16]
+
+
+def test_the_size_of_what_waits_is_sampled_only_for_a_limit(plot: Plot) -> None:
+    plot.write(*range(200))
+    policy = replace(NEVER, hard_limit=1)
+    commits = [
+        record.header.bytes
+        for record in live_records(plot.log, 1000, 0, plot.head().gap)
+        if isinstance(record.header, CommitHeader)
+    ]
+    head, chain = plot.head(), plot.chain(cut=101, to=101)
+    plot.requests()
+    size = measure(plot.log, head, chain, policy, plot.at(300)).waiting_bytes
+    assert plot.requests() <= 32 + 1
+    assert size == pytest.approx(sum(commits[100:]), rel=0.05)
+    # Without a table what is above the floor waits.
+    alone = replace(chain, floor=51, target=None)
+    size = measure(plot.log, head, alone, policy, plot.at(300)).waiting_bytes
+    assert size == pytest.approx(sum(commits[50:]), rel=0.05)
+    assert measure(plot.log, head, alone, NEVER, plot.at(300)).waiting_bytes == 0
+
+
+def test_retention_by_age_and_by_size(plot: Plot) -> None:
+    plot.write(*range(20))
+    chain = replace(plot.chain(), target=None)
+
+    def floor(**options: int) -> list[object]:
+        policy = replace(NEVER, **options)  # type: ignore[arg-type]
+        state = measure(plot.log, plot.head(), chain, policy, plot.at(30))
+        return list(decide(state, policy, plot.at(30)))
+
+    # Position 0 is the writer's leader record; the commit of second n is at n + 1.
+    assert floor(retain_seconds=20) == [Retain(12)]
+    assert floor(retain_seconds=30) == [Retain(2)]
+    assert floor(retain_seconds=31) == []
+    assert floor(retain_seconds=0) == [Retain(21)]
+    # Numbers count down: the newest objects come first.
+    objects = sorted(plot.store.objects.items())
+    sizes = [len(body) for key, body in objects if key.startswith("wal/batches/")]
+    assert len(sizes) == 21 and floor(retain_bytes=sum(sizes)) == []
+    newest = sum(sizes[:7])
+    assert floor(retain_bytes=newest) == [Retain(14)]
+    assert floor(retain_bytes=newest - 1) == [Retain(15)]
+    assert floor(retain_bytes=newest, retain_seconds=20) == [Retain(14)]
+    assert floor(retain_bytes=0) == [Retain(21)]
+
+
+def test_a_split_takes_a_logarithm_of_requests(plot: Plot) -> None:
+    plot.write(*range(300))
+    head = plot.head()
+    plot.requests()
+    assert split(plot.log, head, 0, plot.at(100)) == 102
+    assert plot.requests() <= 9
+    # Nothing is newer: no request.
+    assert split(plot.log, head, 50, plot.at(299)) == head.gap and plot.requests() == 0
+    assert split(plot.log, head, head.gap, plot.at(0)) == head.gap and plot.requests() == 0
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=4),
+    st.integers(-2, 40),
+    st.integers(0, 20),
+)
+def test_a_split_parts_the_log_at_its_moment(
+    writers: list[list[int]], second: int, cut: int
+) -> None:
+    plot, now = Plot(), 0
+    for pauses in writers:
+        moments = []
+        for pause in pauses:
+            now += pause
+            moments.append(now)
+        plot.write(*moments)
+    head, before_ms = plot.head(), plot.at(second)
+    cut = min(cut, head.gap)
+    found = split(plot.log, head, cut, before_ms)
+    dates = [r.header.timestamp_ms for r in live_records(plot.log, head.window, 0, head.gap)]
+    assert found == max(cut, bisect_right(dates, before_ms)) <= head.gap
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=12),
+    st.integers(0, 200),
+    st.integers(0, 5),
+    st.integers(0, 30),
+)
+def test_what_is_persisted_ends_where_the_window_begins(
+    pauses: list[int], second: int, threshold: int, window: int
+) -> None:
+    plot, moments = Plot(), [0]
+    for pause in pauses:
+        moments.append(moments[-1] + pause)
+    plot.write(*moments)
+    policy = Policy(late_window_seconds=window, persist_rows=threshold, persist_age_seconds=50)
+    head = plot.head()
+    state = measure(plot.log, head, plot.chain(), policy, plot.at(second))
+    actions = decide(state, policy, plot.at(second))
+    old = [moment for moment in moments if moment <= second - window]
+    cold = moments[-1] <= second - window
+    assert bool(actions) == bool(old and (len(old) >= threshold or second >= 50 or cold))
+    for action in actions:
+        assert isinstance(action, Persist)
+        to = split(plot.log, head, state.cut, action.before_ms)
+        assert to == (head.gap if cold else 1 + len(old))
