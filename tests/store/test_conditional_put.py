@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +27,7 @@ class Memory:
     concurrency = 8
 
     def __init__(self) -> None:
-        self.url = self.identity = f"memory:{id(self)}"
+        self.url = self.identity = f"memory:{uuid.uuid4()}"
         self.objects: dict[str, bytes] = {}
         self.lock = threading.Lock()
         self.puts = 0
