@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,30 @@ class Page(NamedTuple):
 
     entries: list[Entry]
     more: bool
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """An upload that was begun and neither completed nor aborted: killed, or still running.
+
+    Attributes:
+        age_ms: since it began, or was last written to; never more, by the store's clock.
+    """
+
+    key: str
+    upload_id: str
+    age_ms: int
+
+
+class UnfinishedPage(NamedTuple):
+    """Some unfinished uploads.
+
+    Attributes:
+        after: leads to the next page; "" when this is the last one.
+    """
+
+    uploads: list[Unfinished]
+    after: str
 
 
 class NotFound(KeyError):
@@ -100,6 +125,9 @@ class Store(Protocol):
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object atomically. True: created. False: the key is taken."""
 
+    def put(self, key: str, body: bytes) -> None:
+        """Write the object; what was there is overwritten, and whoever writes last wins."""
+
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound."""
 
@@ -113,5 +141,32 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there is no error."""
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove at most 1000 objects; those that are not there are no error.
+
+        Raises for the first key that was not removed; the others may be gone. It may be
+        repeated with all of them.
+        """
+
+    def age_ms(self, key: str) -> int:
+        """How old the object is by the store's own clock, at least: never an overestimate,
+        but that S3 dates an object sent in parts back to when its upload began.
+
+        Raises NotFound.
+        """
+
     def upload(self, key: str) -> Upload:
         """Begin an object too large for one request."""
+
+    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
+        """At most `limit` (at most 1000) unfinished uploads to keys under `prefix`: one request.
+
+        Args:
+            after: of the page before; "" for the first.
+        """
+
+    def discard(self, upload: Unfinished) -> None:
+        """Abort it and free what was stored; one that is not there any more is no error.
+
+        A writer that still runs can not complete it. Never touches a published object.
+        """

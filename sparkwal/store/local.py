@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-import uuid
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from heapq import nsmallest
 from pathlib import Path
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Page, Transient
-
-# Unpublished files live here, beside the objects and never listed. A writer that is
-# killed leaves its file there; nothing ever reads it.
-_TEMPS = ".tmp"
+from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
+from sparkwal.store.local_files import (
+    TEMPS,
+    key_of_temp,
+    keys_after,
+    read_at,
+    temp_name,
+    write_at,
+)
+from sparkwal.store.local_upload import LocalUpload
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -55,29 +58,30 @@ class LocalStore:
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Write an unlisted file, then link it to its name: the link is the commit."""
         path = self._path(key)
-        with self.errors("put", key):
-            descriptor, temp = self.open_temp()
-            try:
-                try:
-                    write_at(descriptor, body, 0)
-                finally:
-                    os.close(descriptor)
-                return self.publish(temp, path, key)
-            finally:
-                with suppress(OSError):
-                    temp.unlink()
+        with self.errors("put", key), self._written(key, body) as temp:
+            return self.publish(temp, path, key)
+
+    def put(self, key: str, body: bytes) -> None:
+        """Write an unlisted file, then rename it: a reader sees all of the old or of the new."""
+        path = self._path(key)
+        with self.errors("put", key), self._written(key, body) as temp:
+            self._prepare(path.parent)
+            self._sync(temp)
+            os.utime(temp)
+            os.replace(temp, path)
+            self._sync_published(path, key)
 
     def get(self, key: str) -> bytes:
         """The whole file. Raises NotFound."""
         with self._reading(key) as descriptor:
-            return _read_at(descriptor, 0, os.fstat(descriptor).st_size)
+            return read_at(descriptor, 0, os.fstat(descriptor).st_size)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Part of the file. Raises NotFound."""
         with self._reading(key) as descriptor:
             # What the file does not hold is not allocated, whatever length was asked for.
             held = os.fstat(descriptor).st_size - offset
-            return _read_at(descriptor, offset, max(min(length, held), 0))
+            return read_at(descriptor, offset, max(min(length, held), 0))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """The first keys under `prefix` in byte order; only their sizes are looked up."""
@@ -86,7 +90,7 @@ class LocalStore:
         more = False
         with self.errors("list", prefix):
             base = self._path(folder) if folder else self._root
-            for key in _keys(base, f"{folder}/" if folder else "", start, limit + 1, after):
+            for key in keys_after(base, f"{folder}/" if folder else "", start, limit + 1, after):
                 if more := len(found) == limit:
                     break
                 # Deleted between the scan and here: no longer an object.
@@ -100,14 +104,68 @@ class LocalStore:
         with self.errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):
             self._path(key).unlink()
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove the files, then sync each of their folders once."""
+        paths = [self._path(key) for key in keys]
+        for key, path in zip(keys, paths, strict=True):
+            with self.errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+        for folder in {path.parent: None for path in paths}:
+            gone = suppress(FileNotFoundError, NotADirectoryError)
+            with self.errors("delete", f"objects in {folder}"), gone:
+                self._sync(folder)
+
+    def age_ms(self, key: str) -> int:
+        """The file's age by the clock of its filesystem. Raises NotFound."""
+        with self._reading(key) as descriptor:
+            found = os.fstat(descriptor)
+            if stat.S_ISDIR(found.st_mode):
+                raise NotFound(key)
+            return _age_ms(self._now_ns(), found)
+
     def upload(self, key: str) -> LocalUpload:
         """Begin a large file; parts go straight to their offsets."""
         return LocalUpload(self, self._path(key), key)
 
-    def open_temp(self) -> tuple[int, Path]:
-        """A new file that no listing shows. Raises OSError."""
-        folder = self._root / _TEMPS
-        temp = folder / uuid.uuid4().hex
+    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
+        """Unlisted files that a put or an upload writes, or left when it was killed.
+
+        Their age counts from the last write. A file whose name tells no key is not found:
+        one for a key too long to be part of it, or of an older version of this library.
+        """
+        folder = self._root / TEMPS
+        uploads: list[Unfinished] = []
+        with self.errors("list", prefix):
+            try:
+                names = os.listdir(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return UnfinishedPage([], "")
+            # In the order of the keys; "/" is in no name, so that such a mark is unique.
+            marks = sorted(
+                f"{key}//{name}"
+                for name in names
+                if (key := key_of_temp(name)) is not None and key.startswith(prefix)
+            )
+            page = [mark for mark in marks if mark > after][: limit + 1]
+            now_ns = self._now_ns() if page else 0
+            for mark in page[:limit]:
+                key, _, name = mark.rpartition("//")
+                # Published or given up between the scan and here.
+                with suppress(FileNotFoundError):
+                    uploads.append(Unfinished(key, name, _age_ms(now_ns, os.stat(folder / name))))
+        return UnfinishedPage(uploads, page[limit - 1] if len(page) > limit else "")
+
+    def discard(self, upload: Unfinished) -> None:
+        """Remove the unlisted file."""
+        if key_of_temp(upload.upload_id) != upload.key:
+            raise OptionError(f"{upload.upload_id!r} is no upload of {upload.key}")
+        with self.errors("abort", upload.key), suppress(FileNotFoundError, NotADirectoryError):
+            (self._root / TEMPS / upload.upload_id).unlink()
+
+    def open_temp(self, key: str) -> tuple[int, Path]:
+        """A new file that no listing shows, to become the object. Raises OSError."""
+        folder = self._root / TEMPS
+        temp = folder / temp_name(key)
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         self._prepare(folder)
         try:
@@ -123,6 +181,8 @@ class LocalStore:
         self._prepare(path.parent)
         self._sync(temp)
         try:
+            # Its age counts from here, not from before a sync that took long.
+            os.utime(temp)
             os.link(temp, path)
         except FileExistsError:
             created = False
@@ -135,15 +195,9 @@ class LocalStore:
             raise
         else:
             created = True
-        try:
-            # Also when the name was taken: its writer may have died before this sync. A caller
-            # that reads the object back and trusts it must not lose it to a power cut.
-            self._sync(path.parent)
-        except OSError as error:
-            raise StoreUnavailableError(
-                f"put of {key} at {self.url}: {error.strerror}; the object may not be durable",
-                maybe_applied=True,
-            ) from None
+        # Also when the name was taken: its writer may have died before this sync. A caller
+        # that reads the object back and trusts it must not lose it to a power cut.
+        self._sync_published(path, key)
         return created
 
     @contextmanager
@@ -176,7 +230,7 @@ class LocalStore:
 
     def _path(self, key: str) -> Path:
         segments = key.split("/")
-        if segments[0] == _TEMPS or not {"", ".", ".."}.isdisjoint(segments) or "\0" in key:
+        if segments[0] == TEMPS or not {"", ".", ".."}.isdisjoint(segments) or "\0" in key:
             raise OptionError(f"{key!r} cannot be the name of an object; correct the path")
         return self._root.joinpath(*segments)
 
@@ -194,6 +248,39 @@ class LocalStore:
                 raise NotFound(key) from None
             finally:
                 os.close(descriptor)
+
+    @contextmanager
+    def _written(self, key: str, body: bytes) -> Iterator[Path]:
+        """An unlisted file of `body`; gone afterwards, unless it was published."""
+        descriptor, temp = self.open_temp(key)
+        try:
+            try:
+                write_at(descriptor, body, 0)
+            finally:
+                os.close(descriptor)
+            yield temp
+        finally:
+            with suppress(OSError):
+                temp.unlink()
+
+    def _sync_published(self, path: Path, key: str) -> None:
+        try:
+            self._sync(path.parent)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"put of {key} at {self.url}: {error.strerror}; the object may not be durable",
+                maybe_applied=True,
+            ) from None
+
+    def _now_ns(self) -> int:
+        """The filesystem's clock, which may be another machine's."""
+        descriptor, temp = self.open_temp("clock")
+        try:
+            return os.fstat(descriptor).st_mtime_ns
+        finally:
+            os.close(descriptor)
+            with suppress(OSError):
+                temp.unlink()
 
     def _check_root(self) -> None:
         """Raises NotADirectoryError where a file makes the root impossible."""
@@ -231,90 +318,5 @@ class LocalStore:
             os.close(descriptor)
 
 
-class LocalUpload:
-    """Parts written at their offsets into an unlisted file until `complete`."""
-
-    def __init__(self, store: LocalStore, path: Path, key: str) -> None:
-        self._store = store
-        self._path = path
-        self._key = key
-        self._file: tuple[int, Path] | None = None
-        self._lock = threading.Lock()
-
-    def part(self, number: int, offset: int, body: bytes) -> None:
-        """Write the part. Raises StoreUnavailableError for a full disk, OptionError."""
-        with self._store.errors("put", self._key):
-            # Parts come from several threads: two first ones must share one file.
-            with self._lock:
-                if self._file is None:
-                    self._file = self._store.open_temp()
-                descriptor, _ = self._file
-            write_at(descriptor, body, offset)
-
-    def complete(self) -> bool:
-        """Publish the file. A failure leaves it there for another attempt."""
-        with self._store.errors("put", self._key):
-            if self._file is None:
-                self._file = self._store.open_temp()
-            created = self._store.publish(self._file[1], self._path, self._key)
-        self.abort()
-        return created
-
-    def abort(self) -> None:
-        """Remove the unseen file."""
-        if self._file is not None:
-            descriptor, temp = self._file
-            self._file = None
-            os.close(descriptor)
-            with suppress(OSError):
-                temp.unlink()
-
-
-def write_at(descriptor: int, body: bytes, offset: int) -> None:
-    """All of `body`: one call may write less than it was given. Raises OSError."""
-    view = memoryview(body)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
-
-
-def _read_at(descriptor: int, offset: int, length: int) -> bytes:
-    pieces: list[bytes] = []
-    while length > 0 and (piece := os.pread(descriptor, length, offset)):
-        pieces.append(piece)
-        offset, length = offset + len(piece), length - len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _keys(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
-    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin
-    with `start`.
-
-    A folder sorts as its name with "/", as the keys in it do. Python orders strings by
-    code point, which is the byte order of their UTF-8.
-    """
-    names: list[str] = []
-    folders: list[str] = []
-
-    def files() -> Iterator[str]:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not entry.name.startswith(start) or (not prefix and entry.name == _TEMPS):
-                    continue
-                key = prefix + entry.name
-                if entry.is_dir():
-                    # The folder that holds `after` may hold greater keys too.
-                    if key + "/" <= after and not after.startswith(key + "/"):
-                        continue
-                    folders.append(entry.name + "/")
-                elif key > after and entry.is_file():
-                    yield entry.name
-
-    # Not sorted(): the folder of a long log holds a million names.
-    with suppress(FileNotFoundError, NotADirectoryError):
-        names = nsmallest(limit, files())
-    for name in sorted(names + folders):
-        if name.endswith("/"):
-            yield from _keys(folder / name, prefix + name, "", limit, after)
-        else:
-            yield prefix + name
+def _age_ms(now_ns: int, found: os.stat_result) -> int:
+    return max(0, now_ns - found.st_mtime_ns) // 1_000_000

@@ -5,13 +5,21 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
-from sparkwal.store.base import NotFound, Page, Store, Transient, Upload
+from sparkwal.store.base import (
+    NotFound,
+    Page,
+    Store,
+    Transient,
+    Unfinished,
+    UnfinishedPage,
+    Upload,
+)
 from sparkwal.store.config import RetryPolicy
 
 R = TypeVar("R")
@@ -71,6 +79,10 @@ class RetryingStore:
         """Create the object. False may mean: created by an attempt whose reply was lost."""
         return self.attempt("put", key, lambda: self._store.put_if_absent(key, body), writes=True)
 
+    def put(self, key: str, body: bytes) -> None:
+        """Write or overwrite the object."""
+        self.attempt("put", key, lambda: self._store.put(key, body), writes=True)
+
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound."""
         return self.attempt("get", key, lambda: self._store.get(key))
@@ -87,10 +99,27 @@ class RetryingStore:
         """Remove the object."""
         self.attempt("delete", key, lambda: self._store.delete(key))
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove the objects; all are sent again while any of them fails in passing."""
+        if keys:
+            self.attempt("delete", keys[0], lambda: self._store.delete_many(keys))
+
+    def age_ms(self, key: str) -> int:
+        """How old the object is, at least. Raises NotFound."""
+        return self.attempt("get", key, lambda: self._store.age_ms(key))
+
     def upload(self, key: str) -> RetryingUpload:
         """Begin a large object; each of its requests is repeated on its own."""
         inner = self.attempt("upload", key, lambda: self._store.upload(key))
         return RetryingUpload(self, inner, key, self._parts_in_flight)
+
+    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
+        """Unfinished uploads to keys under `prefix`."""
+        return self.attempt("list", prefix, lambda: self._store.unfinished(prefix, after, limit))
+
+    def discard(self, upload: Unfinished) -> None:
+        """Abort an unfinished upload."""
+        self.attempt("abort", upload.key, lambda: self._store.discard(upload))
 
     def attempt(
         self,

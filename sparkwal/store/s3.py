@@ -6,13 +6,12 @@ import os
 import re
 import socket
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.store.base import Entry, NotFound, Page, Transient
+from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
 from sparkwal.store.config import S3Config, is_aws, normal_endpoint
 from sparkwal.store.s3_client import renew, s3_client
 from sparkwal.store.s3_errors import (
@@ -20,9 +19,13 @@ from sparkwal.store.s3_errors import (
     KeyTaken,
     UploadGone,
     credentials_refused,
+    not_deleted,
     not_http,
+    not_s3,
     translate,
 )
+from sparkwal.store.s3_replies import age_ms, markers, unfinished_page, whole
+from sparkwal.store.s3_upload import S3Upload
 from sparkwal.store.tls import speaks_tls
 
 if TYPE_CHECKING:
@@ -129,13 +132,21 @@ class S3Store:
         except KeyTaken:
             return False
         except NotFound:
-            raise _not_s3(self.url) from None
+            raise not_s3(self.url) from None
         return True
+
+    def put(self, key: str, body: bytes) -> None:
+        """Write or overwrite the object. Raises Transient, OptionError."""
+        try:
+            with self.request(key) as client:
+                client.put_object(Bucket=self._bucket, Key=key, Body=body)
+        except NotFound:
+            raise not_s3(self.url) from None
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound, Transient, OptionError."""
         with self.request(key) as client:
-            return _whole(client.get_object(Bucket=self._bucket, Key=key))
+            return whole(client.get_object(Bucket=self._bucket, Key=key))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Part of the object. Raises NotFound, Transient, OptionError."""
@@ -145,7 +156,7 @@ class S3Store:
         try:
             with self.request(key) as client:
                 reply = client.get_object(Bucket=self._bucket, Key=key, Range=span)
-                body = _whole(reply)
+                body = whole(reply)
         except BeyondEnd:
             return b""
         got = reply.get("ContentRange")
@@ -168,7 +179,7 @@ class S3Store:
                 with self.request(prefix) as client:
                     reply = client.list_objects_v2(**at)
             except NotFound:
-                raise _not_s3(self.url) from None
+                raise not_s3(self.url) from None
             entries = [Entry(each["Key"], each["Size"]) for each in reply.get("Contents", [])]
             more = reply.get("IsTruncated", len(entries) >= limit)
             if entries or not more:
@@ -184,87 +195,50 @@ class S3Store:
         with suppress(NotFound), self.request(key) as client:
             client.delete_object(Bucket=self._bucket, Key=key)
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """One DeleteObjects. Raises Transient, OptionError, also for a single key."""
+        if not keys:
+            return
+        asked: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            with self.request(keys[0]) as client:
+                reply = client.delete_objects(Bucket=self._bucket, Delete=asked)
+        except NotFound:
+            raise not_s3(self.url) from None
+        failure = not_deleted(reply.get("Errors", []), self.url, self._config.secrets)
+        if failure is not None:
+            raise failure
+
+    def age_ms(self, key: str) -> int:
+        """Date minus Last-Modified. Raises NotFound, Transient, OptionError."""
+        # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
+        try:
+            with self.request(key) as client:
+                found = client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
+                whole(found)
+            return age_ms(found, found.get("LastModified"), self.url)
+        except BeyondEnd:
+            with self.request(key) as client:
+                head = client.head_object(Bucket=self._bucket, Key=key)
+            return age_ms(head, head.get("LastModified"), self.url)
+
     def upload(self, key: str) -> S3Upload:
         """Begin a multipart upload; the first request goes out with the first part."""
         return S3Upload(self, self._bucket, key)
 
-
-class S3Upload:
-    """A multipart upload whose methods are one attempt each and safe to repeat.
-
-    `part` returns when its bytes are stored and may be called from many threads:
-    `RetryingStore` sends parts in the background and repeats each on its own.
-    """
-
-    def __init__(self, store: S3Store, bucket: str, key: str) -> None:
-        self._store = store
-        self._at: Any = {"Bucket": bucket, "Key": key}
-        self._key = key
-        self._id: str | None = None
-        self._tags: dict[int, str] = {}
-        self._lock = threading.Lock()
-
-    def part(self, number: int, offset: int, body: bytes) -> None:
-        """Store one part; a repeat replaces it. Raises Transient, OptionError."""
+    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
+        """One ListMultipartUploads. Raises Transient, OptionError."""
+        at: Any = {"Bucket": self._bucket, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
         try:
-            with self._store.request(self._key) as client:
-                # A repeated part must not begin a second upload next to the first.
-                with self._lock:
-                    if self._id is None:
-                        self._id = client.create_multipart_upload(**self._at)["UploadId"]
-                reply = client.upload_part(
-                    **self._at, UploadId=self._id, PartNumber=number, Body=body
-                )
+            with self.request(prefix) as client:
+                reply = client.list_multipart_uploads(**at)
         except NotFound:
-            raise _not_s3(self._store.url) from None
-        except UploadGone:
-            raise OptionError(
-                f"{self._store.url}: the upload of {self._key} was removed while it ran; "
-                "a lifecycle rule that aborts uploads must leave them a day"
-            ) from None
-        self._tags[number] = reply["ETag"]
+            raise not_s3(self.url) from None
+        return unfinished_page(reply, after, self.url)
 
-    def complete(self) -> bool:
-        """Publish with If-None-Match. Raises Transient, OptionError."""
-        if self._id is None:
-            return self._store.put_if_absent(self._key, b"")
-        parts: Any = [
-            {"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())
-        ]
-        try:
-            with self._store.request(self._key) as client:
-                # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
-                client.complete_multipart_upload(
-                    **self._at,
-                    UploadId=self._id,
-                    IfNoneMatch="*",
-                    MultipartUpload={"Parts": parts},
-                )
-        except KeyTaken:
-            with suppress(Transient, SparkWalError):
-                self.abort()
-            return False
-        except (UploadGone, NotFound):
-            # A lost reply to an earlier Complete looks like this: the object may be
-            # there, and ours. The caller reads it back.
-            return False
-        return True
-
-    def abort(self) -> None:
-        """Free the parts. Raises Transient, OptionError."""
-        if self._id is None:
-            return
-        with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
-            client.abort_multipart_upload(**self._at, UploadId=self._id)
-
-
-def _whole(reply: Any) -> bytes:
-    body: bytes = reply["Body"].read()
-    wanted = reply.get("ContentLength")
-    if wanted is not None and len(body) != wanted:
-        raise Transient(f"{len(body)} of {wanted} bytes came")
-    return body
-
-
-def _not_s3(url: str) -> OptionError:
-    return OptionError(f"{url} answers 404 to what S3 accepts; check the endpoint and the bucket")
+    def discard(self, upload: Unfinished) -> None:
+        """One AbortMultipartUpload. Raises Transient, OptionError."""
+        with suppress(NotFound, UploadGone), self.request(upload.key) as client:
+            client.abort_multipart_upload(
+                Bucket=self._bucket, Key=upload.key, UploadId=upload.upload_id
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -30,9 +30,11 @@ _PASSING = {
     "ClientTokenConflict",
     "ConditionalRequestConflict",
     "IncompleteBody",
+    "InternalError",
     "OperationAborted",
     "RequestThrottled",
     "RequestTimeout",
+    "ServiceUnavailable",
     "SlowDown",
     "Throttling",
     "ThrottlingException",
@@ -50,8 +52,9 @@ _ADVICE = {
     "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
     "InvalidBucketName": "correct the bucket's name in the path",
     "AccessDenied": (
-        "allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and "
-        "s3:ListBucket on it (without s3:ListBucket a missing object is refused too)"
+        "allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, "
+        "s3:ListBucketMultipartUploads and s3:ListBucket on it (without s3:ListBucket a missing "
+        "object is refused too)"
     ),
     "InvalidAccessKeyId": _KEYS,
     "SignatureDoesNotMatch": _KEYS,
@@ -123,12 +126,7 @@ def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> E
     import urllib3.exceptions
     from botocore import exceptions as boto
 
-    def text(value: object) -> str:
-        shown = " ".join(str(value).split())
-        for secret in secrets:
-            shown = shown.replace(secret, "***")
-        return shown[:500]
-
+    text = _hiding(secrets)
     if isinstance(error, boto.ClientError):
         return _answered(error.response, key, url, text)
     if isinstance(error, boto.SSLError) and "certificate" in str(error).lower():
@@ -164,7 +162,43 @@ def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> E
     return None
 
 
-def _answered(response: Any, key: str, url: str, text: Any) -> Exception:
+def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exception | None:
+    """The error for what one DeleteObjects could not delete, or None where all are gone.
+
+    It names the first such key. What no attempt would mend goes before what may pass.
+    """
+    text = _hiding(secrets)
+    passing: Exception | None = None
+    for each in errors:
+        code = str(each.get("Code", ""))
+        if code == "NoSuchKey":
+            continue
+        said = text(f"delete of {each.get('Key', '')}: {code}: {each.get('Message', '')}")
+        failure = _refusal(code, 0, said, {}, url, text)
+        if not isinstance(failure, Transient):
+            return failure
+        passing = passing or failure
+    return passing
+
+
+def not_s3(url: str) -> OptionError:
+    """The error for a 404 where S3 never answers one."""
+    return OptionError(f"{url} answers 404 to what S3 accepts; check the endpoint and the bucket")
+
+
+def _hiding(secrets: Iterable[str]) -> Callable[[object], str]:
+    hidden = tuple(secrets)
+
+    def text(value: object) -> str:
+        shown = " ".join(str(value).split())
+        for secret in hidden:
+            shown = shown.replace(secret, "***")
+        return shown[:500]
+
+    return text
+
+
+def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) -> Exception:
     details = response.get("Error", {})
     meta = response.get("ResponseMetadata", {})
     headers = meta.get("HTTPHeaders", {})
@@ -179,6 +213,12 @@ def _answered(response: Any, key: str, url: str, text: Any) -> Exception:
     if code in ("NoSuchKey", "404"):
         return NotFound(key)
     said = text(f"{status} {code}: {details.get('Message', '')}".rstrip(": "))
+    return _refusal(code, status, said, headers, url, text)
+
+
+def _refusal(
+    code: str, status: int, said: str, headers: Any, url: str, text: Callable[[object], str]
+) -> Transient | OptionError:
     # 501 is a 5xx that no second attempt mends.
     if code in _PASSING or status in (408, 409, 429) or (status >= 500 and status != 501):
         return Transient(said, retry_after=_retry_after(headers.get("retry-after")))

@@ -70,6 +70,8 @@ def kind_of(method: str, target: str) -> tuple[str, str]:
     if not key:
         if method == "GET" and bucket and query.keys() <= _LIST_KEYS:
             return "LIST", query.get("prefix", [""])[0]
+        if method == "GET" and bucket and "uploads" in query:
+            return "LIST_MULTIPART", query.get("prefix", [""])[0]
         return ("DELETE" if method == "POST" and "delete" in query else "OTHER"), ""
     if "uploadId" in query:
         kinds = {"POST": "COMPLETE_MULTIPART", "DELETE": "ABORT_MULTIPART", "PUT": "UPLOAD_PART"}

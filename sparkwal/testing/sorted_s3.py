@@ -9,12 +9,15 @@ sort all keys of a bucket for every LIST, which hides what a long log costs.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice, takewhile
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 
@@ -24,6 +27,9 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     disable_nagle_algorithm = True
     objects: Any
+    # Only of what was written here; all else is as old as the server.
+    modified: dict[str, float]
+    started: float
     lock: threading.Lock
 
     def log_message(self, format: str, *args: object) -> None: ...
@@ -50,12 +56,18 @@ class _Handler(BaseHTTPRequestHandler):
                 self._error(412, "PreconditionFailed")
                 return
             self.objects[self._key()] = body
+            self.modified[self._key()] = time.time()
         self._answer(200, ETag='"-"')
 
     def do_GET(self) -> None:
-        query = parse_qs(urlsplit(self.path).query)
+        query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
         if query.get("list-type") == ["2"]:
             self._list(query)
+            return
+        if "uploads" in query:
+            # None can be begun here.
+            xml = b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>"
+            self._answer(200, xml + b"</ListMultipartUploadsResult>")
             return
         body = self.objects.get(self._key())
         if body is None:
@@ -64,14 +76,35 @@ class _Handler(BaseHTTPRequestHandler):
             first, last = (int(x) for x in span.removeprefix("bytes=").split("-"))
             part = body[first : last + 1]
             content = f"bytes {first}-{first + len(part) - 1}/{len(body)}"
-            self._answer(206, part, Content_Range=content)
+            self._answer(206, part, Content_Range=content, Last_Modified=self._modified())
         else:
-            self._answer(200, body)
+            self._answer(200, body, Last_Modified=self._modified())
+
+    do_HEAD = do_GET
 
     def do_DELETE(self) -> None:
         with self.lock:
-            self.objects.pop(self._key(), None)
+            self._remove(self._key())
         self._answer(204)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if "delete" not in parse_qs(urlsplit(self.path).query, keep_blank_values=True):
+            self._error(501, "NotImplemented")
+            return
+        bucket = self._key().rstrip("/")
+        with self.lock:
+            for key in ElementTree.fromstring(body).iterfind("{*}Object/{*}Key"):
+                self._remove(f"{bucket}/{key.text}")
+        # Nothing failed: there is no more to say in quiet mode.
+        self._answer(200, b"<DeleteResult/>", Content_Type="application/xml")
+
+    def _remove(self, key: str) -> None:
+        self.objects.pop(key, None)
+        self.modified.pop(key, None)
+
+    def _modified(self) -> str:
+        return formatdate(self.modified.get(self._key(), self.started), usegmt=True)
 
     def _list(self, query: dict[str, list[str]]) -> None:
         bucket = self._key().rstrip("/")
@@ -104,7 +137,8 @@ def serve(objects: Any) -> Iterator[str]:
         objects: a sortedcontainers.SortedDict of "bucket/key" → bytes. Only what the
             protocol asks of a store is answered; nothing is authenticated.
     """
-    handler = type("Handler", (_Handler,), {"objects": objects, "lock": threading.Lock()})
+    own = {"objects": objects, "modified": {}, "started": time.time(), "lock": threading.Lock()}
+    handler = type("Handler", (_Handler,), own)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)

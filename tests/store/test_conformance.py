@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.store.base import Entry, NotFound, Store
+from sparkwal.store.base import Entry, NotFound, Store, Unfinished, Upload
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.local import LocalStore
@@ -17,6 +18,7 @@ from sparkwal.store.open import open_store
 from sparkwal.store.parallel import run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
+from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.servers import make_bucket
 
 PART = 5 * 1024 * 1024
@@ -33,6 +35,8 @@ def s3_store(endpoint: str) -> S3Store:
 
 
 def bare_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if kind == "memory":
+        return MemoryStore()
     if kind == "local":
         return LocalStore(tmp_path / "log")
     return s3_store(request.getfixturevalue(f"{kind}_url"))
@@ -40,6 +44,7 @@ def bare_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Sto
 
 @pytest.fixture(
     params=[
+        "memory",
         "local",
         pytest.param("moto", marks=pytest.mark.s3),
         pytest.param("ministack", marks=pytest.mark.s3),
@@ -128,6 +133,94 @@ def test_delete_frees_the_key(store: Store) -> None:
         store.get("k")
     store.delete("k")
     assert store.put_if_absent("k", b"2")
+
+
+def test_put_overwrites(store: Store) -> None:
+    store.put("consumers/one", b"first")
+    store.put("consumers/one", b"2nd")
+    assert store.get("consumers/one") == b"2nd"
+    assert store.list("").entries == [Entry("consumers/one", 3)]
+    assert not store.put_if_absent("consumers/one", b"third")
+    assert store.put_if_absent("consumers/two", b"1")
+    store.put("consumers/two", b"")
+    assert store.get("consumers/two") == b""
+
+
+def test_a_thousand_objects_are_deleted_at_once(store: Store) -> None:
+    odd = ["a/<&>", "a/\"q\" 'q'", "a/é ü", "a/100%25+1", "a/]]>"]
+    for key in [*odd, "a/kept", "b/1"]:
+        store.put(key, b"x")
+    absent = [f"a/absent/{number}" for number in range(1000 - len(odd))]
+    for _ in range(2):
+        store.delete_many([*odd, *absent])
+        assert [entry.key for entry in store.list("").entries] == ["a/kept", "b/1"]
+    store.delete_many([])
+    store.delete_many(["b/1"])
+    assert [entry.key for entry in store.list("").entries] == ["a/kept"]
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 1000])
+def test_an_age_is_never_more_than_has_passed(store: Store, body: bytes) -> None:
+    before = time.time()
+    store.put_if_absent("k", body)
+    age = store.age_ms("k")
+    assert 0 <= age <= (time.time() - before) * 1000 + 10  # the tick of a disk's clock
+    with pytest.raises(NotFound):
+        store.age_ms("absent")
+    assert [entry.key for entry in store.list("").entries] == ["k"]
+
+
+def begin(store: Store, key: str) -> Upload:
+    """An upload that the store knows: a part may be sent in the background."""
+    before = len(store.unfinished(key).uploads)
+    upload = store.upload(key)
+    upload.part(1, 0, b"x")
+    while len(store.unfinished(key).uploads) == before:
+        time.sleep(0.001)
+    return upload
+
+
+def test_unfinished_uploads_are_found_and_discarded(store: Store) -> None:
+    begun = {key: begin(store, key) for key in ("a/2", "a/1", "b/1")}
+    page = store.unfinished("a/")
+    assert page.after == ""
+    assert sorted(each.key for each in page.uploads) == ["a/1", "a/2"]
+    assert all(each.age_ms >= 0 for each in page.uploads)
+    first, second = sorted(page.uploads, key=lambda each: each.key)
+    store.discard(first)
+    store.discard(first)
+    assert store.unfinished("a/").uploads[0].upload_id == second.upload_id
+    assert {each.key for each in store.unfinished("").uploads} == {"a/2", "b/1"}
+    begun["b/1"].abort()
+    assert [each.key for each in store.unfinished("").uploads] == ["a/2"]
+    assert store.list("").entries == []
+    assert store.unfinished("c").uploads == []
+
+
+def test_a_finished_upload_is_not_unfinished_and_not_discarded(store: Store) -> None:
+    upload = begin(store, "k")
+    (unfinished,) = store.unfinished("k").uploads
+    assert upload.complete()
+    assert store.unfinished("").uploads == []
+    store.discard(unfinished)
+    assert store.get("k") == b"x"
+
+
+def test_unfinished_uploads_come_in_pages(kind: str, store: Store) -> None:
+    if kind == "moto":
+        pytest.skip("moto shows all uploads on one page")
+    begun = [begin(store, key) for key in ("a/2", "a/1", "a/1", "a/1", "a/é", "b/1")]
+    found: list[Unfinished] = []
+    after, pages = "", 0
+    while pages == 0 or after:
+        page = store.unfinished("a/", after, limit=2)
+        found += page.uploads
+        after, pages = page.after, pages + 1
+    assert [each.key for each in found] == ["a/1", "a/1", "a/1", "a/2", "a/é"]
+    assert len({each.upload_id for each in found}) == 5
+    assert pages == 3
+    for upload in begun:
+        upload.abort()
 
 
 def test_upload_appears_whole_at_complete(store: Store) -> None:

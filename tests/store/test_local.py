@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Transient
+from sparkwal.store.base import Entry, NotFound, Transient, Unfinished
 from sparkwal.store.local import LocalStore
 
 
@@ -241,3 +241,167 @@ def test_of_eight_processes_one_creates_the_object(tmp_path: Path) -> None:
     assert sorted(won) == [0] * 7 + [1]  # type: ignore[type-var]
     assert LocalStore(tmp_path / "log").get("batches/slot") == b"%d" % won.index(1) * 1000
     assert files(tmp_path / "log") == ["batches/slot"]
+
+
+def test_a_put_is_synced_before_it_replaces_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put("consumers/one", b"old")
+    calls: list[str] = []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        calls.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_fsync(descriptor)
+
+    def replace(source: Path, target: Path) -> None:
+        calls.append("replace")
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    store.put("consumers/one", b"new")
+    assert calls[0].startswith(str(tmp_path / ".tmp"))
+    assert calls[1:] == ["replace", str(tmp_path / "consumers")]
+    assert store.get("consumers/one") == b"new"
+    assert files(tmp_path) == ["consumers/one"]
+
+
+def test_a_put_that_fails_leaves_the_old_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put("k", b"old")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StoreUnavailableError, match="disk full"):
+            store.put("k", b"new")
+    assert store.get("k") == b"old"
+    assert files(tmp_path) == ["k"]
+
+
+def test_each_folder_of_the_deleted_is_synced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    keys = ["a/1", "a/2", "b/1", "c"]
+    for key in keys:
+        store.put(key, b"x")
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    store.delete_many([*keys, "a/absent", "no/folder"])
+    assert synced == [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path)]
+    assert files(tmp_path) == []
+
+
+def test_a_file_that_may_not_be_deleted_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    real = Path.unlink
+
+    def refusing(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "2":
+            raise PermissionError(errno.EPERM, "not allowed")
+        real(path, missing_ok)
+
+    for key in ("a/1", "a/2", "a/3"):
+        store.put(key, b"x")
+    monkeypatch.setattr(Path, "unlink", refusing)
+    with pytest.raises(OptionError, match="delete of a/2"):
+        store.delete_many(["a/1", "a/2", "a/3"])
+    with pytest.raises(OptionError, match="cannot be the name of an object"):
+        store.delete_many(["a/3", "../a/3"])
+    assert store.get("a/3") == b"x"
+
+
+def test_an_age_is_counted_by_the_filesystems_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("k", b"x")
+    hour = 3_600_000_000_000
+    modified = os.stat(tmp_path / "k").st_mtime_ns - hour
+    os.utime(tmp_path / "k", ns=(modified, modified))
+    monkeypatch.setattr(store, "_now_ns", lambda: modified + hour + 1_999_999)
+    assert store.age_ms("k") == 3_600_001
+    monkeypatch.undo()
+    assert store.age_ms("k") >= 3_600_000
+    os.utime(tmp_path / "k", ns=(modified + 5 * hour, modified + 5 * hour))
+    assert store.age_ms("k") == 0
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(NotFound):
+        store.age_ms("folder")
+    assert files(tmp_path) == ["k"]
+
+
+def test_an_age_counts_from_when_the_object_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    real = os.fsync
+
+    def slow(descriptor: int) -> None:
+        real(descriptor)
+        name = f"/proc/self/fd/{descriptor}"
+        if ".tmp/" in os.readlink(name):
+            os.utime(name, ns=(0, 0))  # an hour passed, and more
+
+    monkeypatch.setattr(os, "fsync", slow)
+    store.put_if_absent("one", b"x")
+    store.put("two", b"x")
+    assert os.stat(tmp_path / "one").st_mtime_ns > 0
+    assert os.stat(tmp_path / "two").st_mtime_ns > 0
+
+
+def test_what_killed_writers_leave_is_found_by_its_key(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    upload = store.upload("sequencers/é x/batches/1")
+    upload.part(1, 0, b"half of it")
+    del upload  # killed here
+    (tmp_path / ".tmp" / ("0" * 32)).write_bytes(b"of a version that told no key")
+    (tmp_path / ".tmp/other").write_bytes(b"not ours")
+    (left,) = LocalStore(tmp_path).unfinished("").uploads
+    assert left.key == "sequencers/é x/batches/1"
+    os.utime(tmp_path / ".tmp" / left.upload_id, (0, 0))
+    assert store.unfinished("sequencers/").uploads[0].age_ms > 10**12
+    assert store.unfinished("batches/").uploads == []
+    store.discard(left)
+    assert files(tmp_path) == [".tmp/" + "0" * 32, ".tmp/other"]
+
+
+@pytest.mark.parametrize("upload_id", ["../../k", "../k", "k", "", f"{'0' * 32}.other"])
+def test_only_unfinished_files_are_discarded(tmp_path: Path, upload_id: str) -> None:
+    store = LocalStore(tmp_path / "log")
+    store.put_if_absent("k", b"x")
+    with pytest.raises(OptionError, match="no upload of k"):
+        store.discard(Unfinished("k", upload_id, 0))
+    assert store.get("k") == b"x"
+
+
+def test_a_discarded_upload_can_not_be_completed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    upload = store.upload("k")
+    upload.part(1, 0, b"x")
+    store.discard(*store.unfinished("").uploads)
+    with pytest.raises(Transient):
+        upload.complete()
+    upload.abort()
+    assert store.list("").entries == []
+
+
+def test_a_key_too_long_for_a_files_name_is_stored_all_the_same(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    key = "/".join(["long" * 30] * 4)
+    assert store.put_if_absent(key, b"x")
+    upload = store.upload(key + "/2".replace("/", "-"))
+    upload.part(1, 0, b"x")
+    assert store.unfinished("").uploads == []
+    assert upload.complete()

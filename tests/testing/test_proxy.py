@@ -107,7 +107,8 @@ def test_counts_what_the_client_did(s3_proxy: S3Proxy, s3_bucket: str, client: A
 
     assert s3_proxy.counts() == {
         "PUT": 3, "GET": 4, "HEAD": 1, "LIST": 2, "DELETE": 1, "CREATE_MULTIPART": 2,
-        "UPLOAD_PART": 4, "COMPLETE_MULTIPART": 1, "ABORT_MULTIPART": 1, "OTHER": 1,
+        "UPLOAD_PART": 4, "COMPLETE_MULTIPART": 1, "ABORT_MULTIPART": 1,
+        "LIST_MULTIPART": 1,
     }  # fmt: skip
     seen = s3_proxy.requests
     assert [(x.key, x.status, x.conditional, x.bytes_in) for x in seen if x.kind == "PUT"] == [
@@ -134,6 +135,7 @@ def test_counts_what_the_client_did(s3_proxy: S3Proxy, s3_bucket: str, client: A
         ("GET", "/b/k?uploadId=1", ("OTHER", "k")),
         ("GET", "/b?list-type=2&prefix=log%2F", ("LIST", "log/")),
         ("GET", "/b/", ("LIST", "")),
+        ("GET", "/b?uploads&prefix=log%2F", ("LIST_MULTIPART", "log/")),
         ("GET", "/b?versioning", ("OTHER", "")),
         ("GET", "/", ("OTHER", "")),
         ("PUT", "/b", ("OTHER", "")),

@@ -1,0 +1,81 @@
+"""The files of a local store: their bytes, their names in order, those that are unfinished."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from heapq import nsmallest
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+# Unpublished files live here, beside the objects and never listed. A writer that is
+# killed leaves its file there; nothing ever reads it.
+TEMPS = ".tmp"
+_TEMP = re.compile(r"[0-9a-f]{32}\.(.+)")
+_LONGEST = 255
+
+
+def temp_name(key: str) -> str:
+    """A new name for an unpublished file; it tells the key, unless that is too long for it."""
+    name = f"{uuid.uuid4().hex}.{quote(key, safe='')}"
+    return name if len(name) <= _LONGEST else name[:32]
+
+
+def key_of_temp(name: str) -> str | None:
+    """The key that an unpublished file is for; None for a name that does not tell it."""
+    match = _TEMP.fullmatch(name)
+    return unquote(match[1]) if match else None
+
+
+def write_at(descriptor: int, body: bytes, offset: int) -> None:
+    """All of `body`: one call may write less than it was given. Raises OSError."""
+    view = memoryview(body)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def read_at(descriptor: int, offset: int, length: int) -> bytes:
+    """`length` bytes, or what the file holds of them. Raises OSError."""
+    pieces: list[bytes] = []
+    while length > 0 and (piece := os.pread(descriptor, length, offset)):
+        pieces.append(piece)
+        offset, length = offset + len(piece), length - len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
+    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin
+    with `start`.
+
+    A folder sorts as its name with "/", as the keys in it do. Python orders strings by
+    code point, which is the byte order of their UTF-8.
+    """
+    names: list[str] = []
+    folders: list[str] = []
+
+    def files() -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith(start) or (not prefix and entry.name == TEMPS):
+                    continue
+                key = prefix + entry.name
+                if entry.is_dir():
+                    # The folder that holds `after` may hold greater keys too.
+                    if key + "/" <= after and not after.startswith(key + "/"):
+                        continue
+                    folders.append(entry.name + "/")
+                elif key > after and entry.is_file():
+                    yield entry.name
+
+    # Not sorted(): the folder of a long log holds a million names.
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = nsmallest(limit, files())
+    for name in sorted(names + folders):
+        if name.endswith("/"):
+            yield from keys_after(folder / name, prefix + name, "", limit, after)
+        else:
+            yield prefix + name

@@ -1,0 +1,83 @@
+"""A large object on S3: sent in parts, published at once."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.s3_errors import KeyTaken, UploadGone, not_s3
+
+if TYPE_CHECKING:
+    from sparkwal.store.s3 import S3Store
+
+
+class S3Upload:
+    """A multipart upload whose methods are one attempt each and safe to repeat.
+
+    `part` returns when its bytes are stored and may be called from many threads:
+    `RetryingStore` sends parts in the background and repeats each on its own.
+    """
+
+    def __init__(self, store: S3Store, bucket: str, key: str) -> None:
+        self._store = store
+        self._at: Any = {"Bucket": bucket, "Key": key}
+        self._key = key
+        self._id: str | None = None
+        self._tags: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        """Store one part; a repeat replaces it. Raises Transient, OptionError."""
+        try:
+            with self._store.request(self._key) as client:
+                # A repeated part must not begin a second upload next to the first.
+                with self._lock:
+                    if self._id is None:
+                        self._id = client.create_multipart_upload(**self._at)["UploadId"]
+                reply = client.upload_part(
+                    **self._at, UploadId=self._id, PartNumber=number, Body=body
+                )
+        except NotFound:
+            raise not_s3(self._store.url) from None
+        except UploadGone:
+            raise OptionError(
+                f"{self._store.url}: the upload of {self._key} was removed while it ran; "
+                "a lifecycle rule that aborts uploads must leave them a day"
+            ) from None
+        self._tags[number] = reply["ETag"]
+
+    def complete(self) -> bool:
+        """Publish with If-None-Match. Raises Transient, OptionError."""
+        if self._id is None:
+            return self._store.put_if_absent(self._key, b"")
+        parts: Any = [
+            {"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())
+        ]
+        try:
+            with self._store.request(self._key) as client:
+                # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
+                client.complete_multipart_upload(
+                    **self._at,
+                    UploadId=self._id,
+                    IfNoneMatch="*",
+                    MultipartUpload={"Parts": parts},
+                )
+        except KeyTaken:
+            with suppress(Transient, SparkWalError):
+                self.abort()
+            return False
+        except (UploadGone, NotFound):
+            # A lost reply to an earlier Complete looks like this: the object may be
+            # there, and ours. The caller reads it back.
+            return False
+        return True
+
+    def abort(self) -> None:
+        """Free the parts. Raises Transient, OptionError."""
+        if self._id is None:
+            return
+        with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
+            client.abort_multipart_upload(**self._at, UploadId=self._id)
