@@ -101,6 +101,7 @@ class Sequencer:
             in_flight_limit=1, reason="simulated",
         )  # fmt: skip
         plan = make_plan(lambda: self._log, claim, self._hints, clock, PLAN_TTL_MS)
+        tasks = plan.for_tasks()
         driver = time.perf_counter() - begin
         limits = TaskLimits(
             batch_size=2**20, batch_timeout_ms=60_000, multipart_threshold=16 * 2**20,
@@ -108,7 +109,7 @@ class Sequencer:
         )  # fmt: skip
         results = [
             write_partition(
-                lambda: self._log, plan, self._name, self._batch, p, iter([self._rows]), limits
+                lambda: self._log, tasks, self._name, self._batch, p, iter([self._rows]), limits
             )
             for p in range(self._deployment.partitions)
         ]

@@ -12,7 +12,7 @@ from sparkwal.errors import DivergedCheckpointError, OptionError
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
-from sparkwal.protocol.leadership import Leadership
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.log_store import LogStore
 
 

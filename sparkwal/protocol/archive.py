@@ -80,7 +80,8 @@ def shortened(log: LogStore, live: Memory, name: str) -> Memories:
     older = read_archive(log, live.txns_archive) if live.txns_archive else Memories({}, {})
     # Where both know a query the record is newer.
     archived = Memories({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
-    body = _encode(archived, {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)})
+    kept = {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)}
+    body = encode(_without(archived, kept))
     archive = f"{name}-{zlib.crc32(body):08x}"
     # Refused: a reply was lost, and these bytes are there. The name holds their CRC.
     log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
@@ -91,14 +92,27 @@ def shortened(log: LogStore, live: Memory, name: str) -> Memories:
     )
 
 
-def _encode(memory: Memories, without: set[str]) -> bytes:
-    checkpoints = {q: each for q, each in memory.checkpoints.items() if q not in without}
+def _without(memory: Memories, queries: set[str]) -> Memories:
+    return Memories(
+        {query: last for query, last in memory.txns.items() if query not in queries},
+        {query: each for query, each in memory.checkpoints.items() if query not in queries},
+    )
+
+
+def encode(memory: Memories) -> bytes:
+    """The content of an archive; `txns_archive` is not in it."""
     document = {
         "format": FORMAT,
-        "txns": {query: last for query, last in memory.txns.items() if query not in without},
-        "checkpoints": to_plain(checkpoints),
+        "txns": memory.txns,
+        "checkpoints": to_plain(memory.checkpoints),
     }
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode(body: bytes, where: str) -> Memories:
+    """What `encode` has encoded. Raises InvalidLogError for what an archive cannot hold."""
+    check = Check(json.loads(body), where)
+    return Memories(txns_in(check), checkpoints_in(check))
 
 
 def read_archive(log: LogStore, archive: str) -> Memories:
@@ -114,5 +128,4 @@ def read_archive(log: LogStore, archive: str) -> Memories:
         ) from None
     if not archive.endswith(f"-{zlib.crc32(body):08x}"):
         raise InvalidLogError(f"{where}: its CRC-32 is not the one in its name")
-    check = Check(json.loads(body), where)
-    return Memories(txns_in(check), checkpoints_in(check))
+    return decode(body, where)

@@ -13,7 +13,8 @@ import threading
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import SlotHeader
 from sparkwal.protocol.clock import Clock, is_old
-from sparkwal.protocol.leadership import Leadership, fenced
+from sparkwal.protocol.leader import Leader
+from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
@@ -104,7 +105,7 @@ class ClaimAge:
                 raise fenced(self._log, own or head.live)
 
 
-def check_same_log(log: LogStore, lead: Leadership) -> None:
+def check_same_log(log: LogStore, lead: Leader) -> None:
     """Before an object is written by a plan that builds on another run's commit: 1 GET.
 
     Between the two runs the log may have been deleted. An object in a hole above its new

@@ -21,7 +21,8 @@ from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.leadership import Leadership, fenced
+from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.slots import read_slot
@@ -66,12 +67,7 @@ def commit(
     OutcomeUnknownError (perhaps committed; the restart finds out), DivergedCheckpointError (other
     rows than the log has of this microbatch; not committed).
     """
-    plan = results[0].plan
-    if any(result.plan.plan_id != plan.plan_id for result in results):
-        raise FencedError(
-            "the tasks of this microbatch ran under different plans, and this run of it commits "
-            "nothing. Restart with the same checkpoint"
-        )
+    plan = _plan_of(results)
     with hints.forgotten_when_fenced(plan.leadership.leader_id):
         run_id = results[0].run_id
         written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
@@ -128,6 +124,21 @@ def commit(
         )
         remember_committed(hints, plan, after, run_id, age.looked_ms, clock)
         return header.position
+
+
+def _plan_of(results: Sequence[TaskResult]) -> Plan:
+    if len({result.plan_id for result in results}) > 1:
+        raise FencedError(
+            "the tasks of this microbatch ran under different plans, and this run of it commits "
+            "nothing. Restart with the same checkpoint"
+        )
+    for result in results:
+        if result.plan is not None:
+            return result.plan.whole()
+    raise OutcomeUnknownError(
+        "Spark asked to commit without the message of partition 0; nothing was committed. "
+        "Restart with the same checkpoint"
+    )
 
 
 def _remembering(lead: Leadership, record: SlotHeader) -> Leadership:

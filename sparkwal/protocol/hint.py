@@ -21,7 +21,7 @@ from typing import Any
 from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.format.memory import Checkpoint
-from sparkwal.protocol.leadership import Leadership
+from sparkwal.protocol.leader import Leadership
 
 _VERSION = 3
 

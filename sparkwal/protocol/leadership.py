@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import LeaderHeader
-from sparkwal.format.memory import Checkpoints, Memories, Txns
+from sparkwal.format.memory import Memories
 from sparkwal.protocol.archive import shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
 from sparkwal.protocol.handover import Requests
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
@@ -51,45 +51,6 @@ class Claim:
     reason: str
     log_id: str | None = None
     continues: bool = False
-
-
-@dataclass(frozen=True)
-class Leadership:
-    """What a leader knows after its record is in place; it may write from `next_position` on.
-
-    Attributes:
-        began: the position of its leader record.
-        in_flight_limit: the leader's own. Its commit records carry it: they are sent when
-            every slot that a former leader could reach is decided.
-    """
-
-    log_id: str
-    leader_id: str
-    host: str
-    term: int
-    window: int
-    began: int
-    next_position: int
-    in_flight_limit: int
-    txns: Txns
-    checkpoints: Checkpoints
-    txns_archive: str
-    timestamp_ms: int
-    spark_schema: str
-
-    def fields(self, plan_id: str, position: int) -> dict[str, Any]:
-        """What the header of every object says that this leader writes by a plan."""
-        return {
-            "log_id": self.log_id,
-            "position": position,
-            "window": self.window,
-            "leader_id": self.leader_id,
-            "term": self.term,
-            "plan_id": plan_id,
-            # Safety (§7): "a commit record carries a smaller limit than its writer's"
-            "in_flight_limit": self.in_flight_limit,
-            "schema_crc32": arrowfile.schema_crc(self.spark_schema),
-        }
 
 
 def lead(

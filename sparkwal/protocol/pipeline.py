@@ -15,7 +15,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import next_timestamp
 from sparkwal.protocol.commit_record import encode_record, with_txn
-from sparkwal.protocol.leadership import Leadership
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.log_store import LogStore
 
 

@@ -6,22 +6,24 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from sparkwal import events
 from sparkwal.errors import OptionError
 from sparkwal.format import keys, schema
+from sparkwal.format.memory import Memories
+from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
-from sparkwal.protocol.leadership import Claim, Leadership, fenced_by, lead
+from sparkwal.protocol.leader import Leader, Leadership
+from sparkwal.protocol.leadership import Claim, fenced_by, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One microbatch's claim on the window of `leadership.next_position`.
-
-    Made once on the driver, carried to every task and, in the tasks' messages,
-    to the commit. Two plans never have the same `plan_id`.
+class _Claimed:
+    """One microbatch's claim on a window. Two plans never have the same `plan_id`.
 
     Attributes:
         run_id: of the query's run whose commit this plan builds on; None when the log was
@@ -31,18 +33,78 @@ class Plan:
     """
 
     plan_id: str
-    leadership: Leadership
     run_id: str | None
     looked_ms: int
     boot_id: str
+
+    def is_for(self, run_id: str) -> bool:
+        """Whether this run may write by this plan without a look at the log."""
+        return self.run_id is None or self.run_id == run_id
+
+
+@dataclass(frozen=True)
+class Plan(_Claimed):
+    """A claim on the window of `leadership.next_position`, made once on the driver."""
+
+    leadership: Leadership
 
     @property
     def position(self) -> int:
         return self.leadership.next_position
 
-    def is_for(self, run_id: str) -> bool:
-        """Whether this run may write by this plan without a look at the log."""
-        return self.run_id is None or self.run_id == run_id
+    def for_tasks(self) -> TaskPlan:
+        """As it travels."""
+        lead = self.leadership
+        return TaskPlan(
+            self.plan_id,
+            self.run_id,
+            self.looked_ms,
+            self.boot_id,
+            lead.leader,
+            pa.compress(encode(Memories(lead.txns, {})), codec="zstd", asbytes=True),
+            pa.compress(encode(Memories({}, lead.checkpoints)), codec="zstd", asbytes=True),
+            lead.txns_archive,
+        )
+
+
+@dataclass(frozen=True)
+class TaskPlan(_Claimed):
+    """A plan as it travels: to every task, and from that of partition 0 to the commit.
+
+    What the log remembers of a thousand queries is most of a plan. No task writes any of it, and
+    the commit needs it once: so it stays compressed, and one task alone sends it back.
+
+    Attributes:
+        txns, checkpoints: packed.
+    """
+
+    leader: Leader
+    txns: bytes
+    checkpoints: bytes
+    txns_archive: str
+
+    @property
+    def position(self) -> int:
+        return self.leader.next_position
+
+    def known_txns(self) -> Memories:
+        """What tells the last microbatch of any query; leaves out the checkpoints."""
+        return Memories(_unpack(self.txns).txns, {}, self.txns_archive)
+
+    def whole(self) -> Plan:
+        """For the commit."""
+        leadership = Leadership(
+            **vars(self.leader),
+            txns=_unpack(self.txns).txns,
+            checkpoints=_unpack(self.checkpoints).checkpoints,
+            txns_archive=self.txns_archive,
+        )
+        return Plan(self.plan_id, self.run_id, self.looked_ms, self.boot_id, leadership)
+
+
+def _unpack(packed: bytes) -> Memories:
+    with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
+        return decode(stream.read(), "the plan of a microbatch")
 
 
 def make_plan(
@@ -102,7 +164,7 @@ def cold_plan(
             leadership.timestamp_ms,
         )
     )
-    plan = Plan(claim.plan_id, leadership, None, looked_ms, clock.boot_id())
+    plan = Plan(claim.plan_id, None, looked_ms, clock.boot_id(), leadership)
     _planned(plan, "cold")
     return plan
 
@@ -142,7 +204,7 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     # planner would plan this window again, so do not use the hint at all.
     if not _save(hints, leadership, claim.plan_id, hint.run_id, hint.looked_ms, clock):
         return None
-    return Plan(claim.plan_id, leadership, hint.run_id, hint.looked_ms, hint.boot_id)
+    return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
 
 
 def _save(
@@ -169,20 +231,20 @@ def remember_committed(
         _save(hints, after, None, run_id, looked_ms, clock)
 
 
-def check_visible(log: LogStore, plan: Plan) -> None:
+def check_visible(log: LogStore, plan: TaskPlan) -> None:
     """For a task on a local disk: is it the disk that the driver planned on? 1 GET.
 
     What a task writes to another machine's disk would be committed, and no reader could find it.
 
     Raises OptionError where the record before the plan's window is not there.
     """
-    number = keys.slot(plan.position - 1, plan.leadership.window)
+    number = keys.slot(plan.position - 1, plan.leader.window)
     try:
         log.store.get_range(log.key(number), 0, 1)
     except NotFound:
         raise OptionError(
             f"{log.url} on host {socket.gethostname()} does not hold the log that the driver on "
-            f"host {plan.leadership.host} writes: {log.key(number)} is missing. A log that several "
+            f"host {plan.leader.host} writes: {log.key(number)} is missing. A log that several "
             "machines write needs a store that all of them see: use s3://…, or a folder that is "
             "mounted on each of them. (If the log was deleted just now: restart the query)"
         ) from None

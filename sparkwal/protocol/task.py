@@ -15,7 +15,7 @@ from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import check_same_log
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits, write_object
-from sparkwal.protocol.plan import Plan
+from sparkwal.protocol.plan import TaskPlan
 
 _MANY = 2**63 - 1  # the widest row count, until the count is known
 
@@ -31,6 +31,8 @@ class TaskResult:
     """What one task did, for the commit.
 
     Attributes:
+        plan: of the task of partition 0, there is always one; None of the others, else the driver
+            would collect what the log remembers as often as there are tasks.
         skipped: the log already holds this microbatch; nothing was written.
         skipped_rows: that would have been written else.
         batch: the data object, or None.
@@ -38,7 +40,8 @@ class TaskResult:
         inline: (rows, record batches as an Arrow IPC stream), or None.
     """
 
-    plan: Plan
+    plan_id: str
+    plan: TaskPlan | None
     query_id: str
     batch_id: int
     partition: int
@@ -58,7 +61,7 @@ class TaskResult:
 
 def write_partition(
     open_log: Callable[[], LogStore],
-    plan: Plan,
+    plan: TaskPlan,
     query_id: str,
     batch_id: int,
     partition: int,
@@ -80,20 +83,32 @@ def write_partition(
 
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
-    most = keys.max_partitions(plan.leadership.window)
+    lead = plan.leader
+    most = keys.max_partitions(lead.window)
     if partition >= most:
         raise OptionError(
             f"partition {partition} of a microbatch, but this log's window holds {most}: "
             f"coalesce({most}) before writing, or create a log with a larger windowSize"
         )
-    result = TaskResult(plan, query_id, batch_id, partition, False, None, None, 0.0, run_id)
+    result = TaskResult(
+        plan_id=plan.plan_id,
+        plan=None if partition else plan,
+        query_id=query_id,
+        batch_id=batch_id,
+        partition=partition,
+        skipped=False,
+        batch=None,
+        inline=None,
+        put_ms=0.0,
+        run_id=run_id,
+    )
     # A replay: the reply of the commit was lost, the checkpoint was restored, or
     # Spark's own commit log lost its last entry. The log already has these rows.
     # Safety (§6): "a replayed microbatch is written again"
-    if batch_id <= last_batch(open_log, plan.leadership, query_id):
+    if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
         rows_again = sum(batch.num_rows for batch in batches)
         return replace(result, skipped=True, skipped_rows=rows_again)
-    target = schema.to_arrow(plan.leadership.spark_schema)
+    target = schema.to_arrow(lead.spark_schema)
     rows = (schema.conform(batch, target) for batch in batches if batch.num_rows)
     threshold = limits.inline_threshold
     if threshold is None:
@@ -111,11 +126,10 @@ def write_partition(
         return replace(result, inline=(sum(b.num_rows for b in first), _stream(first, target)))
     started = time.monotonic()
     if not plan.is_for(run_id):
-        check_same_log(open_log(), plan.leadership)
-    lead = plan.leadership
+        check_same_log(open_log(), lead)
     batch = write_object(
         open_log,
-        _data_header(result, attempt),
+        _data_header(plan, result, attempt),
         lead.spark_schema,
         _chain(first, rows),
         limits,
@@ -138,11 +152,11 @@ def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _data_header(task: TaskResult, attempt: int) -> DataHeader:
-    lead = task.plan.leadership
+def _data_header(plan: TaskPlan, task: TaskResult, attempt: int) -> DataHeader:
+    lead = plan.leader
     return DataHeader(
-        **lead.fields(task.plan.plan_id, task.plan.position),
-        number=keys.data(task.plan.position, lead.window, task.partition),
+        **lead.fields(plan.plan_id, plan.position),
+        number=keys.data(plan.position, lead.window, task.partition),
         timestamp_ms=lead.timestamp_ms,
         query_id=task.query_id,
         batch_id=task.batch_id,

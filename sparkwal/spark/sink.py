@@ -32,7 +32,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
-from sparkwal.protocol.plan import Plan, check_visible, cold_plan, make_plan
+from sparkwal.protocol.plan import Plan, TaskPlan, check_visible, cold_plan, make_plan
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
@@ -59,7 +59,7 @@ class _Writer(Travels):
         self.options = options
         self.spark_schema = spark_schema
         self.checkpoint = checkpoint
-        self.plan: Plan | None = None
+        self.plan: TaskPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the writer twice for the tasks of one microbatch, and calls
@@ -74,7 +74,7 @@ class _Writer(Travels):
         super().__setstate__(state)
         acknowledge_at_once()
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> TaskPlan:
         log = open_log(self.options)
         leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
@@ -90,7 +90,7 @@ class _Writer(Travels):
             reason="cold start",
             **self._expected(),
         )
-        return self._plan(claim, Hints(log.identity), SystemClock())
+        return self._plan(claim, Hints(log.identity), SystemClock()).for_tasks()
 
     def _expected(self) -> dict[str, Any]:
         """What the checkpoint, if sparkwal made it, says of the log that it was made for."""

@@ -104,10 +104,10 @@ class FileStream:
         )
         clock = StoppedClock()
         limits = replace(LIMITS, inline_threshold=self.inline)
-        plan = make_plan(lambda: self.log, claim, self.hints, clock, TTL_MS)
+        tasks = make_plan(lambda: self.log, claim, self.hints, clock, TTL_MS).for_tasks()
         batches = [rows(*(file for file in new if file not in self.hidden))]
         result = write_partition(
-            lambda: self.log, plan, self.query_id, number, 0, iter(batches), limits, run_id="run"
+            lambda: self.log, tasks, self.query_id, number, 0, iter(batches), limits, run_id="run"
         )
         carrier = StreamCheckpoint(str(self.place), self.query_id, self.max_bytes)
         carrier.check_promise()

@@ -89,7 +89,7 @@ class Query:
         batches = iter([rows(*values)] if values else [])
         return write_partition(
             self.open,
-            plan,
+            plan.for_tasks(),
             self.query_id,
             batch_id,
             partition,

@@ -39,7 +39,15 @@ def run(
     query: Query, plan: Plan, batches: Iterator[pa.RecordBatch], attempt: int, *, again: bool
 ) -> TaskResult:
     return write_partition(
-        query.open, plan, "query", 0, 0, batches, query.limits, attempt=attempt, again=again
+        query.open,
+        plan.for_tasks(),
+        "query",
+        0,
+        0,
+        batches,
+        query.limits,
+        attempt=attempt,
+        again=again,
     )
 
 

@@ -136,7 +136,7 @@ def test_06_a_skipped_task_still_reads_its_input_to_the_end(query: Query) -> Non
 
     from sparkwal.protocol.task import write_partition
 
-    result = write_partition(query.open, plan, "query", 0, 0, upstream(), LIMITS)
+    result = write_partition(query.open, plan.for_tasks(), "query", 0, 0, upstream(), LIMITS)
     assert result.skipped and seen
 
 
@@ -518,12 +518,16 @@ def test_36_a_large_partition_is_uploaded_in_parts(tmp_path: Path) -> None:
     batches = [
         pa.record_batch([pa.array(part)], names=["v"]) for part in np.array_split(values, 40)
     ]
-    result = write_partition(query.open, plan, "query", 0, 0, iter(batches), query.limits)
+    result = write_partition(
+        query.open, plan.for_tasks(), "query", 0, 0, iter(batches), query.limits
+    )
     assert result.batch is not None and result.batch.bytes > 16 * 2**20
     query.commit([result])
     read = Log(str(tmp_path / "log" / "wal")).scan().read_all().column("v").to_numpy()
     assert (read == values).all()
-    again = write_partition(query.open, plan, "query", 0, 0, iter(batches), query.limits)
+    again = write_partition(
+        query.open, plan.for_tasks(), "query", 0, 0, iter(batches), query.limits
+    )
     assert again.batch == result.batch
     assert not [name for name in os.listdir(tmp_path / "log" / ".tmp")]
 

@@ -41,7 +41,7 @@ def written(folder: Path, batch: pa.RecordBatch, *, inline: bool) -> str:
     store = LocalStore(folder / "log", fsync=False)
     query = Query(store, hints_in(folder), prefix="", limits=limits, spark_schema=spark_schema)
     plan = query.plan()
-    result = write_partition(query.open, plan, "query", 0, 0, iter([batch]), limits)
+    result = write_partition(query.open, plan.for_tasks(), "query", 0, 0, iter([batch]), limits)
     query.commit([result])
     return str(folder / "log")
 

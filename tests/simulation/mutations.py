@@ -11,7 +11,7 @@ MUTATIONS = [
         "a replayed microbatch is written again",
         "two lives of one query, every fault",
         "protocol/task.py",
-        "if batch_id <= last_batch(open_log, plan.leadership, query_id):",
+        "if batch_id <= last_batch(open_log, plan.known_txns(), query_id):",
         "if False:",
     ),
     Mutation(
@@ -166,7 +166,7 @@ MUTATIONS = [
     Mutation(
         "a commit record carries a smaller limit than its writer's",
         "two in flight, a sink, three in flight",
-        "protocol/leadership.py",
+        "protocol/leader.py",
         '            "in_flight_limit": self.in_flight_limit,\n',
         '            "in_flight_limit": 1,\n',
     ),

@@ -4,7 +4,6 @@ they call of the world is simulated."""
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.buffer import Buffer
@@ -24,7 +23,7 @@ from sparkwal.protocol.leadership import ATTEMPTS, Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.pipeline import Pipeline
-from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.plan import TaskPlan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
@@ -70,7 +69,7 @@ def driver(
                 reason="cold start",
             )
             try:
-                plan = make_plan(lambda: log, claim, hints, clock, TTL_MS)
+                plan = make_plan(lambda: log, claim, hints, clock, TTL_MS).for_tasks()
                 ask(Call("publish_plan", ((plan, query_id, batch_id),)))
                 results = [
                     _task(log, plan, query_id, batch_id, partition, limits, batch_id in empty)
@@ -178,7 +177,7 @@ class _Nobody(Subscribers):
 
 def _task(
     log: LogStore,
-    plan: Any,
+    plan: TaskPlan,
     query_id: str,
     batch_id: int,
     partition: int,

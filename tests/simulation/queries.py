@@ -136,7 +136,7 @@ def _stream(
             log_id=owner.log_id if owner and not kind.remote else None,
         )
         try:
-            plan = make_plan(lambda: log, claim, hints, clock, TTL_MS)
+            plan = make_plan(lambda: log, claim, hints, clock, TTL_MS).for_tasks()
             results = [
                 write_partition(
                     lambda: log,

@@ -77,8 +77,9 @@ class Writer:
             self.clock.now = 1_000_000 + 1000 * self.count
             claim = Claim("me", "here", uuid.uuid4().hex, SCHEMA, False, window, 1, "test")
             plan = make_plan(lambda: self.log, claim, self.hints, self.clock, 10**9)
+            tasks = plan.for_tasks()
             results = [
-                write_partition(lambda: self.log, plan, "q", self.count, partition,
+                write_partition(lambda: self.log, tasks, "q", self.count, partition,
                                 iter([self.rows(partition)]), self.limits)
                 for partition in (0, 1)
             ]  # fmt: skip

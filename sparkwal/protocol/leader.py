@@ -1,0 +1,59 @@
+"""What a writer knows once it leads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sparkwal.format import arrowfile
+from sparkwal.format.memory import Checkpoints, Txns
+
+
+@dataclass(frozen=True)
+class Leader:
+    """Who leads, and where it may write: from `next_position` on.
+
+    Attributes:
+        began: the position of its leader record.
+        in_flight_limit: the leader's own. Its commit records carry it: they are sent when
+            every slot that a former leader could reach is decided.
+    """
+
+    log_id: str
+    leader_id: str
+    host: str
+    term: int
+    window: int
+    began: int
+    next_position: int
+    in_flight_limit: int
+    timestamp_ms: int
+    spark_schema: str
+
+    def fields(self, plan_id: str, position: int) -> dict[str, Any]:
+        """What the header of every object says that this leader writes by a plan."""
+        return {
+            "log_id": self.log_id,
+            "position": position,
+            "window": self.window,
+            "leader_id": self.leader_id,
+            "term": self.term,
+            "plan_id": plan_id,
+            # Safety (§7): "a commit record carries a smaller limit than its writer's"
+            "in_flight_limit": self.in_flight_limit,
+            "schema_crc32": arrowfile.schema_crc(self.spark_schema),
+        }
+
+
+@dataclass(frozen=True)
+class Leadership(Leader):
+    """What a leader knows after its record is in place: also what the log remembers."""
+
+    txns: Txns
+    checkpoints: Checkpoints
+    txns_archive: str
+
+    @property
+    def leader(self) -> Leader:
+        """Without what the log remembers."""
+        return Leader(**{each.name: getattr(self, each.name) for each in fields(Leader)})
