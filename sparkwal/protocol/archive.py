@@ -59,37 +59,45 @@ def recall(
     Raises InvalidLogError where the archive is missing or damaged: never "unknown".
     """
     # Both of one place: a query is archived as a whole.
+    # Safety (§5): "a query that the records do not know is new whatever the archive says"
     if query_id not in memory.txns and memory.txns_archive:
         memory = read_archive(open_log(), memory.txns_archive)
     last, _ = memory.txns.get(query_id, (-1, 0))
     return last, memory.checkpoints.get(query_id)
 
 
-def shortened(log: LogStore, live: Memory, name: str) -> Memories:
-    """What a new leader's records remember after `live`: 1 PUT where that is too much.
+def shortened(log: LogStore, live: Memory, name: str) -> tuple[Memories, bytes]:
+    """What a new leader's records remember after `live`, and the archive of the rest for
+    `put_archive`; b"" where nothing is too much.
 
     Args:
         name: of this attempt to lead, as no other has. What an attempt leaves that then loses is
             named by no record.
-
-    The archive is durable when this returns: before the leader record that names it is sent.
     """
     if len(live.txns) <= MOST:
-        return Memories(live.txns, live.checkpoints, live.txns_archive)
+        # Safety (§5): "a leader that archives nothing forgets the archive"
+        return Memories(live.txns, live.checkpoints, live.txns_archive), b""
     newest = sorted(live.txns, key=lambda query: live.txns[query][1])[-KEPT:]
+    # Safety (§5): "an archive leaves out the archive before it"
     older = read_archive(log, live.txns_archive) if live.txns_archive else Memories({}, {})
     # Where both know a query the record is newer.
+    # Safety (§5): "an archive keeps what the archive before it says of a query that came back"
     archived = Memories({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
     kept = {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)}
     body = encode(_without(archived, kept))
-    archive = f"{name}-{zlib.crc32(body):08x}"
-    # Refused: a reply was lost, and these bytes are there. The name holds their CRC.
-    log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
-    return Memories(
+    kept_in_records = Memories(
         {query: live.txns[query] for query in newest},
         {query: each for query, each in live.checkpoints.items() if query in newest},
-        archive,
+        f"{name}-{zlib.crc32(body):08x}",
     )
+    return kept_in_records, body
+
+
+def put_archive(log: LogStore, archive: str, body: bytes) -> None:
+    """Make an archive durable, before the leader record that names it is sent: 1 PUT, or none."""
+    if body:
+        # Refused: a reply was lost, and these bytes are there. The name holds their CRC.
+        log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
 
 
 def _without(memory: Memories, queries: set[str]) -> Memories:

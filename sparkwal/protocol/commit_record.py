@@ -94,6 +94,7 @@ def microbatch_record(
         inline=(),
         txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
         checkpoints=with_checkpoint(lead.checkpoints, query_id, plan.position, rows, carried),
+        # Safety (§5): "a commit record does not name the archive"
         txns_archive=lead.txns_archive,
         metrics={
             "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),

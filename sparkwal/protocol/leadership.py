@@ -10,7 +10,7 @@ from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogErro
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import LeaderHeader
 from sparkwal.format.memory import Memories
-from sparkwal.protocol.archive import shortened
+from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.leader import Leadership
@@ -125,7 +125,9 @@ def _take_gap(
         if known is not None and head.live is not None:
             _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
-        header, spark_schema = _leader_header(log, head, claim, clock)
+        header, spark_schema, archived = _leader_header(log, head, claim, clock)
+        # Safety (§5): "an archive is put after the leader record that names it"
+        put_archive(log, header.txns_archive, archived)
         if is_old(clock, looked_ms, boot_id, ttl_ms):
             continue  # slept since: the gap may have been filled, and collected
         # Into the FIRST gap: a late PUT of the former leader can then never fill it,
@@ -201,7 +203,8 @@ def _check_still_leads(log: LogStore, leader: LeaderHeader) -> None:
 
 def _leader_header(
     log: LogStore, head: Head, claim: Claim, clock: Clock
-) -> tuple[LeaderHeader, str]:
+) -> tuple[LeaderHeader, str, bytes]:
+    """The leader record, its schema, and the archive that must be there before it."""
     live = head.live.header if head.live else None
     window = head.window if live else (claim.window or DEFAULT_WINDOW)
     if claim.window is not None and claim.window != window:
@@ -214,7 +217,9 @@ def _leader_header(
         spark_schema = schema.merge(
             head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         )
-    memories = shortened(log, live, claim.plan_id) if live else Memories({}, {})
+    memories, archived = Memories({}, {}), b""
+    if live is not None:
+        memories, archived = shortened(log, live, claim.plan_id)
     header = LeaderHeader(
         # The plan_id is random and of this claim alone, so it can name a log that begins here.
         # Safety (§6): "a log does not get the name that its first checkpoint has drawn"
@@ -238,11 +243,12 @@ def _leader_header(
         txns=memories.txns,
         # Safety (§6): "a new leader starts without the checkpoints of the log"
         checkpoints=memories.checkpoints,
+        # Safety (§5): "a leader record does not name the archive"
         txns_archive=memories.txns_archive,
         reason=claim.reason,
         host=claim.host,
     )
-    return header, spark_schema
+    return header, spark_schema, archived
 
 
 def _put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:

@@ -93,6 +93,7 @@ class Pipeline:
             inline=(),
             txns=self._txns,
             checkpoints=lead.checkpoints,
+            # Safety (§5): "an appender's record does not name the archive"
             txns_archive=lead.txns_archive,
             metrics={"in_flight": self.in_flight + 1},
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from sparkwal.protocol import archive
 
 from .explore import Budget, Report, explore
 from .machine import Process
@@ -16,6 +19,7 @@ class Configuration:
     """What is searched: processes, what may go wrong, and what makes the world they begin in.
 
     Attributes: as of `explore.explore`; `begin` and `ending` make them.
+        entries: as many a record holds at most when a leader begins, and as many it keeps.
     """
 
     processes: dict[str, Process]
@@ -26,18 +30,30 @@ class Configuration:
     gets_in: str = ""
     follows: Mapping[str, str] = field(default_factory=dict)
     ending: Callable[[], Callable[[State], None]] | None = None
+    entries: tuple[int, int] = (archive.MOST, archive.KEPT)
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
         """See `explore.explore`."""
-        return explore(
-            self.processes,
-            self.budget,
-            begin=self.begin(),
-            deletes=self.deletes,
-            every_start=self.every_start,
-            gets_in=self.gets_in,
-            follows=self.follows,
-            ending=self.ending() if self.ending else None,
-            most_states=most_states,
-            rng=rng,
-        )
+        with archiving(self.entries):
+            return explore(
+                self.processes,
+                self.budget,
+                begin=self.begin(),
+                deletes=self.deletes,
+                every_start=self.every_start,
+                gets_in=self.gets_in,
+                follows=self.follows,
+                ending=self.ending() if self.ending else None,
+                most_states=most_states,
+                rng=rng,
+            )
+
+
+@contextmanager
+def archiving(entries: tuple[int, int]) -> Iterator[None]:
+    before = archive.MOST, archive.KEPT
+    archive.MOST, archive.KEPT = entries
+    try:
+        yield
+    finally:
+        archive.MOST, archive.KEPT = before

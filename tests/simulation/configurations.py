@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import checkpoints
+from . import archives, checkpoints
 from .clients import TTL_MS
 from .configuration import Configuration
 from .explore import Budget, died_in_flight
@@ -20,6 +20,7 @@ def exhaustive() -> dict[str, Configuration]:
     """Name → what is searched to the end."""
     two = {"A": driver("A", "q", 1), "B": driver("B", "q", 1)}
     return {
+        **archives.exhaustive(),
         **checkpoints.exhaustive(),
         "one life, two batches, two partitions, every fault twice": Configuration(
             {"A": driver("A", "q/2", 2)},

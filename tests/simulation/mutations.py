@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from . import checkpoint_mutations
+from . import archive_mutations, checkpoint_mutations
 from .mutation import Mutation
 
 MUTATIONS = [
+    *archive_mutations.MUTATIONS,
     *checkpoint_mutations.MUTATIONS,
     Mutation(
         "a replayed microbatch is written again",

@@ -98,6 +98,8 @@ def check(before: Verdict, state: State) -> Verdict:
     for record in records:
         if (record["plan_id"], record.get("batch_id")) in state.denied:
             raise Violation(f"position {record['position']} holds an append that was fenced")
+    if records:
+        _check_memory(records[-1], last, state)
     # Earlier records were checked when they were the last.
     if records and records[-1]["kind"] == "commit":
         if state.source >= 0:
@@ -105,6 +107,19 @@ def check(before: Verdict, state: State) -> Verdict:
         else:
             _check_rows(records[-1], state)
     return now
+
+
+def _check_memory(head: dict[str, Any], last: dict[str, int], state: State) -> None:
+    """The head, with the archive that it names, tells the last microbatch of every query."""
+    known = head["txns"]
+    if archive := head.get("txns_archive"):
+        body = state.objects.get(f"{PREFIX}/txns/{archive}")
+        if body is None:
+            raise Violation(f"position {head['position']} names an archive that is not there")
+        known = {**json.loads(body)["txns"], **known}
+    remembered = {query: batch for query, (batch, _) in known.items()}
+    if remembered != last:
+        raise Violation(f"position {head['position']} remembers {remembered}; it is {last}")
 
 
 def _check_rows(record: dict[str, Any], state: State) -> None:

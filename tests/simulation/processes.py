@@ -16,6 +16,7 @@ from sparkwal.errors import FencedError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.handover import Lookout
@@ -119,11 +120,11 @@ def appender(
         looked_ms = clock.boot_ms()
         try:
             leadership = lead(log, claim, clock, TTL_MS, attempts=attempts)
+            first = last_batch(lambda: log, leadership, producer_id) + 1
         except FencedError:
             return "FencedError before it led"
         except SparkWalError as error:
             return type(error).__name__
-        first = leadership.txns.get(producer_id, (-1, 0))[0] + 1
         age = ClaimAge(log, clock, TTL_MS, leadership.began, limit, looked_ms=looked_ms)
         pipeline = Pipeline(log, leadership, name, producer_id, None)
         every = 1 if looks else 10**9

@@ -6,8 +6,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+from sparkwal.protocol import archive
+
 from . import oracle
 from .codec import searching
+from .configuration import archiving
 from .machine import Machine, Process
 from .processes import appender, driver, reader, straggler
 from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
@@ -23,6 +26,7 @@ class Shape:
     Attributes:
         producers: as many appenders' names; each life has another limit in flight.
         batches: microbatches of each query, batches of each producer.
+        entries: as of `Configuration`.
     """
 
     queries: int = 2
@@ -35,6 +39,7 @@ class Shape:
     fault: float = 0.05
     stall: float = 0.02
     clock: float = 0.05
+    entries: tuple[int, int] = (archive.MOST, archive.KEPT)
 
 
 @dataclass
@@ -66,7 +71,7 @@ class Run:
 
         Raises oracle.Violation with the trace.
         """
-        with searching():
+        with searching(), archiving(self.shape.entries):
             try:
                 while self._births < self.shape.lives or self._alive:
                     self._step(calm=False)

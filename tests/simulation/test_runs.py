@@ -15,6 +15,9 @@ SHAPES = {
     "one query, rows inlined": Shape(queries=1, inline=1000),
     "two producers": Shape(queries=0, producers=2, batches=10, lives=16, crash=0.04, fault=0.15),
     "two producers and a query": Shape(queries=1, producers=2, lives=14, crash=0.03, fault=0.1),
+    "three queries and two producers, every leader archives": Shape(
+        queries=3, producers=2, batches=4, lives=20, crash=0.03, fault=0.1, entries=(1, 1)
+    ),
     "a storm": Shape(lives=16, crash=0.05, fault=0.15, stall=0.05, clock=0.2),
 }
 
