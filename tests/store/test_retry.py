@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import NotFound, Page, Transient
+from sparkwal.store.base import NotFound, Page, Transient, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.local import LocalStore
 from sparkwal.store.retry import RetryingStore
@@ -46,6 +46,12 @@ class Scripted:
             raise Transient("no reply")
         return done
 
+    def put(self, key: str, body: bytes) -> None:
+        step = self.step()
+        self.store.put(key, body)
+        if step == "lost":
+            raise Transient("no reply")
+
     def get(self, key: str) -> bytes:
         self.step()
         return self.store.get(key)
@@ -62,8 +68,27 @@ class Scripted:
         self.step()
         self.store.delete(key)
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        step = self.step()
+        # Some are gone, and the reply says that the others are not.
+        self.store.delete_many(keys[:1] if step == "partly" else keys)
+        if step == "partly":
+            raise Transient(f"delete of {keys[1]}: SlowDown")
+
+    def age_ms(self, key: str) -> int:
+        self.step()
+        return self.store.age_ms(key)
+
     def upload(self, key: str) -> ScriptedUpload:
         return ScriptedUpload(self, key)
+
+    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
+        self.step()
+        return self.store.unfinished(prefix, after, limit)
+
+    def discard(self, upload: Unfinished) -> None:
+        self.step()
+        self.store.discard(upload)
 
 
 class ScriptedUpload:
@@ -218,6 +243,37 @@ def test_lost_reply_looks_like_a_taken_key(bench: Bench) -> None:
     store = bench.store("lost")
     assert not store.put_if_absent("k", b"mine")
     assert store.get("k") == b"mine"
+
+
+def test_an_overwriting_put_whose_reply_was_lost_is_sent_again(bench: Bench) -> None:
+    bench.store("lost").put("k", b"mine")
+    assert bench.local.get("k") == b"mine"
+    assert bench.scripted.requests == 2
+    with pytest.raises(StoreUnavailableError, match="put of k") as caught:
+        bench.store("lost", NOBODY, NOBODY, NOBODY).put("k", b"mine")
+    assert caught.value.maybe_applied
+
+
+def test_all_keys_are_sent_again_while_one_is_left(bench: Bench) -> None:
+    for key in ("a", "b", "c"):
+        bench.local.put(key, b"x")
+    bench.store("partly", RESET).delete_many(["a", "b", "c"])
+    assert bench.local.list("").entries == []
+    assert bench.scripted.requests == 3
+    with pytest.raises(StoreUnavailableError, match="delete of b: SlowDown"):
+        bench.store(*["partly"] * 4).delete_many(["a", "b"])
+
+
+def test_ages_and_unfinished_uploads_are_asked_for_again(bench: Bench) -> None:
+    bench.local.put("a", b"x")
+    bench.local.upload("b").part(1, 0, b"x")
+    assert bench.store(RESET).age_ms("a") >= 0
+    with pytest.raises(NotFound):
+        bench.store(RESET).age_ms("absent")
+    (begun,) = bench.store(RESET).unfinished("").uploads
+    bench.store(RESET).discard(begun)
+    assert bench.store(RESET).unfinished("").uploads == []
+    assert bench.slept == [0.1] * 5
 
 
 def test_missing_object_is_an_answer(bench: Bench) -> None:
