@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.store.base import Entry, Page
+from sparkwal.store.base import Entry, Page, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 
@@ -55,8 +56,25 @@ class WorldStore:
     def delete(self, key: str) -> None:
         self.ask(Call("delete", (key,)))
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        # A store deletes them one after another, in any order, and others see it.
+        for key in keys:
+            self.delete(key)
+
     def upload(self, key: str) -> Any:
         raise AssertionError("the simulated rows are small")
+
+    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
+        return UnfinishedPage([], "")
+
+    def discard(self, upload: Unfinished) -> None:
+        pass  # nothing is ever sent in parts
+
+    def put(self, key: str, body: bytes) -> None:
+        raise AssertionError("the simulated processes overwrite nothing")
+
+    def age_ms(self, key: str) -> int:
+        raise AssertionError("the simulated objects have no age")
 
 
 @dataclass(frozen=True)
