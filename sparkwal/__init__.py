@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sparkwal.appender.aio import AsyncAppender
     from sparkwal.appender.appender import Appender, Ticket
     from sparkwal.checkpoints.rebuild import checkpoint
+    from sparkwal.lifecycle.consumers import consumers, forget_consumer
     from sparkwal.log import Log
     from sparkwal.reading.verification import verify
     from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
@@ -53,6 +54,8 @@ __all__ = [
     "StoreUnavailableError",
     "Ticket",
     "checkpoint",
+    "consumers",
+    "forget_consumer",
     "list_sequencers",
     "partition_by",
     "register",
@@ -84,6 +87,8 @@ _LAZY = {
     "Log": "sparkwal.log",
     "Ticket": "sparkwal.appender.appender",
     "checkpoint": "sparkwal.checkpoints.rebuild",
+    "consumers": "sparkwal.lifecycle.consumers",
+    "forget_consumer": "sparkwal.lifecycle.consumers",
     "list_sequencers": "sparkwal.sequencers",
     "partition_by": "sparkwal.sequencers",
     "sequencer_for": "sparkwal.sequencers",

@@ -64,13 +64,20 @@ def secret(value: str) -> str:
     return value.strip()
 
 
-_SEQUENCER = re.compile(r"[A-Za-z0-9_-]+")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def sequencer_name(value: str) -> str:
     """The name of one sequencer."""
-    if not _SEQUENCER.fullmatch(value.strip()):
+    if not _NAME.fullmatch(value.strip()):
         raise ValueError("a name of letters, digits, _ and - (to read all: sequencers=*)")
+    return value.strip()
+
+
+def consumer_name(value: str) -> str:
+    """The name of one reader of a log."""
+    if not _NAME.fullmatch(value.strip()):
+        raise ValueError("a name of letters, digits, _ and -")
     return value.strip()
 
 

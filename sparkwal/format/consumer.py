@@ -1,0 +1,73 @@
+"""How far one reader of a log has come, as it stands beside the log.
+
+Two lines: JSON, and the CRC-32 of its bytes, so that a person can read it and a damaged one is
+noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format.checked import Check
+from sparkwal.format.header import FORMAT, crc_hex
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """One reader of one log.
+
+    Attributes:
+        name: the last part of its key.
+        log_id: of the log it reads; a log made again at the same path is another.
+        position: the next it will read; it needs nothing below.
+        timestamp_ms: when it told so, by its own clock; for people.
+        host: where it runs; for people.
+        run_id: drawn by each of its runs; another one's shows that two use one name.
+        expires_ms: of a lease, how long after it was written it counts; else None.
+    """
+
+    name: str
+    log_id: str
+    position: int
+    timestamp_ms: int
+    host: str
+    run_id: str
+    expires_ms: int | None = None
+
+
+def encode(consumer: Consumer) -> bytes:
+    """The consumer as an object."""
+    document = {"format": FORMAT, **asdict(consumer)}
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return text + b"\n" + crc_hex(text) + b"\n"
+
+
+def decode(body: bytes, where: str) -> Consumer:
+    """A consumer. Raises InvalidLogError naming `where` and what was expected."""
+    text, _, crc = body.partition(b"\n")
+    if crc != crc_hex(text) + b"\n":
+        raise InvalidLogError(
+            f"{where}: this is no intact consumer: its second line is not the CRC-32 of its first"
+        )
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidLogError(f"{where}: this is no JSON") from None
+    check = Check(document, where)
+    if check.whole("format") != FORMAT:
+        raise InvalidLogError(
+            f"{where}: format {document['format']}, expected {FORMAT}; "
+            "a newer sparkwal wrote this consumer: upgrade this one"
+        )
+    expires = document.get("expires_ms")
+    return Consumer(
+        name=check.text("name"),
+        log_id=check.text("log_id"),
+        position=check.whole("position"),
+        timestamp_ms=check.whole("timestamp_ms"),
+        host=check.text("host"),
+        run_id=check.text("run_id"),
+        expires_ms=None if expires is None else check.whole("expires_ms"),
+    )

@@ -1,0 +1,305 @@
+"""The readers of a log that nothing is collected from under.
+
+Each tells how far it has come in an object of its own, `{path}/consumers/{name}`, which it
+overwrites. The floor stays at or below all of them that count. One that has not told for
+longer than its expiry counts no more: what it reads then may be gone, and a reader notices
+(it looks at the floor after it has read).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import keys
+from sparkwal.format.consumer import Consumer, decode, encode
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.types import consumer_name, duration
+from sparkwal.protocol.chain import look
+from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.sequencers import all_logs
+from sparkwal.store.base import NotFound
+from sparkwal.store.listing import all_entries
+from sparkwal.store.parallel import run_parallel
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A consumer, and what it counts for.
+
+    Attributes:
+        age_ms: since it last told, by the store's clock.
+        of_this_log: False: it read a log that was there before, and counts for nothing.
+    """
+
+    consumer: Consumer
+    age_ms: int
+    of_this_log: bool
+
+    def is_live(self, expiry_ms: int | None) -> bool:
+        """Whether the floor must not pass it; `expiry_ms` as in `bound`."""
+        return self.of_this_log and not _is_expired(self.consumer, self.age_ms, expiry_ms)
+
+
+def _is_expired(consumer: Consumer, age_ms: int, expiry_ms: int | None) -> bool:
+    limit = expiry_ms if consumer.expires_ms is None else consumer.expires_ms
+    return limit is not None and age_ms > limit
+
+
+def publish(log: LogStore, consumer: Consumer) -> None:
+    """Tell how far a consumer is: 1 PUT, over what it told before."""
+    log.store.put(keys.consumer_key(log.prefix, consumer.name), encode(consumer))
+
+
+def read(log: LogStore, name: str) -> Consumer | None:
+    """What a consumer told last, None for one that is not there: 1 GET.
+
+    Raises InvalidLogError for a damaged one: it may stand where nothing may be deleted.
+    """
+    # Whatever a LIST shows here, a folder's marker too, is no consumer unless it says so.
+    key = keys.consumers_prefix(log.prefix) + name
+    where = f"{log.store.url}/{key}"
+    try:
+        found = decode(log.store.get(key), where)
+    except NotFound:
+        return None
+    except InvalidLogError as error:
+        raise InvalidLogError(f"{error}. If no reader needs it any more, delete it") from None
+    if found.name != name:
+        raise InvalidLogError(f"{where}: the consumer says its name is {found.name!r}; delete it")
+    return found
+
+
+def forget(log: LogStore, name: str) -> None:
+    """Let the floor pass a consumer; one that is not there is no error."""
+    log.store.delete(keys.consumer_key(log.prefix, name))
+
+
+def standing(log: LogStore, log_id: str) -> list[Standing]:
+    """All consumers by name: 1 LIST for each thousand, and 2 requests for each.
+
+    Raises InvalidLogError for a damaged one.
+    """
+    found = ((log, consumer) for consumer in _consumers(log))
+    ages = run_parallel(log.store, lambda each: (each[1], _age_ms(*each)), found)
+    return [
+        Standing(consumer, age, consumer.log_id == log_id)
+        for consumer, age in ages
+        if age is not None
+    ]
+
+
+def _consumers(log: LogStore) -> Iterator[Consumer]:
+    prefix = keys.consumers_prefix(log.prefix)
+    names = (entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix))
+    for found in run_parallel(log.store, lambda name: read(log, name), names):
+        if found is not None:
+            yield found
+
+
+def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
+    """None where it is gone. Asked after its position was read: what it tells in between is
+    newer than that, so that one who is alive is never taken for one who is not."""
+    try:
+        return log.store.age_ms(keys.consumer_key(log.prefix, consumer.name))
+    except NotFound:
+        return None
+
+
+def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
+    """The highest floor up to `floor` that passes no live consumer; it may lie below the
+    present one, where a consumer came too late, and the floor then stays where it is.
+
+    1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is
+    below `floor` and might have expired.
+
+    Args:
+        log_id: of the log; a consumer of one that was there before counts for nothing.
+        expiry_ms: a consumer that is no lease counts until it is older; None: for ever.
+
+    Raises InvalidLogError for a damaged consumer.
+    """
+    # Defends against: the floor passes a consumer that is live
+    for consumer in _consumers(log):
+        if consumer.log_id != log_id or consumer.position >= floor:
+            continue
+        if consumer.expires_ms is not None or expiry_ms is not None:
+            age_ms = _age_ms(log, consumer)
+            if age_ms is None or _is_expired(consumer, age_ms, expiry_ms):
+                continue
+        floor = consumer.position
+    return floor
+
+
+def join(log: LogStore, consumer: Consumer) -> int:
+    """Register a consumer before it reads, and where it may begin: its position, or the floor
+    where that is above.
+
+    What its name told before stays in force while it is lower: another reader may bear the
+    same name, and it is no more than this one's past if there is none. 1 GET, 1 PUT, and the
+    look at the chain (1 or 2).
+
+    Raises InvalidLogError for a damaged consumer of that name.
+    """
+    before = read(log, consumer.name)
+    if before is None or before.log_id != consumer.log_id:
+        return _begin(log, consumer)
+    kept = replace(consumer, position=min(before.position, consumer.position))
+    return max(_begin(log, kept), consumer.position)
+
+
+def _begin(log: LogStore, consumer: Consumer) -> int:
+    # Defends against: a new consumer reads from where the floor was before it was seen.
+    # Whoever moved the floor did not see this consumer; whoever moves it after the PUT does.
+    while True:
+        publish(log, consumer)
+        floor = floor_of(log, consumer.log_id)
+        if floor <= consumer.position:
+            return consumer.position
+        consumer = replace(consumer, position=floor)
+
+
+def floor_of(log: LogStore, log_id: str) -> int:
+    """The first position that is surely there: 1 LIST, 1 GET if the log has a lifecycle."""
+    head = look(log, log_id)
+    return head.floor if head else 0
+
+
+def lease(
+    log: LogStore, log_id: str, start: int, expires_ms: int, clock: Clock, host: str
+) -> tuple[str, int]:
+    """Register one long read under a name of its own. Returns the name, to be forgotten when
+    the read ends, and where it may begin (see `join`)."""
+    run_id = uuid.uuid4().hex
+    made = Consumer(f"lease-{run_id}", log_id, start, clock.now_ms(), host, run_id, expires_ms)
+    return made.name, _begin(log, made)
+
+
+def forget_expired_leases(log: LogStore) -> int:
+    """Delete the leases that count no more, and tell how many: nobody writes one twice."""
+    gone = 0
+    for consumer in _consumers(log):
+        if consumer.expires_ms is None:
+            continue
+        age_ms = _age_ms(log, consumer)
+        if age_ms is not None and _is_expired(consumer, age_ms, None):
+            forget(log, consumer.name)
+            gone += 1
+    return gone
+
+
+@dataclass(frozen=True)
+class ConsumerInfo:
+    """How far a consumer is.
+
+    Attributes:
+        sequencer: which log under the path it reads; "default" is the one at the path.
+        position: the next it will read, as it told last.
+        lag: positions from there to the end of the log.
+        lag_ms: between the record there and the newest one; None where that is not known:
+            no record is there any more, or it is another log's.
+        age_ms: since it last told, by the store's clock.
+        expires_ms: of a lease; else None.
+        of_this_log: False: it read a log that was there before; forget it.
+        live: whether the floor waits for it, with the expiry that was given.
+    """
+
+    name: str
+    sequencer: str
+    position: int
+    lag: int
+    lag_ms: int | None
+    age_ms: int
+    host: str
+    expires_ms: int | None
+    of_this_log: bool
+    live: bool
+
+
+def consumers(path: str, *, expiry: str | None = None, **options: object) -> list[ConsumerInfo]:
+    """The consumers of a log, or with sequencers="*" of all under the path.
+
+    2 requests for each, and 1 more for one that lags.
+
+    Args:
+        expiry: as compaction is run with, e.g. "7d": who has not told for longer is not live.
+        path, options: as for `sparkwal.Log`.
+
+    Raises InvalidLogError for a damaged consumer, OptionError, StoreUnavailableError.
+    """
+    settings = from_keywords(SourceOptions, path, options)
+    expiry_ms = None if expiry is None else _duration(expiry)
+    root = open_log(settings, fail_fast=True)
+    if not settings.sequencers:
+        return _told(root, settings.sequencer, expiry_ms)
+    logs = [(root.sequencer(name), name) for name in all_logs(root)]
+    return [info for log, name in logs for info in _told(log, name, expiry_ms)]
+
+
+def _duration(expiry: str) -> int:
+    try:
+        return duration(expiry)
+    except ValueError as expected:
+        raise OptionError(f"expiry is {expiry!r}; {expected} is expected") from None
+
+
+def _told(log: LogStore, sequencer: str, expiry_ms: int | None) -> list[ConsumerInfo]:
+    head = find_head(log)
+    log_id = head.live.header.log_id if head.live else ""
+
+    def info(each: Standing) -> ConsumerInfo:
+        consumer = each.consumer
+        return ConsumerInfo(
+            name=consumer.name,
+            sequencer=sequencer,
+            position=consumer.position,
+            lag=max(0, head.gap - consumer.position) if each.of_this_log else 0,
+            lag_ms=_lag_ms(log, head, consumer.position) if each.of_this_log else None,
+            age_ms=each.age_ms,
+            host=consumer.host,
+            expires_ms=consumer.expires_ms,
+            of_this_log=each.of_this_log,
+            live=each.is_live(expiry_ms),
+        )
+
+    return list(run_parallel(log.store, info, standing(log, log_id)))
+
+
+def _lag_ms(log: LogStore, head: Head, position: int) -> int | None:
+    assert head.live is not None
+    if position >= head.gap:
+        return 0
+    try:
+        record = read_slot(log, position, head.window, GLANCE)
+    except InvalidLogError:
+        record = None
+    if record is None:
+        return None
+    return max(0, head.live.header.timestamp_ms - record.header.timestamp_ms)
+
+
+def forget_consumer(path: str, name: str, **options: object) -> None:
+    """Let the floor of a log pass a consumer that will not read again: 1 DELETE.
+
+    Args:
+        path, options: as for `sparkwal.Log`; with sequencers="*" of all logs under the path.
+
+    One that is not there is no error; one that still runs registers again when it tells next.
+    Raises OptionError, StoreUnavailableError.
+    """
+    settings = from_keywords(SourceOptions, path, options)
+    try:
+        name = consumer_name(name)
+    except ValueError as expected:
+        raise OptionError(f"the consumer is {name!r}; {expected} is expected") from None
+    root = open_log(settings, fail_fast=True)
+    names = all_logs(root) if settings.sequencers else []
+    for log in [root.sequencer(each) for each in names] if settings.sequencers else [root]:
+        forget(log, name)

@@ -1,0 +1,299 @@
+"""Who reads a log, and what is kept for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from protocol.query import Query, StoppedClock, hints_in
+
+import sparkwal
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import keys
+from sparkwal.format.consumer import Consumer, decode, encode
+from sparkwal.format.lifecycle import FLOOR
+from sparkwal.lifecycle.consumers import (
+    bound,
+    floor_of,
+    forget,
+    forget_expired_leases,
+    join,
+    lease,
+    publish,
+    read,
+    standing,
+)
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.local import LocalStore
+from sparkwal.testing.memory import MemoryStore
+
+CLOCK = StoppedClock()
+NAMED = Consumer("daily", "log-1", 7, 1_700_000_000_000, "here", "run-1")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def log(store: MemoryStore) -> LogStore:
+    return LogStore(store, "wal")
+
+
+def at(position: int, name: str = "daily", **more: Any) -> Consumer:
+    return replace(NAMED, position=position, name=name, **more)
+
+
+def older(store: MemoryStore, name: str, age_ms: int) -> None:
+    store.modified[keys.consumer_key("wal", name)] -= age_ms
+
+
+def move_floor(log: LogStore, floor: int) -> None:
+    head = look(log) or beginning("log-1", "default", 1000)
+    assert put_next(log, head, FLOOR, CLOCK, "here", floor=floor)
+
+
+def requests(store: MemoryStore) -> dict[str, int]:
+    found = dict(store.counts)
+    store.counts.clear()
+    return found
+
+
+def test_a_consumer_is_read_as_it_was_told(log: LogStore) -> None:
+    assert read(log, "daily") is None
+    publish(log, NAMED)
+    publish(log, at(9))
+    assert read(log, "daily") == at(9)
+    forget(log, "daily")
+    forget(log, "daily")
+    assert read(log, "daily") is None
+
+
+def test_a_consumer_is_checked() -> None:
+    body = encode(replace(NAMED, expires_ms=5))
+    assert decode(body, "here") == replace(NAMED, expires_ms=5)
+    for damaged in (body[:-9], body.replace(b":7,", b":9,"), b"", b"\n00000000\n"):
+        with pytest.raises(InvalidLogError, match="here: this is no"):
+            decode(damaged, "here")
+
+
+def test_the_floor_passes_no_consumer(log: LogStore) -> None:
+    assert bound(log, "log-1", 50, None) == 50
+    publish(log, at(30, "a"))
+    publish(log, at(20, "b"))
+    publish(log, at(90, "c"))
+    assert bound(log, "log-1", 50, None) == 20
+    assert bound(log, "log-1", 10, None) == 10
+
+
+def test_all_of_more_consumers_than_one_page_shows_count() -> None:
+    store = MemoryStore(page=2)
+    log = LogStore(store, "wal")
+    for position in (40, 30, 20, 10, 60):
+        publish(log, at(position, f"c{100 - position}"))
+    assert bound(log, "log-1", 50, None) == 10
+    assert [each.consumer.position for each in standing(log, "log-1")] == [60, 40, 30, 20, 10]
+
+
+def test_a_consumer_expires_only_where_an_expiry_is_given(
+    log: LogStore, store: MemoryStore
+) -> None:
+    publish(log, at(20))
+    older(store, "daily", 10_000)
+    assert bound(log, "log-1", 50, None) == 20
+    assert bound(log, "log-1", 50, 60_000) == 20
+    assert bound(log, "log-1", 50, 9_999) == 50
+
+
+def test_a_lease_expires_by_its_own_time(log: LogStore, store: MemoryStore) -> None:
+    name, start = lease(log, "log-1", 20, 5_000, CLOCK, "here")
+    assert start == 20
+    assert bound(log, "log-1", 50, 0) == 20
+    older(store, name, 10_000)
+    assert bound(log, "log-1", 50, None) == 50
+    assert bound(log, "log-1", 50, 60_000) == 50
+
+
+def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore) -> None:
+    publish(log, at(20))
+    old, _ = lease(log, "log-1", 20, 5_000, CLOCK, "here")
+    new, _ = lease(log, "log-1", 20, 5_000, CLOCK, "here")
+    older(store, old, 10_000)
+    older(store, "daily", 10_000)
+    assert forget_expired_leases(log) == 1
+    assert {each.consumer.name for each in standing(log, "log-1")} == {"daily", new}
+
+
+def test_who_tells_while_its_age_is_asked_is_alive(log: LogStore, store: MemoryStore) -> None:
+    """Between the GET of an old consumer and the question for its age it tells again."""
+    publish(log, at(20))
+    older(store, "daily", 10_000)
+    get = store.get
+
+    def get_and_tell(key: str) -> bytes:
+        body = get(key)
+        publish(log, at(25))
+        return body
+
+    store.get = get_and_tell  # type: ignore[method-assign]
+    assert bound(log, "log-1", 50, 5_000) == 20
+
+
+def test_a_damaged_consumer_is_never_no_consumer(log: LogStore, store: MemoryStore) -> None:
+    publish(log, at(20, "a"))
+    key = keys.consumer_key("wal", "a")
+    store.objects[key] = store.objects[key].replace(b'"position":20', b'"position":90')
+    for look_at in (lambda: bound(log, "log-1", 50, None), lambda: standing(log, "log-1")):
+        with pytest.raises(InvalidLogError, match="wal/consumers/a: .*delete it"):
+            look_at()
+
+
+def test_a_copied_consumer_is_refused(log: LogStore, store: MemoryStore) -> None:
+    store.put(keys.consumer_key("wal", "b"), encode(NAMED))
+    with pytest.raises(InvalidLogError, match="wal/consumers/b: .*'daily'"):
+        bound(log, "log-1", 50, None)
+
+
+def test_what_else_lies_among_the_consumers_is_named(log: LogStore, store: MemoryStore) -> None:
+    store.put("wal/consumers/", b"")
+    with pytest.raises(InvalidLogError, match="wal/consumers/: this is no intact consumer"):
+        bound(log, "log-1", 50, None)
+
+
+def test_a_consumer_of_a_log_that_was_there_before_counts_as_none(log: LogStore) -> None:
+    publish(log, at(20))
+    assert bound(log, "log-2", 50, None) == 50
+    (told,) = standing(log, "log-2")
+    assert not told.of_this_log and not told.is_live(None)
+
+
+def test_a_new_consumer_begins_where_it_asks(log: LogStore, store: MemoryStore) -> None:
+    assert join(log, at(3)) == 3
+    assert requests(store) == {"GET": 1, "PUT": 1, "LIST": 1}
+    assert read(log, "daily") == at(3)
+
+
+def test_a_new_consumer_begins_at_the_floor_that_moved_before_it_was_seen(log: LogStore) -> None:
+    move_floor(log, 5)
+    assert join(log, at(3)) == 5
+    assert bound(log, "log-1", 50, None) == 5
+
+
+def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: MemoryStore) -> None:
+    """Each time the consumer has published, and before it looks, a floor appears that was
+    decided before that."""
+    floors = iter((5, 8))
+    put = store.put
+
+    def put_then_move(key: str, body: bytes) -> None:
+        put(key, body)
+        if (floor := next(floors, None)) is not None:
+            move_floor(log, floor)
+
+    store.put = put_then_move  # type: ignore[method-assign]
+    assert join(log, at(3)) == 8
+    assert bound(log, "log-1", 50, None) == floor_of(log, "log-1") == 8
+
+
+def test_a_consumer_that_comes_back_keeps_what_it_told(log: LogStore) -> None:
+    publish(log, at(10))
+    assert join(log, at(12, run_id="run-2")) == 12
+    assert read(log, "daily") == at(10, run_id="run-2")
+
+
+def test_a_consumer_that_comes_back_from_an_older_checkpoint_needs_more(log: LogStore) -> None:
+    move_floor(log, 2)
+    publish(log, at(10))
+    assert join(log, at(4)) == 4
+    assert bound(log, "log-1", 50, None) == 4
+
+
+def test_a_consumer_that_comes_back_to_a_log_made_again_begins_anew(log: LogStore) -> None:
+    publish(log, at(10, log_id="log-0"))
+    assert join(log, at(12)) == 12
+    assert read(log, "daily") == at(12)
+
+
+def test_one_that_expired_and_comes_back_does_not_hold_the_floor_down(log: LogStore) -> None:
+    publish(log, at(4))
+    move_floor(log, 8)
+    assert join(log, at(10, run_id="run-2")) == 10
+    assert bound(log, "log-1", 50, None) == 8
+
+
+def test_a_bound_asks_for_the_age_of_those_only_that_hold_it_down(
+    log: LogStore, store: MemoryStore
+) -> None:
+    publish(log, at(20, "a"))
+    publish(log, at(90, "b"))
+    requests(store)
+    bound(log, "log-1", 50, None)
+    assert requests(store) == {"LIST": 1, "GET": 2}
+    bound(log, "log-1", 50, 1000)
+    assert requests(store) == {"LIST": 1, "GET": 3}
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[str, LogStore, str]:
+    """A log of a leader record and three commits, a second apart; its path and its id."""
+    clock = StoppedClock()
+    query = Query(LocalStore(tmp_path / "log", fsync=False), hints_in(tmp_path), prefix="",
+                  clock=clock)  # fmt: skip
+    for batch in range(3):
+        query.microbatch(batch, (batch,))
+        clock.wall_ms += 1000
+    path = str(tmp_path / "log")
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    return path, LogStore(query.store, query.prefix), head.log_id
+
+
+def test_consumers_are_listed_with_their_lag(written: tuple[str, LogStore, str]) -> None:
+    path, log, log_id = written
+    publish(log, at(1, "behind", log_id=log_id))
+    publish(log, at(4, "there", log_id=log_id))
+    publish(log, at(2, "before", log_id="another"))
+    before, behind, there = sparkwal.consumers(path)
+    assert (behind.name, behind.lag, behind.lag_ms, behind.live) == ("behind", 3, 2000, True)
+    assert (there.name, there.lag, there.lag_ms, there.live) == ("there", 0, 0, True)
+    assert (before.name, before.of_this_log, before.live, before.lag_ms) == (
+        "before", False, False, None,
+    )  # fmt: skip
+    assert behind.host == "here" and behind.sequencer == "default" and behind.age_ms >= 0
+    assert [each.live for each in sparkwal.consumers(path, expiry="1d")] == [False, True, True]
+    sparkwal.forget_consumer(path, "behind")
+    assert [each.name for each in sparkwal.consumers(path)] == ["before", "there"]
+
+
+def test_consumers_of_all_sequencers_are_listed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        store = LocalStore(tmp_path / "log", fsync=False)
+        query = Query(store, hints_in(tmp_path / name), prefix=f"sequencers/{name}")
+        query.microbatch(0, (1,))
+        head = sparkwal.Log(str(tmp_path / "log"), sequencer=name).head()
+        assert head is not None
+        publish(LogStore(store, query.prefix), at(1, log_id=head.log_id))
+    path = str(tmp_path / "log")
+    told = sparkwal.consumers(path, sequencers="*")
+    assert [(each.sequencer, each.name, each.lag) for each in told] == [
+        ("a", "daily", 1), ("b", "daily", 1),
+    ]  # fmt: skip
+    sparkwal.forget_consumer(path, "daily", sequencer="a")
+    assert [each.sequencer for each in sparkwal.consumers(path, sequencers="*")] == ["b"]
+    sparkwal.forget_consumer(path, "daily", sequencers="*")
+    assert sparkwal.consumers(path, sequencers="*") == []
+
+
+def test_a_log_without_records_has_consumers_of_none(tmp_path: Path) -> None:
+    assert sparkwal.consumers(str(tmp_path)) == []
+
+
+def test_wrong_names_and_times_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="the consumer is 'a/b'; a name of letters"):
+        sparkwal.forget_consumer(str(tmp_path), "a/b")
+    with pytest.raises(OptionError, match="expiry is 'soon'; a time such as"):
+        sparkwal.consumers(str(tmp_path), expiry="soon")
