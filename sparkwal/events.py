@@ -234,6 +234,63 @@ class SlowCheckpointFiles(Event, level=logging.WARNING):
 
 
 @dataclass(frozen=True)
+class CompactionPlanned(Event):
+    """the range of positions [cut, to) is promised to the table, as number `k`"""
+
+    path: str
+    k: int
+    cut: int
+    to: int
+
+
+@dataclass(frozen=True)
+class CompactionDone(Event):
+    """the table is confirmed to have range `k`; the log may drop it once `floor` passes"""
+
+    path: str
+    k: int
+    cut: int
+    table: str
+    table_version: int
+
+
+@dataclass(frozen=True)
+class CompactionRetried(Event):
+    """another writer of the table was faster; range `k` is tried again"""
+
+    path: str
+    k: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class CompactionSuspended(Event, level=logging.WARNING):
+    """a range could not be brought into the table; nothing is skipped and nothing deleted"""
+
+    path: str
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FloorMoved(Event):
+    """positions below `floor` may be deleted from now on plus the grace"""
+
+    path: str
+    floor: int
+
+
+@dataclass(frozen=True)
+class Collected(Event):
+    """objects below the floor were deleted"""
+
+    path: str
+    below: int
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class ProofLeftBehind(Event, level=logging.WARNING):
     """an object of the store's proof could not be deleted; you may delete it"""
 

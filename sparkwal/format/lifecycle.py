@@ -48,7 +48,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Lifecycle:
+class LifecycleRecord:
     """The state of a log's life after one record of its chain.
 
     Attributes:
@@ -89,7 +89,7 @@ class Lifecycle:
         return self.to > self.cut
 
 
-def encode(state: Lifecycle) -> bytes:
+def encode(state: LifecycleRecord) -> bytes:
     """The record as an object."""
     document: dict[str, Any] = {"format": FORMAT, **asdict(state)}
     document["number"] = keys.encode(state.number)
@@ -103,7 +103,7 @@ def encode(state: Lifecycle) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decode(body: bytes, where: str) -> Lifecycle:
+def decode(body: bytes, where: str) -> LifecycleRecord:
     """A record. Raises InvalidLogError naming `where` and what was expected."""
     try:
         metadata = pa.ipc.open_file(body).schema.metadata or {}
@@ -125,7 +125,7 @@ def decode(body: bytes, where: str) -> Lifecycle:
     def position(name: str) -> int:
         return Check(check.mapping(name), where).whole(sequencer)
 
-    state = Lifecycle(
+    state = LifecycleRecord(
         kind=check.text("kind"),
         number=check.number("number"),
         record_id=check.text("record_id"),
@@ -176,3 +176,6 @@ def _target(outer: Check) -> Target | None:
         cluster_by=texts("cluster_by"),
         properties=tuple((name, value) for name, value in pairs),
     )
+
+
+Lifecycle = LifecycleRecord  # until all callers say so

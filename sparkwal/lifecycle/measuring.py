@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle import Lifecycle
+from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.policy import LogState, Policy, is_aged, is_whole, late_before
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, last_live
@@ -31,7 +31,7 @@ def split(log: LogStore, head: Head, cut: int, before_ms: int) -> int:
 def measure(
     log: LogStore,
     head: Head,
-    chain: Lifecycle,
+    chain: LifecycleRecord,
     policy: Policy,
     now_ms: int,
     *,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sparkwal.errors import ConfirmError, PlanError
-from sparkwal.format.lifecycle import Lifecycle, Target
+from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.protocol.log_store import LogStore
 
 
@@ -67,7 +67,7 @@ class Table(Protocol):
             since: the version after which the history is wanted.
         """
 
-    def write(self, state: Lifecycle) -> None:
+    def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range, dead records skipped, in one transaction that
         carries (log_id, k). Every record of the range must carry the log's id.
 
@@ -75,7 +75,9 @@ class Table(Protocol):
         """
 
 
-def check_history(state: Lifecycle, table: TableState | None, expected: tuple[int, ...]) -> None:
+def check_history(
+    state: LifecycleRecord, table: TableState | None, expected: tuple[int, ...]
+) -> None:
     """The table still holds all that the lifecycle believes to be there.
 
     A transaction survives a RESTORE of the table: the number alone proves nothing. So the

@@ -14,13 +14,13 @@ from typing import Any
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import NO_TABLE_VERSION, Lifecycle, decode, encode
+from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, decode, encode
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
 
 
-def look(log: LogStore, log_id: str | None = None) -> Lifecycle | None:
+def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
     """The newest record of the chain, None where there is none: 1 LIST, and 1 GET if there is.
 
     Args:
@@ -47,9 +47,9 @@ def look(log: LogStore, log_id: str | None = None) -> Lifecycle | None:
     return None
 
 
-def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> Lifecycle:
+def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> LifecycleRecord:
     """What is true of a log without a chain; `following` makes its first record."""
-    return Lifecycle(
+    return LifecycleRecord(
         kind="",
         number=keys.MAX + 1,
         record_id="",
@@ -69,8 +69,8 @@ def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> Lifecycle:
 
 
 def put_next(
-    log: LogStore, head: Lifecycle, kind: str, clock: Clock, host: str, **changes: Any
-) -> Lifecycle | None:
+    log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
+) -> LifecycleRecord | None:
     """Put the record that comes after `head`: 1 conditional PUT.
 
     Args:

@@ -18,9 +18,10 @@ def first_entries(store: Store, prefix: str, limit: int) -> Page:
     return Page(entries, page.more)
 
 
-def all_entries(store: Store, prefix: str) -> Iterator[Entry]:
-    """Every key under `prefix`, in byte order: one LIST for each page."""
-    page = store.list(prefix)
+def all_entries(store: Store, prefix: str, after: str = "") -> Iterator[Entry]:
+    """Every key under `prefix` that is greater than `after`, in byte order: one LIST for each
+    page."""
+    page = store.list(prefix, after=after)
     yield from page.entries
     while page.more:
         page = store.list(prefix, after=page.entries[-1].key)

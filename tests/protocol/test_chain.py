@@ -15,7 +15,7 @@ from sparkwal.format.lifecycle import (
     FLOOR,
     INTENT,
     MERGE,
-    Lifecycle,
+    LifecycleRecord,
     Target,
     decode,
     encode,
@@ -34,14 +34,14 @@ def log() -> LogStore:
     return LogStore(MemoryStore(), "wal")
 
 
-def put(log: LogStore, head: Lifecycle, kind: str, **changes: Any) -> Lifecycle:
+def put(log: LogStore, head: LifecycleRecord, kind: str, **changes: Any) -> LifecycleRecord:
     record = put_next(log, head, kind, CLOCK, "here", **changes)
     assert record is not None
     return record
 
 
 @pytest.fixture
-def begun(log: LogStore) -> Iterator[Lifecycle]:
+def begun(log: LogStore) -> Iterator[LifecycleRecord]:
     head = beginning("log-1", "default", 1000)
     yield put(log, head, INTENT, k=1, to=7, target=TARGET, table_id="t-1", table_version=0)
 
@@ -50,7 +50,7 @@ def test_there_is_no_chain(log: LogStore) -> None:
     assert look(log) is None
 
 
-def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: Lifecycle) -> None:
+def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: LifecycleRecord) -> None:
     done = put(log, begun, DONE, cut=7, table_version=1)
     floor = put(log, done, FLOOR, floor=5)
     assert look(log) == floor
@@ -60,13 +60,15 @@ def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: Lifecycle
     assert not floor.is_open and begun.is_open
 
 
-def test_of_two_records_made_from_one_head_one_is_put(log: LogStore, begun: Lifecycle) -> None:
+def test_of_two_records_made_from_one_head_one_is_put(
+    log: LogStore, begun: LifecycleRecord
+) -> None:
     first = put(log, begun, DONE, cut=7)
     assert put_next(log, begun, FLOOR, CLOCK, "there", floor=0) is None
     assert look(log) == first
 
 
-def test_a_lost_reply_is_no_defeat(begun: Lifecycle, log: LogStore) -> None:
+def test_a_lost_reply_is_no_defeat(begun: LifecycleRecord, log: LogStore) -> None:
     class Forgetful(MemoryStore):
         def put_if_absent(self, key: str, body: bytes) -> bool:
             super().put_if_absent(key, body)
@@ -77,13 +79,13 @@ def test_a_lost_reply_is_no_defeat(begun: Lifecycle, log: LogStore) -> None:
 
 
 def test_the_chain_of_a_log_that_was_there_before_counts_as_none(
-    log: LogStore, begun: Lifecycle
+    log: LogStore, begun: LifecycleRecord
 ) -> None:
     assert look(log, "log-1") == begun
     assert look(log, "log-2") is None
 
 
-def test_a_record_is_checked(begun: Lifecycle) -> None:
+def test_a_record_is_checked(begun: LifecycleRecord) -> None:
     body = encode(begun)
     assert decode(body, "here") == begun
     with pytest.raises(InvalidLogError, match="here: this is no record"):
@@ -96,7 +98,7 @@ def test_a_record_is_checked(begun: Lifecycle) -> None:
         decode(encode(replace(begun, kind="other")), "here")
 
 
-def test_a_record_under_another_name_is_refused(log: LogStore, begun: Lifecycle) -> None:
+def test_a_record_under_another_name_is_refused(log: LogStore, begun: LifecycleRecord) -> None:
     log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(begun))
     with pytest.raises(InvalidLogError, match="the record says number"):
         look(log)

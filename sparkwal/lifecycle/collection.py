@@ -1,0 +1,190 @@
+"""Deleting what nobody needs any more, below a bound that no reader and no writer can cross.
+
+Deletes in any order, and an old view only sees a lower bound: a collector may die, sleep or
+run twice. Whatever is left is found by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sparkwal import events
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
+from sparkwal.format.lifecycle import LifecycleRecord, decode
+from sparkwal.lifecycle.compaction import confirmed
+from sparkwal.lifecycle.consumers import bound as consumers_bound
+from sparkwal.lifecycle.table import Table
+from sparkwal.protocol.archive import read_archive
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import Head
+from sparkwal.store.base import Entry
+from sparkwal.store.listing import all_entries
+
+# So many slot records stay below the bound: look-backs and the search for the head need them.
+KEPT_SLOTS = 1000
+_AT_ONCE = 1000  # keys of one DELETE
+SMALLEST_GRACE_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What was deleted, or would be.
+
+    Attributes:
+        bound: positions below were collected.
+        slots, data: deleted records, and deleted objects with rows, orphans among them.
+        uploads: unfinished uploads that were discarded.
+        bytes: of the deleted objects, as stored.
+        held_by: what kept the bound below the floor, for people; "" for nothing.
+    """
+
+    bound: int
+    slots: int = 0
+    data: int = 0
+    uploads: int = 0
+    bytes: int = 0
+    held_by: str = ""
+
+    @property
+    def objects(self) -> int:
+        return self.slots + self.data
+
+
+def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
+    """The floor of the newest record that is older than the grace, by the store's own clock; 0
+    where none is: O(log n) requests."""
+
+    def age_ms(number: int) -> int:
+        return log.store.age_ms(keys.lifecycle_key(log.prefix, number))
+
+    # Older records have higher numbers.
+    low, high = head.number, keys.MAX + 1
+    while low < high:
+        middle = (low + high) // 2
+        # Defends against: what is below a new floor is deleted at once
+        if age_ms(middle) > grace_ms:
+            high = middle
+        else:
+            low = middle + 1
+    if low > keys.MAX:
+        return 0
+    key = keys.lifecycle_key(log.prefix, low)
+    return decode(log.store.get(key), f"{log.store.url}/{key}").floor
+
+
+def collection_bound(
+    log: LogStore,
+    state: LifecycleRecord,
+    table: Table | None,
+    grace_ms: int,
+    expiry_ms: int | None,
+) -> tuple[int, str]:
+    """The first position that stays, and what keeps it from being higher.
+
+    In this order: a floor older than the grace, then the consumers, then the table. A consumer
+    that joins later begins at the floor, which is not below.
+
+    Raises ConfirmError where the table no longer holds what the log would lose, MovedOn.
+    """
+    floor = old_floor(log, state, grace_ms)
+    held = "the grace" if floor < state.floor else ""
+    # Defends against: consumers are listed before the floor is taken
+    bound = consumers_bound(log, state.log_id, floor, expiry_ms)
+    if bound < floor:
+        held = "a consumer"
+    if state.target is not None and bound > 0:
+        if table is None:
+            raise InvalidLogError(f"{log.url} has a table; collecting it needs Delta to look at it")
+        # Defends against: the log is collected although the table was restored
+        confirmed(log, state, table)
+        bound = min(bound, state.cut)
+    return bound, held
+
+
+def collect(
+    log: LogStore, head: Head, state: LifecycleRecord, bound: int, held: str, *, dry_run: bool
+) -> Collection:
+    """Delete data objects, orphans and unfinished uploads below the bound, and slot records
+    below bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE.
+
+    Args:
+        head: of the log, looked at after the floor was.
+        dry_run: only count.
+    """
+    slots = data = size = 0
+    batch: list[str] = []
+    for entry, number in _below(log, head, bound):
+        size += entry.size
+        if keys.is_slot(number, head.window):
+            slots += 1
+        else:
+            data += 1
+        batch.append(entry.key)
+        if len(batch) == _AT_ONCE:
+            if not dry_run:
+                log.store.delete_many(batch)
+            batch = []
+    if batch and not dry_run:
+        log.store.delete_many(batch)
+    uploads = _discard_uploads(log, head, bound, dry_run)
+    found = Collection(bound, slots, data, uploads, size, held)
+    if not dry_run and (found.objects or uploads):
+        events.emit(
+            events.Collected(path=log.url, below=bound, objects=found.objects, bytes=found.bytes)
+        )
+    return found
+
+
+def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int]]:
+    """Every object that may go, newest first."""
+    if bound <= 0:
+        return
+    window = head.window
+    pinned = _pinned(log, head)
+    prefix = keys.batches_prefix(log.prefix)
+    # Numbers count down: what follows the slot at the bound is of positions below it.
+    for entry in all_entries(log.store, prefix, after=log.key(keys.slot(bound, window))):
+        number = keys.decode(entry.key.removeprefix(prefix))
+        if number is None:
+            continue  # none of ours
+        position = keys.position(number, window)
+        if keys.is_slot(number, window) and (
+            # Defends against: a writer that starts finds no records to look back at
+            position >= bound - KEPT_SLOTS
+            # Defends against: the record that holds a query's checkpoint is collected
+            or position in pinned
+        ):
+            continue
+        yield entry, number
+
+
+def _pinned(log: LogStore, head: Head) -> set[int]:
+    """Positions of the records that hold the checkpoints of the log's queries."""
+    assert head.live is not None
+    header = head.live.header
+    found = [*header.checkpoints.values()]
+    if header.txns_archive:
+        found += read_archive(log, header.txns_archive).checkpoints.values()
+    return {each.position for each in found} | {
+        position for each in found for position, _ in each.files.values()
+    }
+
+
+def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> int:
+    """How many uploads were begun below the bound and never ended: 1 request for a thousand."""
+    prefix = keys.batches_prefix(log.prefix)
+    count = 0
+    page = log.store.unfinished(prefix)
+    while True:
+        for upload in page.uploads:
+            number = keys.decode(upload.key.removeprefix(prefix))
+            if number is None or keys.position(number, head.window) >= bound:
+                continue
+            count += 1
+            if not dry_run:
+                log.store.discard(upload)
+        if not page.after:
+            return count
+        page = log.store.unfinished(prefix, page.after)

@@ -1,0 +1,160 @@
+"""Bringing one range of a log into its table, exactly once, whoever dies in between.
+
+    intent → write → confirm → publish
+
+The intent fixes the range before any row is written, so whoever goes on writes the same rows; the
+table's transaction (log_id, k) keeps them from being written twice; the range is done when
+the table was read again and holds it. Anyone may carry on from any point, any number at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwal import events
+from sparkwal.errors import (
+    ConfirmError,
+    PlanError,
+    PublishError,
+    StoreUnavailableError,
+    WriteError,
+)
+from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
+from sparkwal.lifecycle.table import Table, TableConflict, TableState, check_history
+from sparkwal.protocol.chain import look, put_next
+from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.log_store import LogStore
+
+# How often other writers of the table may be faster before this one gives up, and what it waits
+# before each attempt, in seconds: doubled each time.
+CONFLICTS = 8
+_FIRST_PAUSE = 0.5
+
+
+class MovedOn(Exception):
+    """Somebody else moved the lifecycle on meanwhile: look again and decide anew."""
+
+
+def promise(
+    log: LogStore,
+    head: LifecycleRecord,
+    to: int,
+    target: Target,
+    table: Table,
+    spark_schema: str,
+    clock: Clock,
+    host: str,
+) -> LifecycleRecord:
+    """Put the intent for the positions from the cut up to `to`.
+
+    Raises PlanError, MovedOn.
+    """
+    # Defends against: a second range is promised before the first is done
+    assert not head.is_open and to > head.cut
+    table.prepare(log, spark_schema)
+    changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
+    if not head.k:
+        found = table.look(head.log_id, -1)
+        if found is None:
+            raise PlanError(f"{target.table} was just made and is not there; run it again")
+        if found.k:
+            raise PlanError(
+                f"{target.table} holds {found.k} ranges of this log, whose lifecycle knows none: "
+                "its records were deleted, or the log was restored from an older copy"
+            )
+        changes |= {"table_id": found.table_id, "table_version": found.version}
+    intent = published(log, head, INTENT, clock, host, **changes)
+    events.emit(events.CompactionPlanned(path=log.url, k=intent.k, cut=intent.cut, to=intent.to))
+    return intent
+
+
+def carry_out(
+    log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
+) -> LifecycleRecord:
+    """Write the open range unless the table has it, confirm it, publish it.
+
+    Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
+    """
+    found = _written(log, intent, table, clock)
+    # Defends against: a range is published that the newest snapshot does not hold
+    done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
+    assert done.target is not None
+    events.emit(
+        events.CompactionDone(
+            path=log.url,
+            k=done.k,
+            cut=done.cut,
+            table=done.target.table,
+            table_version=done.table_version,
+        )
+    )
+    return done
+
+
+def _written(log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock) -> TableState:
+    """The newest snapshot, which holds the range."""
+    pause = _FIRST_PAUSE
+    for attempt in range(CONFLICTS):
+        if attempt:
+            clock.sleep(pause)
+            pause *= 2
+        found = confirmed(log, intent, table)
+        if found.k == intent.k:
+            return found
+        try:
+            # Safe to repeat: the table takes each transaction once.
+            table.write(intent)
+        except TableConflict as conflict:
+            events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
+    assert intent.target is not None
+    found = confirmed(log, intent, table)
+    if found.k == intent.k:
+        return found
+    raise WriteError(
+        f"other writers of {intent.target.table} were faster {CONFLICTS} times; run it again when "
+        "they are done (OPTIMIZE, VACUUM, a MERGE or another job)"
+    )
+
+
+def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:
+    """The newest snapshot of the table, which holds all that `state` says, and may hold the open
+    range.
+
+    Raises ConfirmError, MovedOn.
+    """
+
+    def unless_moved_on(error: ConfirmError) -> Exception:
+        # What this process knows may be old, and the table newer.
+        now = look(log)
+        return MovedOn() if now is None or now.number != state.number else error
+
+    found = table.look(state.log_id, state.table_version)
+    before = state.k - 1 if state.is_open else state.k
+    try:
+        check_history(state, found, (state.k,) if state.is_open else ())
+    except ConfirmError as error:
+        raise unless_moved_on(error) from None
+    assert found is not None and state.target is not None
+    # Defends against: a table whose transactions were forgotten gets a range again
+    if found.k not in (before, state.k):
+        raise unless_moved_on(
+            ConfirmError(
+                f"{state.target.table} says it holds range {found.k} of the log last, and it must "
+                f"be {before} or {state.k}: its transactions were cut off, or the log was restored "
+                "from an older copy"
+            )
+        )
+    return found
+
+
+def published(
+    log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
+) -> LifecycleRecord:
+    """The next record of the chain. Raises PublishError, MovedOn."""
+    try:
+        record = put_next(log, head, kind, clock, host, **changes)
+    except StoreUnavailableError as error:
+        raise PublishError(f"the lifecycle of {log.url} could not be moved on: {error}") from error
+    if record is None:
+        raise MovedOn
+    return record

@@ -1,0 +1,305 @@
+"""The one that moves a log's life on: intent → write → confirm → publish → floor → collect.
+
+Nobody else does any of it, so that no caller can do half. Every step begins at the newest
+record of the chain and may be taken by anyone: a process that died is carried on by the next.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from sparkwal import events
+from sparkwal.errors import CompactionError, PlanError, PublishError
+from sparkwal.format.keys import ROOT
+from sparkwal.format.lifecycle import FLOOR, LifecycleRecord, Target
+from sparkwal.lifecycle import collection
+from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.compaction import MovedOn, carry_out, confirmed, promise, published
+from sparkwal.lifecycle.consumers import bound as consumers_bound
+from sparkwal.lifecycle.measuring import measure, split
+from sparkwal.lifecycle.policy import (
+    Action,
+    LogState,
+    Persist,
+    Policy,
+    decide,
+)
+from sparkwal.lifecycle.table import Table, fits
+from sparkwal.protocol.chain import beginning, look
+from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import Head, find_head
+
+DAY_MS = 86_400_000
+R = TypeVar("R")
+# How often others may move the lifecycle on first before this one gives up.
+_LOOKS = 10
+
+Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Positions start … end−1, which the table has as range `k`."""
+
+    k: int
+    start: int
+    end: int
+    table_version: int
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What was found when the lifecycle was looked at, and what was done to go on.
+
+    Attributes:
+        found: "an open range": somebody promised a range to the table and did not publish it.
+        finished: that range, if it is in the table now.
+        was_written: whether the table held it already, and only the record was missing.
+        cut, floor, gap: positions below `cut` are in the table, below `floor` may be deleted;
+            the log's next position is `gap`.
+    """
+
+    found: Found
+    cut: int = 0
+    floor: int = 0
+    gap: int = 0
+    finished: Range | None = None
+    was_written: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run did.
+
+    Attributes:
+        compacted: the range that it brought into the table, if one was due.
+        floor: where it is now.
+        collection: what was deleted; None where nothing could be.
+        actions: what the policy asked for.
+    """
+
+    recovery: Recovery
+    compacted: Range | None = None
+    floor: int = 0
+    collection: Collection | None = None
+    actions: tuple[Action, ...] = ()
+
+
+class Lifecycle:
+    """The life of one log after its rows were written.
+
+    Args:
+        log: the log; a sequencer's is a log of its own, with a lifecycle of its own.
+        table, target: where its rows go; None: the policy's retention alone moves the floor.
+        gc_grace_ms: nothing is deleted that the floor passed less than this ago.
+        consumer_expiry_ms: a consumer that has not told its position for so long holds
+            nothing any more; None: every consumer does, for ever.
+        collects: whether it deletes.
+    """
+
+    def __init__(
+        self,
+        log: LogStore,
+        policy: Policy,
+        *,
+        sequencer: str = ROOT,
+        table: Table | None = None,
+        target: Target | None = None,
+        gc_grace_ms: int = DAY_MS,
+        consumer_expiry_ms: int | None = None,
+        collects: bool = True,
+        clock: Clock | None = None,
+        host: str | None = None,
+    ) -> None:
+        self._log, self._policy, self._sequencer = log, policy, sequencer
+        self._table, self._target = table, target
+        self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
+        self._collects = collects
+        self._clock = clock or SystemClock()
+        self._host = host or socket.gethostname()
+        # The bound up to which this process has collected everything.
+        self._collected = 0
+        self._measured: LogState | None = None
+
+    def recover(self) -> Recovery:
+        """Look, and finish a range that somebody promised to the table and left.
+
+        Raises CompactionError, InvalidLogError, StoreUnavailableError.
+        """
+        return self._until_still(self._recover)[0]
+
+    def run_once(self) -> Run:
+        """Recover, bring the next range into the table if the policy wants it, move the floor,
+        collect.
+
+        Raises CompactionError, InvalidLogError, StoreUnavailableError. Whatever it raises:
+        nothing was skipped, and the next run goes on.
+        """
+        return self._until_still(self._run)
+
+    def accept_table(self) -> LifecycleRecord:
+        """Take the table as it is now for one that holds everything below the cut: somebody
+        compared it with the log.
+
+        Raises PlanError where there is nothing to accept.
+        """
+        return self._until_still(self._accept)
+
+    def _accept(self) -> LifecycleRecord:
+        _, state = self._look()
+        if state is None or state.target is None:
+            raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
+        found = self._the_table(state).look(state.log_id, state.table_version)
+        if found is None or found.k not in (state.k, state.k - 1 if state.is_open else state.k):
+            told = "there is no table" if found is None else f"it says it holds range {found.k}"
+            raise PlanError(
+                f"{state.target.table} cannot be taken for one that holds range {state.k} of "
+                f"{self._log.url}: {told}"
+            )
+        return published(
+            self._log, state, FLOOR, self._clock, self._host,
+            table_id=found.table_id, table_version=found.version,
+        )  # fmt: skip
+
+    def _until_still(self, work: Callable[[], R]) -> R:
+        try:
+            for _ in range(_LOOKS):
+                try:
+                    return work()
+                except MovedOn:
+                    continue
+            raise PublishError(
+                f"others moved the lifecycle of {self._log.url} on {_LOOKS} times while this one "
+                "tried to: run fewer of them"
+            )
+        except CompactionError as error:
+            events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
+            raise
+
+    def _look(self) -> tuple[Head, LifecycleRecord | None]:
+        """The log's head, and the newest record of this very log's chain."""
+        state = look(self._log)
+        head = find_head(self._log)
+        if head.live is None:
+            return head, None
+        log_id = head.live.header.log_id
+        if state is not None and state.log_id != log_id:
+            raise PlanError(
+                f"the lifecycle under {self._log.url} belongs to the log {state.log_id}, and the "
+                f"log there now is {log_id}: it was deleted and made again. Delete lifecycle/ and "
+                "consumers/ there too, and give the new log a table of its own"
+            )
+        return head, state
+
+    def _recover(self) -> tuple[Recovery, Head, LifecycleRecord | None]:
+        head, state = self._look()
+        if head.live is None:
+            return Recovery("no log"), head, None
+        if state is None:
+            return Recovery("no lifecycle", gap=head.gap), head, None
+        if self._target is not None and state.target is not None:
+            fits(self._target, state.target)
+        if not state.is_open:
+            return Recovery("at rest", state.cut, state.floor, head.gap), head, state
+        table = self._the_table(state)
+        written = confirmed(self._log, state, table).k == state.k
+        done = carry_out(self._log, state, table, self._clock, self._host)
+        finished = _range(state, done)
+        found = Recovery("an open range", done.cut, done.floor, head.gap, finished, written)
+        return found, head, done
+
+    def _the_table(self, state: LifecycleRecord) -> Table:
+        if self._table is None:
+            assert state.target is not None
+            raise PlanError(
+                f"the range {state.cut} … {state.to - 1} of {self._log.url} is promised to the "
+                f"table {state.target.table}: run the compaction, which can write it"
+            )
+        return self._table
+
+    def _run(self) -> Run:
+        recovery, head, state = self._recover()
+        if head.live is None:
+            return Run(recovery)
+        log_id = head.live.header.log_id
+        state = state or beginning(log_id, self._sequencer, self._grace_ms)
+        now_ms = self._clock.now_ms()
+        measured = measure(
+            self._log, head, state, self._policy, now_ms,
+            table=self._table is not None, before=self._measured,
+        )  # fmt: skip
+        self._measured = measured
+        actions = tuple(decide(measured, self._policy, now_ms))
+        compacted = None
+        for action in actions:
+            if isinstance(action, Persist):
+                state, compacted = self._compact(head, state, action.before_ms)
+        state = self._move_floor(head, state, measured)
+        return Run(recovery, compacted, state.floor, self._collect(head, state), actions)
+
+    def _compact(
+        self, head: Head, state: LifecycleRecord, before_ms: int
+    ) -> tuple[LifecycleRecord, Range | None]:
+        to = split(self._log, head, state.cut, before_ms)
+        if self._target is None or self._table is None or to <= state.cut:
+            return state, None
+        assert head.live is not None
+        intent = promise(
+            self._log, state, to, self._target, self._table, head.live.spark_schema,
+            self._clock, self._host,
+        )  # fmt: skip
+        done = carry_out(self._log, intent, self._table, self._clock, self._host)
+        return done, _range(intent, done)
+
+    def _move_floor(
+        self, head: Head, state: LifecycleRecord, measured: LogState
+    ) -> LifecycleRecord:
+        """As far as the policy lets it and no consumer is passed; never above what the table is
+        confirmed to have, and never back."""
+        floor = measured.retained_from
+        if state.target is not None:
+            keeps = self._policy.retain_seconds, self._policy.retain_bytes
+            # Defends against: the floor passes what the table is confirmed to have
+            floor = state.cut if keeps == (None, None) else min(floor, state.cut)
+        floor = consumers_bound(self._log, state.log_id, floor, self._expiry_ms)
+        # Defends against: the floor goes back
+        if floor <= state.floor:
+            return state
+        moved = published(self._log, state, FLOOR, self._clock, self._host, floor=floor)
+        events.emit(events.FloorMoved(path=self._log.url, floor=floor))
+        return moved
+
+    def collect(self, *, dry_run: bool) -> Collection | None:
+        """Delete what may be deleted now, or only count it; None where there is nothing.
+
+        Raises ConfirmError where the table no longer holds what the log would lose.
+        """
+
+        def work() -> Collection | None:
+            head, state = self._look()
+            return None if state is None else self._collect(head, state, dry_run=dry_run)
+
+        return self._until_still(work)
+
+    def _collect(
+        self, head: Head, state: LifecycleRecord, *, dry_run: bool = False
+    ) -> Collection | None:
+        if not self._collects or state.floor <= self._collected:
+            return None
+        bound, held = collection.collection_bound(
+            self._log, state, self._table, self._grace_ms, self._expiry_ms
+        )
+        if bound <= self._collected:
+            return None
+        found = collection.collect(self._log, head, state, bound, held, dry_run=dry_run)
+        if not dry_run:
+            self._collected = bound
+        return found
+
+
+def _range(intent: LifecycleRecord, done: LifecycleRecord) -> Range:
+    return Range(intent.k, intent.cut, intent.to, done.table_version)

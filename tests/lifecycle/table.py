@@ -1,0 +1,98 @@
+"""A table in memory that behaves as Delta does where the lifecycle depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparkwal.format import schema
+from sparkwal.format.header import CommitHeader
+from sparkwal.format.lifecycle import LifecycleRecord
+from sparkwal.lifecycle.table import Change, TableConflict, TableState
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
+
+
+@dataclass(frozen=True)
+class Version:
+    change: Change
+    rows: tuple[int, ...]
+    txns: dict[str, int]
+
+
+@dataclass
+class ModelTable:
+    """Its versions, one for each commit; `before` is called with the name of each step.
+
+    A transaction survives a restore, and one that the table has is not written again.
+    """
+
+    log: LogStore
+    table_id: str = "table-1"
+    versions: list[Version] = field(default_factory=list)
+    before: Callable[[str], None] = lambda step: None
+
+    def prepare(self, log: LogStore, spark_schema: str) -> None:
+        self.before("prepare")
+        if not self.versions:
+            self._commit("CREATE TABLE", (), {})
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        self.before("look")
+        if not self.versions:
+            return None
+        changes = tuple(each.change for each in self.versions if each.change.version > since)
+        k = self.versions[-1].txns.get(log_id, 0)
+        return TableState(self.table_id, len(self.versions) - 1, k, changes)
+
+    def write(self, state: LifecycleRecord) -> None:
+        read_at = len(self.versions)
+        rows = self._read(state)
+        self.before("write")
+        if self.versions[-1].txns.get(state.log_id, 0) >= state.k:
+            return
+        if len(self.versions) != read_at and self.versions[-1].change.operation == "OPTIMIZE":
+            raise TableConflict("OPTIMIZE was faster")
+        txns = {**self.versions[-1].txns, state.log_id: state.k}
+        self._commit("WRITE", (*self.versions[-1].rows, *rows), txns, state.log_id, state.k)
+        self.before("written")
+
+    def optimize(self) -> None:
+        self._commit("OPTIMIZE", self.versions[-1].rows, self.versions[-1].txns)
+
+    def restore(self, version: int) -> None:
+        # Delta keeps the newest transactions over a restore.
+        self._commit("RESTORE", self.versions[version].rows, self.versions[-1].txns, undoes=True)
+
+    def make_again(self) -> None:
+        self.table_id, self.versions = self.table_id + "'", []
+        self._commit("CREATE TABLE", (), {})
+
+    @property
+    def rows(self) -> list[int]:
+        return list(self.versions[-1].rows) if self.versions else []
+
+    @property
+    def ranges(self) -> list[int]:
+        return [each.change.k for each in self.versions if each.change.k]
+
+    def _commit(
+        self, operation: str, rows: tuple[int, ...], txns: dict[str, int],
+        log_id: str = "", k: int = 0, undoes: bool = False,
+    ) -> None:  # fmt: skip
+        change = Change(len(self.versions), operation, log_id, k, undoes)
+        self.versions.append(Version(change, rows, txns))
+
+    def _read(self, state: LifecycleRecord) -> list[int]:
+        head = find_head(self.log)
+        found: list[int] = []
+        for record in live_records(self.log, head.window, state.cut, state.to, log_id=state.log_id):
+            if isinstance(record.header, CommitHeader):
+                target = schema.to_arrow(record.spark_schema)
+                pieces = pieces_of(self.log, record)
+                for batch in read_pieces(self.log.store, pieces, target):
+                    found += batch.column(0).to_pylist()
+        return found

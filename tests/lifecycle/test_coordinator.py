@@ -1,0 +1,312 @@
+"""The whole of a log's life, with a table and a store in memory: every step may be the last."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparkwal.errors import CompactionError, ConfirmError, PlanError
+from sparkwal.format import keys
+from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.policy import Policy
+from sparkwal.protocol.chain import look
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.testing.memory import MemoryStore
+
+from .plot import Plot
+from .table import ModelTable
+
+TARGET = Target("memory://table")
+AT_ONCE = Policy(late_window_seconds=0)
+GRACE_MS = 3_600_000
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Mortal(MemoryStore):
+    """A store whose client dies before or after its n-th call."""
+
+    def __init__(self, under: MemoryStore, lives: int, answered: bool) -> None:
+        self._under, self._lives, self._answered = under, lives, answered
+
+    def __getattribute__(self, name: str) -> Any:
+        found = getattr(object.__getattribute__(self, "_under"), name)
+        if not callable(found) or name == "now_ms":
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            lives = object.__getattribute__(self, "_lives") - 1
+            object.__setattr__(self, "_lives", lives)
+            if lives < 0 or (lives == 0 and not object.__getattribute__(self, "_answered")):
+                raise Died
+            result = found(*args, **kwargs)
+            if lives == 0:
+                raise Died
+            return result
+
+        return call
+
+
+class Life:
+    """A log, its table, and processes that come and go."""
+
+    def __init__(self) -> None:
+        self.plot = Plot()
+        self.plot.store.now_ms = self.plot.clock.now_ms
+        self.table = ModelTable(self.plot.log)
+        self.second = 0
+
+    @property
+    def log(self) -> LogStore:
+        return self.plot.log
+
+    @property
+    def written(self) -> list[int]:
+        return self.plot.values
+
+    def write(self, commits: int) -> None:
+        for _ in range(commits):
+            self.second += 1
+            self.plot.write(self.second)
+
+    def process(self, store: MemoryStore | None = None, **others: Any) -> Lifecycle:
+        log = LogStore(store, "wal") if store is not None else self.log
+        arguments = {"policy": AT_ONCE, "table": self.table, "target": TARGET, **others}
+        arguments = {"gc_grace_ms": GRACE_MS, "clock": self.plot.clock, **arguments}
+        return Lifecycle(log, host="here", **arguments)
+
+    def later(self, ms: int) -> None:
+        self.plot.clock.wall_ms += ms
+        self.plot.clock.since_boot_ms += ms
+        self.second += ms // 1000
+
+
+@pytest.fixture
+def life() -> Life:
+    return Life()
+
+
+def test_rows_go_to_the_table_and_the_floor_follows(life: Life) -> None:
+    life.write(5)
+    run = life.process().run_once()
+    assert run.recovery.found == "no lifecycle"
+    assert run.compacted is not None
+    gap = find_head(life.log).gap
+    assert (run.compacted.k, run.compacted.start, run.compacted.end) == (1, 0, gap)
+    assert run.floor == gap and life.table.rows == life.written
+    state = look(life.log)
+    assert state is not None and (state.cut, state.to, state.floor) == (gap, gap, gap)
+    again = life.process().run_once()
+    assert again.recovery.found == "at rest" and again.compacted is None
+    assert look(life.log) == state
+
+
+def test_each_range_is_one_version(life: Life) -> None:
+    for _ in range(3):
+        life.write(2)
+        life.process().run_once()
+    assert life.table.ranges == [1, 2, 3] and life.table.rows == life.written
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_killed_at_every_store_call_it_goes_on(answered: bool) -> None:
+    for lives in range(1, 200):
+        life = Life()
+        life.write(4)
+        life.process().run_once()
+        life.write(3)
+        try:
+            life.process(Mortal(life.plot.store, lives, answered)).run_once()
+        except Died:
+            pass
+        else:
+            assert lives > 10
+            return
+        life.process().run_once()
+        life.write(1)
+        life.process().run_once()
+        assert life.table.rows == life.written, lives
+        assert sorted(life.table.ranges) == list(range(1, len(life.table.ranges) + 1))
+        state = look(life.log)
+        assert state is not None and state.cut == state.to == find_head(life.log).gap
+    pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("step", ["prepare", "look", "write", "written"])
+def test_killed_at_every_call_of_the_table_it_goes_on(life: Life, step: str) -> None:
+    for nth in range(4):
+        life.write(2)
+        count = 0
+
+        def die(now: str, nth: int = nth) -> None:
+            nonlocal count
+            count += now == step
+            if now == step and count == nth + 1:
+                raise Died
+
+        life.table.before = die
+        with contextlib.suppress(Died):
+            life.process().run_once()
+        life.table.before = lambda step: None
+        found = life.process().recover()
+        assert found.found in ("no lifecycle", "at rest", "an open range")
+        life.process().run_once()
+        assert life.table.rows == life.written
+
+
+def test_recovery_tells_whether_the_range_was_written(life: Life) -> None:
+    life.write(3)
+
+    def die_at(step: str) -> Callable[[str], None]:
+        def before(now: str) -> None:
+            if now == step:
+                raise Died
+
+        return before
+
+    for step, written in (("write", False), ("written", True)):
+        life.table.before = die_at(step)
+        with pytest.raises(Died):
+            life.process().run_once()
+        life.table.before = lambda step: None
+        found = life.process().recover()
+        assert found.found == "an open range" and found.was_written is written
+        assert found.finished is not None and found.finished.end == found.cut == found.gap
+        life.write(2)
+
+
+def test_a_compactor_that_slept_in_its_write_does_no_harm(life: Life) -> None:
+    life.write(3)
+    once: list[str] = []
+
+    def others_go_on(step: str) -> None:
+        if step == "write" and not once:
+            once.append(step)
+            life.process().run_once()
+            life.write(2)
+            life.process().run_once()
+
+    life.table.before = others_go_on
+    life.process().run_once()
+    assert life.table.rows == life.written and life.table.ranges == [1, 2]
+
+
+def test_a_conflict_is_tried_again_with_the_same_number(life: Life) -> None:
+    life.write(3)
+    times: list[str] = []
+
+    def optimize(step: str) -> None:
+        if step == "write" and len(times) < 2:
+            times.append(step)
+            life.table.optimize()
+
+    life.table.before = optimize
+    life.process().run_once()
+    assert life.table.rows == life.written and life.table.ranges == [1]
+
+
+def test_a_table_that_was_restored_suspends_it_until_someone_accepts(life: Life) -> None:
+    life.write(2)
+    life.process().run_once()
+    life.write(2)
+    life.table.restore(0)
+    before = dict(life.plot.store.objects)
+    with pytest.raises(ConfirmError, match="is a RESTORE.*--accept-table"):
+        life.process().run_once()
+    life.later(2 * GRACE_MS)
+    with pytest.raises(ConfirmError, match="is a RESTORE"):
+        life.process().collect(dry_run=False)
+    after = life.plot.store.objects
+    assert {key for key in before if "/batches/" in key} <= set(after)
+    life.table.restore(1)
+    life.process().accept_table()
+    life.process().run_once()
+    assert life.table.rows == life.written
+
+
+def test_a_table_made_again_suspends_it(life: Life) -> None:
+    life.write(2)
+    life.process().run_once()
+    life.table.make_again()
+    life.write(1)
+    with pytest.raises(ConfirmError, match="dropped and made again"):
+        life.process().run_once()
+    life.table.versions = []
+    with pytest.raises(ConfirmError, match="is gone"):
+        life.process().run_once()
+
+
+def test_how_it_is_compacted_is_fixed_by_the_first_run(life: Life) -> None:
+    life.write(2)
+    life.process().run_once()
+    other = Target("memory://table", MERGE, ("id",))
+    with pytest.raises(PlanError, match=r"mode is 'append', 'merge' was asked for, keys"):
+        life.process(target=other).run_once()
+
+
+def test_a_log_made_again_at_the_same_path_is_not_compacted_into_the_old_table(life: Life) -> None:
+    life.write(3)
+    life.process().run_once()
+    for key in [key for key in life.plot.store.objects if "/batches/" in key]:
+        life.plot.store.delete(key)
+    life.write(3)
+    with pytest.raises(PlanError, match="deleted and made again"):
+        life.process().run_once()
+
+
+def test_nothing_is_deleted_within_the_grace(life: Life) -> None:
+    life.write(5)
+    assert life.process().run_once().collection is None or not _collected(life)
+    life.later(GRACE_MS - 2000)
+    life.process().run_once()
+    assert not _collected(life)
+
+
+def _collected(life: Life) -> bool:
+    return life.log.key(keys.slot(0, 1000)) not in life.plot.store.objects
+
+
+def test_slot_records_below_the_bound_go_but_for_the_last_thousand(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkwal.lifecycle.collection.KEPT_SLOTS", 5)
+    life.write(20)
+    life.process().run_once()
+    gap = find_head(life.log).gap
+    life.later(GRACE_MS + 5000)
+    dry = life.process().collect(dry_run=True)
+    assert dry is not None and dry.slots == gap - 5 and not _collected(life)
+    run = life.process().run_once()
+    assert run.collection is not None and run.collection.objects == dry.objects
+    kept = [key for key in life.plot.store.objects if "/batches/" in key]
+    assert sorted(kept) == sorted(life.log.key(keys.slot(p, 1000)) for p in range(gap - 5, gap))
+
+
+def test_retention_without_a_table_moves_the_floor_by_age(life: Life) -> None:
+    policy = Policy(retain_seconds=100)
+    life.write(3)
+    life.later(200_000)
+    life.write(2)
+    run = life.process(policy=policy, table=None, target=None).run_once()
+    assert 0 < run.floor < find_head(life.log).gap and life.table.rows == []
+
+
+def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
+    assert life.process().run_once().recovery.found == "no log"
+    assert life.process().collect(dry_run=True) is None
+    life.write(1)
+    quiet = life.process(policy=Policy(late_window_seconds=10_000)).run_once()
+    assert quiet.recovery.found == "no lifecycle" and quiet.compacted is None
+    assert look(life.log) is None
+
+
+def test_every_failure_tells_its_stage() -> None:
+    stages = {kind.stage for kind in CompactionError.__subclasses__()}
+    assert stages == {"plan", "read", "write", "confirm", "publish"}
