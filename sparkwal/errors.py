@@ -139,7 +139,8 @@ class PublishError(CompactionError):
 
 
 class BackPressureError(SparkWalError):
-    """More was appended than the store takes, and `maxBufferedBytes` wait already.
+    """More was appended than the store takes, and `maxBufferedBytes` wait already; or the log
+    has reached `hardLimitBytes`, because its compaction is behind.
 
     Nothing of this append was accepted. Try it again later, or let `append` block.
     """

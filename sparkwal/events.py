@@ -103,6 +103,17 @@ class Stopped(Event, level=logging.WARNING):
 
 
 @dataclass(frozen=True)
+class SizeLimit(Event, level=logging.WARNING):
+    """about `bytes` bytes of the log are neither in a table nor below its floor: compaction is
+    behind. At `softLimitBytes` an appender goes on, at `hardLimitBytes` it waits"""
+
+    path: str
+    option: str
+    bytes: int
+    limit: int
+
+
+@dataclass(frozen=True)
 class Missed(Event):
     """one slow subscriber of an appender did not get this many earlier events"""
 

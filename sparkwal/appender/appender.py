@@ -24,6 +24,7 @@ from sparkwal.appender import exits
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.buffer import Buffer
 from sparkwal.appender.intake import Intake
+from sparkwal.appender.limits import Limits, SizeWatch
 from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import Accepted, RowSchema
 from sparkwal.appender.subscribers import Subscribers
@@ -39,6 +40,7 @@ from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.handover import Lookout
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.pipeline import Pipeline
@@ -139,6 +141,7 @@ class Appender:
         lookout = Lookout(log, leadership.log_id, leadership.term, clock)
         pipeline = Pipeline(log, leadership, plan_id, producer_id, settings.codec)
         timeout = settings.batch_timeout_ms / 1000
+        watch = self._watch(log, leadership, settings, clock)
         self._callbacks = Callbacks()
         buffer = Buffer(
             settings.batch_size, timeout, settings.max_buffered, last + 1, self._callbacks
@@ -150,6 +153,23 @@ class Appender:
             self._intake,
             clock,
             self._subscribers,
+            watch,
+        )
+
+    def _watch(
+        self, log: LogStore, leadership: Leadership, settings: AppenderOptions, clock: Clock
+    ) -> SizeWatch | None:
+        """None, and no request, without limits of the log's size."""
+        if settings.soft_limit is None and settings.hard_limit is None:
+            return None
+        return SizeWatch(
+            log,
+            leadership.log_id,
+            leadership.window,
+            leadership.next_position,
+            Limits(settings.soft_limit, settings.hard_limit),
+            clock,
+            self._subscribers.publish,
         )
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
@@ -164,7 +184,8 @@ class Appender:
         the ticket is done.
 
         Args:
-            block: wait while `maxBufferedBytes` are waiting; False: raise BackPressureError.
+            block: wait while `maxBufferedBytes` are waiting, or the log is at `hardLimitBytes`;
+                False: raise BackPressureError.
 
         Raises:
             OptionError: the rows do not fit the schema or are malformed, the appender is
@@ -223,7 +244,7 @@ class Appender:
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Tell `callback`, in a thread of its own and in order, what happens here.
 
-        accepted (a batch is sent), durable, rejected, retried, fenced, stopped. A slow
+        accepted (a batch is sent), durable, rejected, retried, fenced, size_limit, stopped. A slow
         callback delays nothing; one that has 10,000 events waiting misses the oldest.
         Returns the unsubscriber.
         """

@@ -33,6 +33,7 @@ class Intake:
         self._over = threading.Condition(self._lock)
         self.failure: Failure | None = None
         self._closing = self._adding = self._ended = False
+        self._full: str | None = None  # why the log takes no more for now
         self._refused = 1  # bytes that an append did not find room for
 
     @property
@@ -51,6 +52,8 @@ class Intake:
         with self._lock:
             if self.failure is not None or self._closing or self._adding:
                 self._check_open()
+            if self._full is not None:
+                self._make_room(accepted[2], block)
             try:
                 self._adding = True
                 ticket = self._buffer.add_to_open(accepted)
@@ -69,14 +72,15 @@ class Intake:
 
     def _make_room(self, held: int, block: bool) -> None:
         """Wait until so many bytes of memory may be added. Raises BackPressureError."""
-        while not self._buffer.has_room(held):
+        while self._full is not None or not self._buffer.has_room(held):
             # Its batch may be far from closing by size: small rows take more memory than they
             # do in the record.
             self._close_batch()
             if not block:
                 self._refused = held
                 raise BackPressureError(
-                    f"{self._buffer.held} bytes wait to be sent already "
+                    self._full
+                    or f"{self._buffer.held} bytes wait to be sent already "
                     "(maxBufferedBytes): nothing was accepted, try again later"
                 )
             self._room.wait()
@@ -122,7 +126,7 @@ class Intake:
 
         def may_go_on() -> bool:
             stopped = self.failure is not None or self._closing
-            return stopped or self._buffer.has_room(self._refused)
+            return stopped or (self._full is None and self._buffer.has_room(self._refused))
 
         with self._lock:
             self._room.wait_for(may_go_on, timeout)
@@ -186,6 +190,14 @@ class Intake:
                     break
                 self._changed.wait(wait)
             return None
+
+    def refuse(self, reason: str | None) -> None:
+        """Accept nothing more, for this reason, until it is called with None. What was accepted
+        is sent."""
+        with self._lock:
+            self._full = reason
+            if reason is None:
+                self._room.notify_all()
 
     def wake(self) -> None:
         """There may be room in the pipeline."""

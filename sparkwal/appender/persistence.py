@@ -14,6 +14,7 @@ from functools import partial
 from sparkwal import events
 from sparkwal.appender.batches import Batch, Failure
 from sparkwal.appender.intake import Intake
+from sparkwal.appender.limits import SizeWatch
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import ASK, overtaken, unexpected, unsent, used_up, verdict
@@ -57,10 +58,11 @@ class Persistence:
         intake: Intake,
         clock: Clock,
         subscribers: Subscribers,
+        watch: SizeWatch | None = None,
     ) -> None:
         self._target, self._pipeline = target, target.pipeline
         self._row_schema, self._intake, self._clock = row_schema, intake, clock
-        self._subscribers = subscribers
+        self._subscribers, self._watch = subscribers, watch
         self._workers = Workers(target.limit, subscribers.enter_thread)
         # Guards what is in flight, and makes acknowledgements one after another; only the
         # threads of this appender take it.
@@ -69,6 +71,8 @@ class Persistence:
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
         self.last_sequence = intake.next_sequence - 1
+        if watch is not None:
+            watch.start(subscribers.enter_thread, intake.refuse)
         self._thread = threading.Thread(target=self._run, name="sparkwal-persist", daemon=True)
         self._thread.start()
 
@@ -91,6 +95,8 @@ class Persistence:
         """Send what was accepted, wait until all of it is decided, end the threads."""
         self._intake.close(timeout)
         self._workers.stop()
+        if self._watch is not None:
+            self._watch.close()
 
     # The persistence thread.
 
@@ -138,6 +144,9 @@ class Persistence:
                 batch_id=last,
             )
         )
+        if self._watch is not None:
+            # Before it can be durable: who appends only after that meets the limit at once.
+            self._watch.add(sent.position, sent.header.bytes)
         self._workers.submit(partial(self._put, sent))
         if self._target.lookout.is_due():
             self._workers.submit(self._look)
@@ -230,6 +239,8 @@ class Persistence:
             path = self._target.log.url
             kind = type(error).__name__
             self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
+            if self._watch is not None:
+                self._watch.close()
         if batch is not None:
             assert self.failure is not None
             batch.fail(error, self.failure)

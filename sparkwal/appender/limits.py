@@ -1,0 +1,192 @@
+"""Limits of the log's size: how much of it is neither in a table nor below its floor.
+
+An appender that has limits looks at the log's lifecycle when it opens, samples what is there,
+and counts what it sends itself. Above the first of its limits it looks again every minute; it
+never asks what it can know.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from sparkwal.errors import SparkWalError
+from sparkwal.events import Event, SizeLimit
+from sparkwal.protocol.chain import look
+from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.replay import about_bytes
+
+_logger = logging.getLogger("sparkwal")
+
+LOOK_MS = 60_000
+# Records whose sizes stand for all of those that were there before.
+_SAMPLES = 32
+# Own records are counted together until they are this part of a limit.
+_SHARE = 256
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The two options; either may be missing."""
+
+    soft: int | None
+    hard: int | None
+
+    @property
+    def first(self) -> int:
+        """From where on it is worth looking."""
+        return min(limit for limit in (self.soft, self.hard) if limit is not None)
+
+
+@dataclass
+class _Run:
+    """Records that this appender sent one after another."""
+
+    last: int  # position
+    bytes: int
+
+
+class SizeWatch:
+    """Counts what waits in the log, and tells when a limit is reached or undercut again.
+
+    `add` is for one thread. `wake` and `close` take no lock: a signal's handler may call them.
+
+    Args:
+        began: the first position that this appender writes.
+
+    Raises InvalidLogError, StoreUnavailableError where the first look fails.
+    """
+
+    def __init__(
+        self,
+        log: LogStore,
+        log_id: str,
+        window: int,
+        began: int,
+        limits: Limits,
+        clock: Clock,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._log, self._log_id, self._window, self._began = log, log_id, window, began
+        self._limits, self._clock, self._publish = limits, clock, publish
+        self._lock = threading.Lock()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._ended = False
+        self._runs: deque[_Run] = deque()
+        self._safe, self._before = -1, 0  # as `_look` found them
+        self.size = 0
+        self._over_soft = self._over_hard = False
+        self._count(*self._look())
+        self._looked_ms = clock.boot_ms()
+
+    def start(self, entered: Callable[[], None], refuse: Callable[[str | None], None]) -> None:
+        """Begin to watch, in a thread of its own.
+
+        Args:
+            entered: called by the thread first.
+            refuse: called with why no more may come, and with None when it may again.
+        """
+
+        def watch() -> None:
+            entered()
+            self._watch()
+
+        self._refuse = refuse
+        self._settle()
+        threading.Thread(target=watch, name="sparkwal-size", daemon=True).start()
+
+    def add(self, position: int, size: int) -> None:
+        """A record is on its way."""
+        with self._lock:
+            if self._runs and self._runs[-1].bytes * _SHARE < self._limits.first:
+                self._runs[-1].last = position
+                self._runs[-1].bytes += size
+            else:
+                self._runs.append(_Run(position, size))
+            self.size += size
+            if self.size < self._limits.first:
+                return
+            # Compaction may have come far since an old look: nothing is told before the next.
+            if self._seconds() > 0:
+                self._settle()
+            if self.size - size < self._limits.first:
+                self.wake()
+
+    def wake(self) -> None:
+        """Look at the clock again."""
+        self._wakes.put(None)
+
+    def close(self) -> None:
+        """End the thread, without waiting for it."""
+        self._ended = True
+        self.wake()
+
+    def _watch(self) -> None:
+        while not self._ended:
+            over = self.size >= self._limits.first
+            seconds = self._seconds() if over else None
+            if seconds is None or seconds > 0:
+                with suppress(Empty):
+                    self._wakes.get(timeout=seconds)
+                continue
+            found: tuple[int, int] | None = None
+            try:
+                found = self._look()
+            except SparkWalError:
+                pass  # what was counted still holds; the next look may see more
+            except Exception:
+                _logger.exception("the lifecycle of %s could not be read", self._log.url)
+            with self._lock:
+                if found is not None:
+                    self._count(*found)
+                # Not before: until then `add` leaves the verdict to this look.
+                self._looked_ms = self._clock.boot_ms()
+                self._settle()
+
+    def _seconds(self) -> float:
+        """Until the next look."""
+        return (self._looked_ms + LOOK_MS - self._clock.boot_ms()) / 1000
+
+    def _look(self) -> tuple[int, int]:
+        """The first position that waits, and about how many bytes from there to where this
+        appender began: 1 LIST and 1 GET, and samples where that position has moved."""
+        state = look(self._log, self._log_id)
+        safe = 0 if state is None else state.floor if state.target is None else state.cut
+        if safe == self._safe:
+            return safe, self._before
+        return safe, about_bytes(self._log, self._window, safe, self._began, _SAMPLES)
+
+    def _count(self, safe: int, before: int) -> None:
+        self._safe, self._before = safe, before
+        while self._runs and self._runs[0].last < safe:
+            self._runs.popleft()
+        self.size = before + sum(run.bytes for run in self._runs)
+
+    def _settle(self) -> None:
+        """Tell what has changed, under the lock: or two threads would tell it the wrong way
+        round."""
+        soft, hard, url = self._limits.soft, self._limits.hard, self._log.url
+        over = soft is not None and self.size >= soft
+        if over and not self._over_soft and soft is not None:
+            self._publish(SizeLimit(path=url, option="softLimitBytes", bytes=self.size, limit=soft))
+        self._over_soft = over
+        over = hard is not None and self.size >= hard
+        if over == self._over_hard:
+            return
+        self._over_hard = over
+        if not over or hard is None:
+            self._refuse(None)
+            return
+        self._publish(SizeLimit(path=url, option="hardLimitBytes", bytes=self.size, limit=hard))
+        self._refuse(
+            f"about {self.size} bytes of {url} are neither in a table nor below its floor "
+            f"(hardLimitBytes {hard}): compaction is behind. Nothing was accepted; run the "
+            "compaction more often or with more resources, or raise the limit. Appends go on by "
+            "themselves within a minute after it has caught up"
+        )

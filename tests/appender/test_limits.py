@@ -1,0 +1,388 @@
+"""Limits of the log's size: who is told, who waits, what it costs, and that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkwal import Appender, AsyncAppender
+from sparkwal.appender import limits
+from sparkwal.errors import BackPressureError, InvalidLogError, OptionError, OutcomeUnknownError
+from sparkwal.events import Event, SizeLimit
+from sparkwal.format import keys
+from sparkwal.format.lifecycle import DONE, FLOOR, Target
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.slots import read_slot
+from sparkwal.store.base import Page
+from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import StoppedClock
+
+from .plot import PREFIX, Plot, rows, stored, until
+
+
+class Limited(Plot):
+    """A log whose life a test moves on."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.clock = StoppedClock()
+        self.log = LogStore(self.inner, PREFIX)
+        self.told: list[SizeLimit] = []
+        self.looks = 0  # of appenders at the lifecycle
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        self.looks += prefix == keys.lifecycle_prefix(PREFIX)
+        return self.inner.list(prefix, limit, after)
+
+    def open(self, **options: Any) -> Appender:
+        return self.appender(on_event=self.hear, clock=self.clock, **options)
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, SizeLimit):
+            self.told.append(event)
+
+    def one(self) -> int:
+        """Bytes of one commit of one row."""
+        with self.appender("measure") as wal:
+            record = read_slot(self.log, wal.append(rows(-1)).result(), 1000)
+        assert record is not None
+        size: int = record.header.bytes  # type: ignore[union-attr]
+        self.compacted()
+        return size
+
+    def move(self, kind: str, **changes: Any) -> None:
+        live = find_head(self.log).live
+        assert live is not None
+        head = look(self.log) or beginning(live.header.log_id, "default", 0)
+        assert put_next(self.log, head, kind, self.clock, "host", **changes)
+
+    def compacted(self, to: int | None = None) -> None:
+        """The table has all before `to`."""
+        to = self.gap() if to is None else to
+        self.move(DONE, cut=to, to=to, target=Target("t"))
+
+    def minute(self, wal: Appender) -> None:
+        """A minute goes by."""
+        self.clock.since_boot_ms += limits.LOOK_MS
+        watch = wal._persistence._watch
+        assert watch is not None
+        watch.wake()
+        # Its look, if there is one, is over: it could not tell a later minute from this one.
+        until(lambda: watch.size < watch._limits.first or watch._seconds() > 0)
+
+    def options(self) -> list[str]:
+        return [event.option for event in self.told]
+
+
+@pytest.fixture
+def plot() -> Limited:
+    return Limited()
+
+
+def test_without_limits_the_lifecycle_costs_no_request(plot: Limited) -> None:
+    plot.one()
+    counts: list[dict[str, int]] = []
+    for options in ({}, {"softLimitBytes": "1gb"}):
+        plot.inner.counts.clear()
+        with plot.open(**options) as wal:
+            for value in range(20):
+                wal.append(rows(value)).result()
+        assert plot.looks == len(counts)
+        counts.append(dict(plot.inner.counts))
+    bare, limited = counts
+    # With a limit: one look, which finds everything in the table up to the last writer.
+    assert limited["LIST"] == bare["LIST"] + 1 and limited["PUT"] == bare["PUT"]
+
+
+def test_below_the_limits_an_appender_looks_once_when_it_opens(plot: Limited) -> None:
+    plot.one()
+    with plot.open(softLimitBytes="1gb", hardLimitBytes="2gb") as wal:
+        for value in range(20):
+            wal.append(rows(value)).result()
+            plot.minute(wal)
+    assert plot.looks == 1
+    assert plot.told == []
+
+
+def test_at_the_soft_limit_one_event_tells_and_appends_go_on(plot: Limited) -> None:
+    size = plot.one()
+    with plot.open(softLimitBytes=size * 5) as wal:
+        for value in range(20):
+            wal.append(rows(value)).result()
+        until(lambda: plot.options() == ["softLimitBytes"])
+        assert plot.told[0].bytes == size * 5 == plot.told[0].limit
+        # Compaction catches up, falls behind again: that is another crossing.
+        plot.compacted()
+        plot.minute(wal)
+        until(lambda: wal._persistence._watch.size == 0)  # type: ignore[union-attr]
+        for value in range(20, 40):
+            wal.append(rows(value)).result()
+    assert plot.options() == ["softLimitBytes"] * 2
+    assert stored(plot.inner) == [-1, *range(40)]
+
+
+def test_above_the_soft_limit_it_looks_once_a_minute(plot: Limited) -> None:
+    size = plot.one()
+    with plot.open(softLimitBytes=size * 2) as wal:
+        for value in range(10):
+            wal.append(rows(value)).result()
+        for looks in range(2, 5):
+            plot.minute(wal)
+            assert plot.looks == looks
+            wal.append(rows(0)).result()
+        wal._persistence._watch.wake()  # type: ignore[union-attr]
+        wal.append(rows(0)).result()
+    assert plot.looks == 4
+    assert plot.options() == ["softLimitBytes"]
+
+
+def test_at_the_hard_limit_append_raises_and_goes_on_once_compaction_caught_up(
+    plot: Limited,
+) -> None:
+    size = plot.one()
+    with plot.open(softLimitBytes=size * 2, hardLimitBytes=size * 3) as wal:
+        for value in range(3):
+            wal.append(rows(value)).result()
+        message = "compaction is behind. Nothing was accepted.*by themselves within a minute"
+        with pytest.raises(BackPressureError, match=message):
+            wal.append(rows(9), block=False)
+        # A look that finds nothing new changes nothing.
+        plot.minute(wal)
+        assert plot.looks == 2
+        with pytest.raises(BackPressureError):
+            wal.append(rows(9), block=False)
+        plot.compacted()
+        plot.minute(wal)
+        wal.append(rows(3)).result()
+        assert wal.last_sequence == 3
+    assert plot.options() == ["softLimitBytes", "hardLimitBytes"]
+    assert stored(plot.inner) == [-1, 0, 1, 2, 3]
+
+
+def test_what_is_blocked_at_the_hard_limit_is_accepted_once_there_is_room(plot: Limited) -> None:
+    size = plot.one()
+    with plot.open(hardLimitBytes=size * 2) as wal:
+        for value in range(2):
+            wal.append(rows(value)).result()
+        blocked = threading.Thread(target=lambda: wal.append(rows(2)))
+        blocked.start()
+        until(lambda: bool(wal._intake._room._waiters))  # type: ignore[attr-defined]
+        plot.compacted()
+        plot.minute(wal)
+        blocked.join(30)
+        wal.flush()
+    assert stored(plot.inner) == [-1, 0, 1, 2]
+
+
+def test_waiting_for_room_waits_for_compaction(plot: Limited) -> None:
+    size = plot.one()
+    with plot.open(hardLimitBytes=size) as wal:
+        wal.append(rows(0)).result()
+        with pytest.raises(BackPressureError):
+            wal.append(rows(1), block=False)
+        waiting = threading.Thread(target=wal.wait_room, args=(60,))
+        waiting.start()
+        until(lambda: bool(wal._intake._room._waiters))  # type: ignore[attr-defined]
+        plot.compacted()
+        plot.minute(wal)
+        waiting.join(30)
+        wal.append(rows(1), block=False).result()
+
+
+def test_what_was_accepted_before_the_hard_limit_is_written(plot: Limited) -> None:
+    size = plot.one()
+    with plot.open(hardLimitBytes=size * 2, maxInFlightRequests=1) as wal:
+        first = plot.gap()
+        plot.hold(first)
+        tickets = [wal.append(rows(value)) for value in range(9)]
+        plot.release(first)
+        assert [ticket.result() for ticket in tickets] == list(range(first, first + 9))
+        with pytest.raises(BackPressureError):
+            wal.append(rows(9), block=False)
+    assert stored(plot.inner) == [-1, *range(9)]
+
+
+def test_closing_ends_an_append_that_waits_for_compaction(plot: Limited) -> None:
+    size = plot.one()
+    wal = plot.open(hardLimitBytes=size)
+    wal.append(rows(0)).result()
+    errors: list[BaseException] = []
+
+    def append() -> None:
+        try:
+            wal.append(rows(1))
+        except OptionError as error:
+            errors.append(error)
+
+    blocked = threading.Thread(target=append)
+    blocked.start()
+    until(lambda: bool(wal._intake._room._waiters))  # type: ignore[attr-defined]
+    wal.close()
+    blocked.join(30)
+    assert "closed" in str(errors[0])
+    assert stored(plot.inner) == [-1, 0]
+
+
+def test_an_appender_that_opens_after_a_crash_counts_what_is_there(plot: Limited) -> None:
+    size = plot.one()
+    crashed = plot.open(hardLimitBytes=size * 1000)
+    for value in range(100):
+        crashed.append(rows(value)).result()
+    # Its successors have no memory of their own, only the log.
+    for limit, accepts in ((size * 130, True), (size * 70, False)):
+        with plot.open(producer=str(limit), hardLimitBytes=limit) as wal:
+            if accepts:
+                wal.append(rows(100)).result()
+            else:
+                with pytest.raises(BackPressureError):
+                    wal.append(rows(101), block=False)
+                plot.compacted()
+                plot.minute(wal)
+                wal.append(rows(101)).result()
+    crashed.close()
+    assert stored(plot.inner) == [-1, *range(102)]
+
+
+def test_a_part_that_the_table_has_makes_room_for_as_much(plot: Limited) -> None:
+    size = plot.one()
+    with plot.open(hardLimitBytes=size * 10) as wal:
+        at = [wal.append(rows(value)).result() for value in range(10)]
+        plot.compacted(at[4])
+        plot.minute(wal)
+        more = 0
+        while True:
+            try:
+                wal.append(rows(10 + more), block=more == 0).result()
+            except BackPressureError:
+                break
+            more += 1
+    assert more == 4
+    assert stored(plot.inner) == [-1, *range(14)]
+
+
+def test_without_a_table_what_is_above_the_floor_counts(plot: Limited) -> None:
+    plot.appender("measure").close()
+    with plot.open(hardLimitBytes=1) as wal:
+        wal.append(rows(0)).result()
+        with pytest.raises(BackPressureError):
+            wal.append(rows(1), block=False)
+        plot.move(FLOOR, floor=plot.gap())
+        plot.minute(wal)
+        wal.append(rows(1)).result()
+    assert stored(plot.inner) == [0, 1]
+
+
+def test_the_chain_of_another_log_says_nothing_of_this_one(plot: Limited) -> None:
+    size = plot.one()
+    head = look(plot.log)
+    assert head is not None
+    other = replace(head, log_id="another")
+    assert put_next(plot.log, other, DONE, plot.clock, "host", cut=10**6, to=10**6)
+    with plot.open(hardLimitBytes=size) as wal, pytest.raises(BackPressureError):
+        wal.append(rows(0), block=False)
+
+
+def test_an_old_count_tells_nothing_before_another_look(plot: Limited) -> None:
+    size = plot.one()
+    with plot.open(softLimitBytes=size * 4, hardLimitBytes=size * 4) as wal:
+        for value in range(3):
+            wal.append(rows(value)).result()
+        plot.compacted()
+        plot.minute(wal)
+        for value in range(3, 6):
+            wal.append(rows(value), block=False).result()
+    assert plot.told == []
+
+
+def test_a_look_that_fails_keeps_the_count_and_the_next_one_sees_more(
+    plot: Limited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = plot.one()
+    with plot.open(hardLimitBytes=size) as wal:
+        wal.append(rows(0)).result()
+        plot.compacted()
+        failed = []
+
+        def fails(*_: object) -> None:
+            failed.append(1)
+            raise RuntimeError("not what was expected")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "look", fails)
+            plot.minute(wal)
+            until(lambda: bool(failed))
+            with pytest.raises(BackPressureError):
+                wal.append(rows(1), block=False)
+        plot.minute(wal)
+        wal.append(rows(1)).result()
+
+
+def test_a_damaged_lifecycle_is_told_when_the_appender_opens(plot: Limited) -> None:
+    plot.one()
+    (key,) = [key for key in plot.inner.objects if "lifecycle" in key]
+    plot.inner.objects[key] = b"no record"
+    with pytest.raises(InvalidLogError, match="lifecycle"):
+        plot.open(softLimitBytes=1)
+    plot.open().close()
+
+
+def test_an_async_append_waits_for_compaction_without_blocking_its_loop(plot: Limited) -> None:
+    size = plot.one()
+
+    async def run() -> None:
+        wal = AsyncAppender("unused", wal_schema(), producer_id="p")
+        wal._open = lambda: plot.open(hardLimitBytes=size)
+        async with wal:
+            await wal.append(rows(0))
+            with pytest.raises(BackPressureError):
+                await wal.accept(rows(1), block=False)
+            waiting = asyncio.ensure_future(wal.append(rows(1)))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            plot.compacted()
+            plot.minute(wal.appender)
+            await waiting
+
+    asyncio.run(run())
+    assert stored(plot.inner) == [-1, 0, 1]
+
+
+def wal_schema() -> Any:
+    from .plot import SCHEMA
+
+    return SCHEMA
+
+
+def test_threads_end_with_their_appender(plot: Limited) -> None:
+    def watching() -> bool:
+        return any(thread.name == "sparkwal-size" for thread in threading.enumerate())
+
+    wal = plot.open(softLimitBytes="1mb")
+    assert watching()
+    wal.close()
+    until(lambda: not watching())
+    wal = plot.open(softLimitBytes="1mb", retries=0)
+    plot.faults[plot.gap()] = ["refused"]
+    wal.append(rows(0))
+    until(lambda: wal.error is not None and not watching())
+    with pytest.raises(OutcomeUnknownError):
+        wal.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"softLimitBytes": "2mb", "hardLimitBytes": "1mb"}, "above hardLimitBytes"),
+        ({"hardLimitBytes": 0}, "must be greater than 0"),
+        ({"softLimitBytes": "much"}, "a size such as 1mb"),
+    ],
+)
+def test_wrong_limits_are_named(plot: Limited, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        plot.open(**options)
