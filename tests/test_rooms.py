@@ -55,6 +55,7 @@ ONLY = {
 # Which rooms may know a library at all, lazily or for its types included.
 LIBRARIES = {
     "pyspark": {"spark", "__init__"},
+    "delta": {"spark"},
     "botocore": {"store", "testing"},
     "urllib3": {"store"},
     "pandas": {"appender", "log", "spark"},
@@ -169,7 +170,7 @@ def test_the_base_installation_names_all_that_is_imported_without_spark() -> Non
         for x in ALL
         if not x.ours and x.module not in known
         # Whose rows or sessions these are has them.
-        if x.module not in ("pyspark", "pandas")
+        if x.module not in ("pyspark", "pandas", "delta")
     ]
     assert wrong == []
 

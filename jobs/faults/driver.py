@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import sparkwal
+from sparkwal.spark.readable import readable
 from sparkwal.testing.servers import log_options
 from support.checkpoints import made_from_log, write_plainly
-from support.session import EXIT_CODES, key_values, readable
+from support.session import EXIT_CODES, key_values
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import logging
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import sparkwal
-from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions
+from sparkwal.spark.readable import readable
 from support import jvm
 
 if TYPE_CHECKING:
@@ -233,28 +232,6 @@ def start_session(
 def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     return f"{home}/bin/java" if home else "java"
-
-
-_OURS = re.compile(r"sparkwal\.errors\.(\w+): (.+)")
-_NOISE = re.compile(
-    r"\n\s*at |\n\s*JVM stacktrace|\n\s*Driver stacktrace|\n=== Streaming Query|\nTraceback"
-    r"|\s*SQLSTATE: \w+|;\s*\n'|\n== "
-)
-
-
-def readable(error: BaseException) -> tuple[str, bool]:
-    """An error of Spark or of ours as one message, and whether the request itself was wrong."""
-    if isinstance(error, SparkWalError):
-        return str(error), isinstance(error, OptionError)
-    text = str(error)
-    ours = _OURS.findall(text)
-    if ours:
-        kind, message = ours[-1]
-        return message.strip(), kind == OptionError.__name__
-    wrong = type(error).__name__ in ("AnalysisException", "ParseException")
-    text = text.rpartition("terminated with exception: ")[2]
-    message = _NOISE.split(text.strip(), maxsplit=1)[0].strip()
-    return message[:1500] or type(error).__name__, wrong
 
 
 def as_exit(error: BaseException) -> click.ClickException:

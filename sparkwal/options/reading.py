@@ -14,6 +14,7 @@ from sparkwal.options.types import (
     position,
     size,
     star,
+    text,
     timestamp,
     whole,
 )
@@ -35,6 +36,7 @@ class SourceOptions(StoreOptions):
     include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
     verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
     sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
+    log_id: str | None = option("logId", text, None, "batch reads: fail unless the log has this id, which is drawn when it begins")  # fmt: skip  # noqa: E501
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
 
     @property

@@ -212,6 +212,15 @@ class LogRange:
         assert self.head is not None
         return first_at_or_after(self.log, self.head, timestamp_ms, tolerant=self.options.tolerant)
 
+    def check_id(self) -> None:
+        """Raises InvalidLogError where the log is another than the one that was asked for."""
+        wanted = self.options.log_id
+        if wanted is not None and wanted != self.log_id:
+            raise InvalidLogError(
+                f"the log at {self._path} is {self.log_id}, and {wanted} was asked for: the log "
+                "was made again"
+            )
+
     def check_offset(self, position: int, log_id: str | None) -> None:
         """Raises InvalidLogError unless a stream that has read up to `position` can go on here.
 

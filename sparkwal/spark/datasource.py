@@ -94,6 +94,8 @@ class WeaselWalDataSource(Travels, DataSource):
     - verifyChecksums (boolean; true): check the CRC-32 of all that is read
     - sequencers (*): *: read all logs under the path, each in its own order with its
       own offset
+    - logId (text): batch reads: fail unless the log has this id, which is drawn when it
+      begins
     - onCorruption (choice; fail): at a damaged object: fail, or stop: end the replay
       before it
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sparkwal import errors
-from sparkwal.errors import SparkWalError
+from sparkwal.errors import OptionError, SparkWalError
 
 
 @contextmanager
@@ -31,3 +32,41 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
             raise (error if type(error) is kind else kind(*error.args)) from None
         both = type(kind.__name__, (kind, pickle.PicklingError), {"__module__": kind.__module__})
         raise both(*error.args) from None
+
+
+_OURS = re.compile(r"sparkwal\.errors\.(\w+): (.+)")
+_NOISE = re.compile(
+    r"\n\s*at |\n\s*JVM stacktrace|\n\s*Driver stacktrace|\n=== Streaming Query|\nTraceback"
+    r"|\s*SQLSTATE: \w+|;\s*\n'|\n== "
+)
+
+
+def readable(error: BaseException) -> tuple[str, bool]:
+    """An error of Spark or of ours as one message, and whether the request itself was wrong."""
+    if isinstance(error, SparkWalError):
+        return str(error), isinstance(error, OptionError)
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        kind, message = ours[-1]
+        return message.strip(), kind == OptionError.__name__
+    wrong = type(error).__name__ in ("AnalysisException", "ParseException")
+    text = text.rpartition("terminated with exception: ")[2]
+    message = _NOISE.split(text.strip(), maxsplit=1)[0].strip()
+    return message[:1500] or type(error).__name__, wrong
+
+
+def cause(error: BaseException) -> str:
+    """All that an error of Spark says, its Java stack included."""
+    java = getattr(error, "java_exception", None)
+    return f"{error}" if java is None else f"{error} {java.toString()}"
+
+
+def failure_of_ours(error: BaseException) -> bool:
+    """Whether one of our errors lies under an error of Spark: the data source's, not Spark's."""
+    return isinstance(error, SparkWalError) or bool(_OURS.search(str(error)))
+
+
+def line(error: BaseException) -> str:
+    """The message of an error of Spark or of ours, in one line."""
+    return " ".join(readable(error)[0].split())

@@ -171,6 +171,7 @@ class BatchReader(_Reader, DataSourceReader):
                 raise _no_log(self.options)
             tasks: list[ReadTask] = []
             for log in logs:
+                log.check_id()
                 start, end = log.start(), log.end()
                 if self.options.on_corruption == "stop":
                     end = log.intact_end(start, end)
@@ -192,6 +193,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         super().__init__(options, spark_schema, parallelism)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
+        refuse(options, "is for spark.read; a stream keeps it in its checkpoint", "logId")
         self._targets: dict[str, int] | None = None
         # Which log comes first changes: a busy one must not use up every limit.
         self._turn = 0

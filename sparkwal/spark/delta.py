@@ -1,0 +1,284 @@
+"""A Delta table that takes ranges of a log, by Spark: one range, one version of the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, MapType, StructField, StructType, VariantType
+
+from sparkwal.errors import PlanError, ReadError, WriteError
+from sparkwal.format.lifecycle import APPEND, MERGE, Lifecycle, Target
+from sparkwal.lifecycle.table import TableConflict, TableState
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark.delta_log import DeltaLog, spark_path
+from sparkwal.spark.readable import cause, failure_of_ours, line
+from sparkwal.spark.registering import register_once
+
+# With it a table forgets the transactions of logs that were quiet for long.
+_FORGETS = "delta.setTransactionRetentionDuration"
+# Columns of a MERGE's source; none of the table.
+_ORDER, _ROW, _DELETES = "_wal_order", "_wal_row", "_wal_deletes"
+
+
+class SparkDeltaTable:
+    """A `sparkwal.lifecycle.table.Table`.
+
+    Args:
+        spark: a session with Delta Lake, not of Spark Connect. Its settings stay as they are:
+            every write has a session of its own.
+        log_options: of the log, by their names in docs/options.md: path, sequencer, endpoint,
+            credentials and what else reaches its store.
+    """
+
+    def __init__(self, spark: SparkSession, target: Target, log_options: Mapping[str, str]) -> None:
+        if getattr(spark, "_jsparkSession", None) is None:
+            raise PlanError(
+                "a session of Spark Connect cannot tell what a Delta table holds: compact with a "
+                "session of Spark's own"
+            )
+        self.target = target
+        self._options = dict(log_options)
+        self._path = spark_path(target.table)
+        self._spark = spark
+        self._session = _session(spark)
+        self._log = DeltaLog(self._session, self._path)
+
+    def prepare(self, log: LogStore, spark_schema: str) -> None:
+        """Make the table if there is none; see `Table.prepare`."""
+        schema = StructType.fromJson(json.loads(spark_schema))
+        self._check_target(schema)
+        try:
+            self._log.check_put_if_absent()
+            if not self._log.exists():
+                self._create(schema)
+            self._check_table()
+        except PlanError:
+            raise
+        except Exception as error:
+            raise PlanError(f"{self.target.table} cannot be used: {line(error)}") from error
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        """The newest snapshot, read anew; see `Table.look`."""
+        try:
+            return self._log.look(log_id, since)
+        except Exception as error:
+            raise WriteError(f"{self.target.table} cannot be read: {line(error)}") from error
+
+    def write(self, state: Lifecycle) -> None:
+        """The rows of the open intent's range as one version of the table; see `Table.write`."""
+        session = _session(self._spark)
+        # Read by a MERGE, which takes no options, and by an append.
+        for name, value in (
+            ("write.txnAppId", state.log_id),
+            ("write.txnVersion", str(state.k)),
+            ("commitInfo.userMetadata", _told(state)),
+        ):
+            session.conf.set(f"spark.databricks.delta.{name}", value)
+        try:
+            rows = self._rows(session, state)
+            with self._log.held():
+                if self.target.mode == APPEND:
+                    rows.write.format("delta").mode("append").option("mergeSchema", "true").save(
+                        self._path
+                    )
+                else:
+                    self._merge(session, rows)
+        except (TableConflict, ReadError, WriteError):
+            raise
+        except Exception as error:
+            raise self._failure(state, error) from error
+
+    def _rows(self, session: SparkSession, state: Lifecycle) -> DataFrame:
+        """The rows of [cut, to), in the log's order from one partition to the next."""
+        return (
+            session.read.format("weaselwal")
+            .options(**self._options)
+            .option("startingPosition", state.cut)
+            .option("endingPosition", state.to - 1)
+            .option("logId", state.log_id)
+            .load()
+        )
+
+    def _merge(self, session: SparkSession, rows: DataFrame) -> None:
+        from delta import DeltaTable
+
+        target = self.target
+        source = _last_of_each(rows, target)
+        columns = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
+        # Null-safe: a key may be null.
+        same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
+        newer = None
+        if target.sequence_by:
+            by = quoted(target.sequence_by)
+            newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})"
+        merge = (
+            DeltaTable.forPath(session, self._path)
+            .alias("t")
+            .merge(source.alias("s"), same)
+            .withSchemaEvolution()
+        )
+        if target.delete_when:
+            deletes = f"s.{_DELETES}" + (f" AND {newer}" if newer else "")
+            merge = merge.whenMatchedDelete(deletes)
+        merge = merge.whenMatchedUpdate(newer, set=dict(columns))
+        inserts = f"NOT s.{_DELETES}" if target.delete_when else "true"
+        merge.whenNotMatchedInsert(inserts, values=dict(columns)).execute()
+
+    def _failure(self, state: Lifecycle, error: Exception) -> Exception:
+        range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
+        if is_conflict(error):
+            return TableConflict(f"{self.target.table}: {line(error)}")
+        if failure_of_ours(error):
+            return ReadError(f"{range_} cannot be read: {line(error)}")
+        return WriteError(f"{self.target.table} did not take {range_}: {line(error)}")
+
+    def _check_target(self, schema: StructType) -> None:
+        target = self.target
+        if target.mode not in (APPEND, MERGE):
+            raise PlanError(f"mode is {target.mode!r}: {APPEND} or {MERGE} is expected")
+        if (target.mode == MERGE) != bool(target.keys):
+            raise PlanError(f"keys are for {MERGE}, which needs them: mode is {target.mode}")
+        if target.mode == APPEND and (target.sequence_by or target.delete_when):
+            raise PlanError(f"sequence_by and delete_when are for {MERGE}")
+        if target.partition_by and target.cluster_by:
+            raise PlanError("a table is either partitioned or clustered: give one of the two")
+        if _FORGETS in dict(target.properties):
+            raise PlanError(_forgets(target.table))
+        known = {field.name.lower(): field for field in schema.fields}
+        sequence = (target.sequence_by,) if target.sequence_by else ()
+        for name in (*target.keys, *sequence, *target.partition_by, *target.cluster_by):
+            # A column that is clustered by may lie in another.
+            if name.lower() not in known and name.partition(".")[0].lower() not in known:
+                raise PlanError(
+                    f"the log has no column {name!r}; its columns are {', '.join(schema.names)}"
+                )
+        for name in (*target.keys, *sequence):
+            if isinstance(known[name.lower()].dataType, MapType | VariantType):
+                raise PlanError(f"column {name} can be no key: Spark does not compare its values")
+        if target.delete_when:
+            try:
+                empty = self._session.createDataFrame([], schema)
+                empty.select(F.expr(target.delete_when).cast("boolean")).schema  # noqa: B018
+            except Exception as error:
+                raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
+
+    def _create(self, schema: StructType) -> None:
+        from delta import DeltaTable
+
+        target = self.target
+        making = DeltaTable.createIfNotExists(self._session).location(self._path)
+        making = making.addColumns(nullable(schema))
+        if target.partition_by:
+            making = making.partitionedBy(*target.partition_by)
+        if target.cluster_by:
+            making = making.clusterBy(*target.cluster_by)
+        for name, value in target.properties:
+            making = making.property(name, value)
+        try:
+            making.execute()
+        except Exception:
+            # Another process may have made it at the same time.
+            if not self._log.exists():
+                raise
+
+    def _check_table(self) -> None:
+        from delta import DeltaTable
+
+        target = self.target
+        table = DeltaTable.forPath(self._session, self._path)
+        columns = {name.lower() for name in table.toDF().columns}
+        detail = table.detail().select("partitionColumns", "clusteringColumns", "properties")
+        found = detail.first()
+        assert found is not None
+        # Defends against: a table forgets the transaction of a log that was quiet for long
+        if _FORGETS in (found["properties"] or {}):
+            raise PlanError(_forgets(target.table))
+        for what, asked, there in (
+            ("partitioned", target.partition_by, found["partitionColumns"]),
+            ("clustered", target.cluster_by, found["clusteringColumns"]),
+        ):
+            if asked and list(asked) != list(there or ()):
+                raise PlanError(
+                    f"{target.table} is {what} by {', '.join(there or ()) or 'nothing'}, and "
+                    f"{', '.join(asked)} was asked for"
+                )
+        for name in (*target.keys, target.sequence_by):
+            if name and name.lower() not in columns:
+                raise PlanError(f"{target.table} has no column {name!r}")
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """A session that shares nothing but the cluster: settings of one write reach no other."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    register_once(session)
+    return session
+
+
+def _told(state: Lifecycle) -> str:
+    """What the table's history keeps about a range."""
+    told = {
+        "log_id": state.log_id,
+        "k": state.k,
+        "cut": state.cut,
+        "to": state.to,
+        "sequencer": state.sequencer,
+    }
+    return json.dumps(told)
+
+
+def _last_of_each(rows: DataFrame, target: Target) -> DataFrame:
+    """Of the rows of each key the one that wins, and whether it deletes the key."""
+    # Safe only over the scan itself: read tasks come in the log's order, and the number counts
+    # first by task, then by row.
+    numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
+    order = [quoted(target.sequence_by)] if target.sequence_by else []
+    whole = F.struct(*(F.col(quoted(name)) for name in rows.columns))
+    last = F.max_by(whole, F.struct(*order, _ORDER)).alias(_ROW)
+    keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
+    latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
+    if target.delete_when:
+        deletes = F.expr(target.delete_when).cast("boolean")
+        latest = latest.withColumn(_DELETES, F.coalesce(deletes, F.lit(False)))
+    return latest
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns without NOT NULL: a later record may leave one out."""
+    fields = [StructField(f.name, _free(f.dataType), True, f.metadata) for f in schema.fields]
+    return StructType(fields)
+
+
+def _free(kind: DataType) -> DataType:
+    return nullable(kind) if isinstance(kind, StructType) else kind
+
+
+_CONFLICTS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+_STALE = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether another writer of the table was faster."""
+    text = f"{type(error).__name__} {cause(error)}"
+    return any(f"[{each}" in text for each in (*_CONFLICTS, _STALE)) or any(
+        name in text
+        for name in ("ConcurrentModificationException", "ConcurrentAppendException",
+                     "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException",
+                     "ConcurrentTransactionException", "ConcurrentWriteException",
+                     "MetadataChangedException", "ProtocolChangedException")
+    )  # fmt: skip
+
+
+def _forgets(table: str) -> str:
+    return (
+        f"{table} has {_FORGETS}: it would forget which range of the log it holds, and take it "
+        f"a second time. ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('{_FORGETS}')"
+    )

@@ -1,0 +1,191 @@
+"""What the transaction log of a Delta table tells: its newest snapshot, its history, its store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkwal.errors import PlanError
+from sparkwal.lifecycle.table import Change, TableState
+from sparkwal.spark.readable import cause
+from sparkwal.store.path import absolute, is_local
+
+_DELTA = "org.apache.spark.sql.delta"
+_STORAGE = "io.delta.storage."
+
+# Which of Delta's LogStores put a version only if it is absent, and on which file systems. On a
+# local disk two processes of one machine are kept apart by `held`.
+_ATOMIC = {
+    "file": {"HDFSLogStore", "LocalLogStore"},
+    "hdfs": {"HDFSLogStore"},
+    "viewfs": {"HDFSLogStore"},
+    "abfs": {"AzureLogStore"},
+    "abfss": {"AzureLogStore"},
+    "gs": {"GCSLogStore"},
+    "s3a": {"S3DynamoDBLogStore"},
+}
+
+
+def spark_path(table: str) -> str:
+    """A table's URL as Spark's file systems call it."""
+    if is_local(table):
+        return f"file:{absolute(table)}"  # as Hadoop writes it
+    scheme, _, rest = table.partition("://")
+    return f"s3a://{rest}" if scheme.lower() == "s3" else table.rstrip("/")
+
+
+class DeltaLog:
+    """The transaction log of the table at `path`."""
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self._session, self._path = session, path
+        self._scheme = path.partition(":")[0].lower()
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table now."""
+        return bool(self._fresh().tableExists())
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        """The newest snapshot and the versions after `since`; None where there is no table."""
+        log = self._fresh()
+        if not log.tableExists():
+            return None
+        snapshot = log.unsafeVolatileSnapshot()
+        version = int(snapshot.version())
+        k = snapshot.transactions().get(log_id)
+        return TableState(
+            table_id=str(snapshot.metadata().id()),
+            version=version,
+            k=int(k.get()) if k.isDefined() else 0,
+            changes=self._changes(log, since, version),
+        )
+
+    def check_put_if_absent(self) -> None:
+        """Raises PlanError where two writers could both believe to have made one version."""
+        found = self._log_store()
+        allowed = _ATOMIC.get(self._scheme, set())
+        name = found.removeprefix(_STORAGE)
+        # A class that is not Delta's was chosen by somebody who knows what it does.
+        if name in allowed or not found.startswith((_STORAGE, _DELTA)):
+            return
+        advice = (
+            "set spark.delta.logStore.s3a.impl=io.delta.storage.S3DynamoDBLogStore (package "
+            "io.delta:delta-storage-s3-dynamodb), or to a LogStore of your own that puts a "
+            "version only if it is absent"
+            if self._scheme == "s3a"
+            else f"set spark.delta.logStore.{self._scheme}.impl to a LogStore that does"
+        )
+        raise PlanError(
+            f"for {self._scheme}:// Delta uses {found}, which does not put a version of the "
+            f"table only if it is absent: of two writers one could undo the other. {advice}"
+        )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else of this library writes the table meanwhile.
+
+        Needed on a local disk only: there Delta looks whether a version is absent and then
+        renames a file over it.
+        """
+        if self._scheme != "file":
+            yield
+            return
+        import fcntl
+
+        place = os.open(self._path.removeprefix("file:"), os.O_RDONLY)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(place)
+
+    def _log_store(self) -> str:
+        """The class that writes the table's versions."""
+        log = self._fresh()
+        store = log.store()
+        if hasattr_jvm(store, "DelegatingLogStore"):
+            store = store.getDelegate(log.dataPath())
+        if hasattr_jvm(store, "LogStoreAdaptor"):
+            store = store.logStoreImpl()
+        return str(store.getClass().getName())
+
+    def _fresh(self) -> Any:
+        """Delta's own object, with nothing it remembered: a table may have been made anew."""
+        jvm, session = self._session._jvm, self._session._jsparkSession
+        assert jvm is not None
+        log = getattr(jvm, f"{_DELTA}.DeltaLog")
+        log.invalidateCache(session, jvm.org.apache.hadoop.fs.Path(self._path))
+        return log.forTable(session, self._path)
+
+    def _changes(self, log: Any, since: int, version: int) -> tuple[Change, ...] | None:
+        jvm = self._session._jvm
+        assert jvm is not None
+        found = []
+        for each in range(since + 1, version + 1):
+            path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{each:020d}.json")
+            try:
+                found.append(change(each, self._commit_info(log, path)))
+            except Exception as error:
+                if "FileNotFoundException" in cause(error):
+                    return None
+                raise
+        return tuple(found)
+
+    def _commit_info(self, log: Any, path: Any) -> dict[str, Any] | None:
+        """What a version says of itself; None where its writer left that out."""
+        lines = log.store().readAsIterator(path, log.newDeltaHadoopConf())
+        try:
+            # It is the first line of what Spark writes.
+            while lines.hasNext():
+                info = json.loads(lines.next()).get("commitInfo")
+                if info is not None:
+                    return dict(info)
+        finally:
+            lines.close()
+        return None
+
+
+def hasattr_jvm(java: Any, name: str) -> bool:
+    """Whether a Java object is of the class of this simple name."""
+    return bool(java.getClass().getSimpleName() == name)
+
+
+def change(version: int, info: Mapping[str, Any] | None) -> Change:
+    """One version of the table, of what its writer said about it."""
+    if info is None:
+        return Change(version, "version without a commitInfo", undoes=True)
+    operation = str(info.get("operation", ""))
+    log_id, k = _range(info.get("userMetadata"))
+    return Change(version, operation, log_id, k, _undoes(version, operation, info))
+
+
+def _range(told: object) -> tuple[str, int]:
+    """Which range of which log a version holds, of its userMetadata."""
+    try:
+        document = json.loads(str(told)) if told else None
+    except ValueError:
+        return "", 0
+    if not isinstance(document, dict):
+        return "", 0
+    log_id, k = document.get("log_id"), document.get("k")
+    return (log_id, k) if isinstance(log_id, str) and isinstance(k, int) else ("", 0)
+
+
+def _undoes(version: int, operation: str, info: Mapping[str, Any]) -> bool:
+    given = info.get("operationParameters") or {}
+    words = operation.upper()
+    # Version 0 makes the table: there was nothing before it.
+    if version == 0:
+        return False
+    return (
+        words.startswith(("RESTORE", "CREATE TABLE", "CLONE", "TRUNCATE", "CONVERT"))
+        or "REPLACE TABLE" in words
+        or str(given.get("mode", "")).lower() == "overwrite"
+        or str(given.get("outputMode", "")).lower() == "complete"
+        or any(given.get(name) for name in ("replaceOnCond", "replaceUsingCols"))
+    )

@@ -1,0 +1,95 @@
+"""A log, a Delta table, and ranges of the one that go to the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import sparkwal
+from sparkwal.format.lifecycle import APPEND, INTENT, MERGE, Lifecycle, Target
+from sparkwal.lifecycle.table import TableState, check_history
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.testing.memory import MemoryStore
+
+Rows = list[dict[str, Any]]
+
+
+class Compaction:
+    """What a test works on: `append` rows, `carry` them to the table, look at both."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, schema: pa.Schema, *keys: str, **target: Any
+    ) -> None:
+        self.spark, self.schema, self.path = spark, schema, str(folder / "log")
+        mode = MERGE if keys else APPEND
+        self.target = Target(str(folder / "table"), mode=mode, keys=keys, **target)
+        self.table = SparkDeltaTable(spark, self.target, {"path": self.path})
+        self.k, self.cut = 0, 0
+        self.log_id = ""
+
+    def append(self, *commits: Rows, **options: object) -> None:
+        """One commit for each list of rows, after a leader record."""
+        with sparkwal.Appender(
+            self.path, self.schema, producer_id="test", mergeSchema=True, **options
+        ) as wal:
+            for rows in commits:
+                wal.append(pa.Table.from_pylist(rows, self.schema)).result()
+
+    def prepare(self) -> None:
+        spark_schema = from_arrow_schema(self.schema).json()
+        self.table.prepare(LogStore(MemoryStore(), "unused"), spark_schema)
+
+    def intent(self, to: int | None = None) -> Lifecycle:
+        """The next range, up to the head or `to`."""
+        head = sparkwal.Log(self.path).head()
+        assert head is not None
+        self.log_id = head.log_id
+        found = self.table.look(head.log_id, -1)
+        assert found is not None
+        return Lifecycle(
+            kind=INTENT, number=1, record_id="r", log_id=head.log_id, sequencer="default",
+            k=self.k + 1, cut=self.cut, to=head.position + 1 if to is None else to, floor=0,
+            target=self.target, table_id=found.table_id, table_version=found.version,
+            gc_grace_ms=0, timestamp_ms=0, host="",
+        )  # fmt: skip
+
+    def carry(self, to: int | None = None) -> TableState:
+        """One range, confirmed as rule 4 asks for."""
+        state = self.intent(to)
+        self.table.write(state)
+        found = self.table.look(state.log_id, state.table_version)
+        check_history(state, found, (state.k,))
+        assert found is not None and found.k == state.k
+        self.k, self.cut = state.k, state.to
+        return found
+
+    def rows(self, version: int | None = None) -> Rows:
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return [row.asDict(recursive=True) for row in reader.load(self.target.table).collect()]
+
+    def sql(self, text: str) -> None:
+        """A statement of a user; {t} is the table."""
+        self.spark.sql(text.format(t=f"delta.`{self.target.table}`")).collect()
+
+    def history(self) -> list[dict[str, Any]]:
+        """Of the table, oldest first."""
+        shown = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.target.table}`").collect()
+        return sorted((row.asDict() for row in shown), key=lambda row: row["version"])
+
+    def ranges(self) -> list[int]:
+        """The ranges that the table's history names."""
+        told = [json.loads(row["userMetadata"] or "{}") for row in self.history()]
+        return [each["k"] for each in told if each]
+
+
+def as_set(rows: Rows) -> list[str]:
+    """Rows in an order that does not matter, to be compared."""
+    return sorted(repr(sorted(row.items())) for row in rows)

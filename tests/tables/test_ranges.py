@@ -1,0 +1,158 @@
+"""Ranges of a log in a Delta table: each is one version, and says which."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkwal.errors import ReadError, WriteError
+
+from .compaction import Compaction, Rows, as_set
+
+NUMBERS = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def numbers(*ids: int, v: str = "x") -> Rows:
+    return [{"id": each, "v": v} for each in ids]
+
+
+def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: Path) -> None:
+    log = Compaction(delta, tmp_path, NUMBERS)
+    assert log.table.look("nobody", -1) is None
+    log.append(numbers(1, 2), numbers(3))
+    log.prepare()
+    first = log.carry()
+    log.append(numbers(4))
+    second = log.carry()
+    assert (first.version, second.version) == (1, 2)
+    assert (first.k, second.k) == (1, 2)
+    assert log.ranges() == [1, 2]
+    assert as_set(log.rows()) == as_set(numbers(1, 2, 3, 4))
+    assert as_set(log.rows(version=1)) == as_set(numbers(1, 2, 3))
+    told = log.table.look(log.log_id, 0)
+    assert told is not None and told.changes is not None
+    assert [(each.version, each.log_id, each.k) for each in told.changes] == [
+        (1, log.log_id, 1), (2, log.log_id, 2),
+    ]  # fmt: skip
+    assert not any(each.undoes for each in told.changes)
+
+
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_a_range_without_rows_is_a_version_too(
+    delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    log = Compaction(delta, tmp_path, NUMBERS, *keys)
+    log.append()
+    log.prepare()
+    assert log.carry().k == 1
+    log.append(numbers(1))
+    assert log.carry().k == 2
+    log.append()
+    assert log.carry().k == 3
+    assert log.rows() == numbers(1)
+    assert [row["version"] for row in log.history()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_a_range_that_the_table_has_is_not_written_again(
+    delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    log = Compaction(delta, tmp_path, NUMBERS, *keys)
+    log.append(numbers(1))
+    log.prepare()
+    state = log.intent()
+    log.table.write(state)
+    log.table.write(state)
+    found = log.table.look(state.log_id, -1)
+    assert found is not None and (found.version, found.k) == (1, 1)
+    assert log.rows() == numbers(1)
+
+
+def test_columns_that_the_log_gained_reach_the_table(delta: SparkSession, tmp_path: Path) -> None:
+    for name, keys in (("append", ()), ("merge", ("id",))):
+        log = Compaction(delta, tmp_path / name, NUMBERS, *keys)
+        log.append(numbers(1))
+        log.prepare()
+        log.carry()
+        log.schema = pa.schema([*NUMBERS, ("more", pa.float64())])
+        log.append([{"id": 2, "v": "y", "more": 0.5}])
+        assert log.carry().version == 2
+        assert as_set(log.rows()) == as_set(
+            [{"id": 1, "v": "x", "more": None}, {"id": 2, "v": "y", "more": 0.5}]
+        )
+
+
+def test_the_last_row_of_a_key_wins_over_tasks_frames_and_positions(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    """More than 512 positions are read in stretches, and large commits frame by frame."""
+    log = Compaction(delta, tmp_path, NUMBERS, "id")
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    model: dict[int, str] = {}
+
+    def commit(rows: int) -> Rows:
+        found = [{"id": draw.randrange(50), "v": str(draw.random())} for _ in range(rows)]
+        model.update((row["id"], row["v"]) for row in found)
+        return found
+
+    log.append(*(commit(2) for _ in range(600)))
+    log.prepare()
+    log.carry()
+    assert as_set(log.rows()) == as_set([{"id": k, "v": v} for k, v in model.items()])
+    log.append(commit(20_000), commit(20_000), batchSizeThreshold="10kb")
+    log.table._options["minPartitions"] = "9"
+    log.carry()
+    assert as_set(log.rows()) == as_set([{"id": k, "v": v} for k, v in model.items()])
+
+
+def test_a_log_made_again_is_not_read(delta: SparkSession, tmp_path: Path) -> None:
+    log = Compaction(delta, tmp_path, NUMBERS)
+    log.append(numbers(1))
+    log.prepare()
+    state = log.intent()
+    for file in (tmp_path / "log" / "batches").iterdir():
+        file.unlink()
+    log.append(numbers(2))
+    with pytest.raises(ReadError, match="made again"):
+        log.table.write(state)
+    assert log.rows() == []
+
+
+def test_a_damaged_record_stops_the_range(delta: SparkSession, tmp_path: Path) -> None:
+    log = Compaction(delta, tmp_path, NUMBERS)
+    log.append(numbers(1), numbers(2))
+    log.prepare()
+    state = log.intent()
+    damaged = sorted((tmp_path / "log" / "batches").iterdir())[1]
+    body = bytearray(damaged.read_bytes())
+    body[len(body) // 2] ^= 1
+    damaged.write_bytes(body)
+    with pytest.raises(ReadError, match="positions 0…"):
+        log.table.write(state)
+    assert log.rows() == []
+
+
+def test_a_table_that_takes_no_such_rows_says_so(delta: SparkSession, tmp_path: Path) -> None:
+    log = Compaction(delta, tmp_path, NUMBERS)
+    log.append(numbers(1))
+    log.sql("CREATE TABLE {t} (id ARRAY<STRING>, v STRING) USING delta")
+    log.prepare()
+    with pytest.raises(WriteError, match="did not take positions 0…1") as caught:
+        log.table.write(log.intent())
+    assert "\n" not in str(caught.value)
+
+
+def test_the_settings_of_the_users_session_stay(delta: SparkSession, tmp_path: Path) -> None:
+    before: Any = dict(delta.conf.getAll)
+    log = Compaction(delta, tmp_path, NUMBERS, "id")
+    log.append(numbers(1))
+    log.prepare()
+    log.carry()
+    assert delta.conf.getAll == before
