@@ -22,6 +22,7 @@ from sparkwal.errors import (
     RecomputedError,
     SparkWalError,
     StoreUnavailableError,
+    TableReadError,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
     "RecomputedError",
     "SparkWalError",
     "StoreUnavailableError",
+    "TableReadError",
     "Ticket",
     "checkpoint",
     "consumers",

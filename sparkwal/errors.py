@@ -98,6 +98,14 @@ class CollectedError(SparkWalError):
         self.floor = floor
 
 
+class TableReadError(SparkWalError):
+    """The log's table, or the version of it that a read began with, cannot be read.
+
+    Nothing of the log is lost. After a VACUUM look at the current state again; else mend what
+    the message names.
+    """
+
+
 class CompactionError(SparkWalError):
     """A range of the log could not be brought into its table; `stage` tells how far it came.
 

@@ -318,6 +318,17 @@ class UploadLeftBehind(Event, level=logging.WARNING):
     reason: str
 
 
+@dataclass(frozen=True)
+class CurrentRead(Event):
+    """table and log are read as one: version `table_version` (−1: no table) and the log's
+    positions `start` … `end` − 1"""
+
+    path: str
+    table_version: int
+    start: int
+    end: int
+
+
 _subscribers: list[Callable[[Event], None]] = []
 
 

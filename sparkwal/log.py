@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from sparkwal.format.keys import ROOT
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import TRIGGERS, SourceOptions, one_log, refuse
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
@@ -25,6 +26,10 @@ from sparkwal.sequencers import all_logs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sparkwal.lifecycle.snapshot import Current
+
+_BOUNDS = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
 
 
 @dataclass(frozen=True)
@@ -180,16 +185,43 @@ class Log:
         Raises OptionError for a damaged cursor; InvalidLogError for one that is ahead of its
         log or of another log; InvalidLogError where not one record can be read.
         """
-        refuse(
-            self._options,
-            "does not go with a replay, which begins at its cursor",
-            "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
-        )  # fmt: skip
+        refuse(self._options, "does not go with a replay, which begins at its cursor", *_BOUNDS)
+        return Replay(self._named(sequencers), cursor)
+
+    def _named(self, sequencers: str | Sequence[str] | None) -> dict[str, LogStore]:
         if sequencers is None:
-            return Replay({self._options.sequencer: self._log}, cursor)
+            return {self._options.sequencer: self._log}
         root = open_log(replace(self._options, sequencer=ROOT), fail_fast=True)
         names = all_logs(root) if sequencers == "*" else list(sequencers)
-        return Replay({name: root.sequencer(name) for name in names}, cursor)
+        return {name: root.sequencer(name) for name in names}
+
+    def current(
+        self,
+        *,
+        sequencers: str | Sequence[str] | None = None,
+        table_options: Mapping[str, str] | None = None,
+    ) -> Current:
+        """The log's table and the log after it as one: what it holds now, each row once.
+
+        Pins a version of the table and the log's end; needs delta-rs (`sparkwal[lake]`) where
+        there is a table. Of a MERGE table the last row of each key is there, and no other.
+
+        >>> current = log.current()
+        >>> current.position, current.table_version, current.to_pandas()
+
+        Args:
+            sequencers: as for `replay`; all that one table is made from.
+            table_options: delta-rs' storage options, where the table is on another store than
+                the log.
+
+        Raises ConfirmError (a CompactionError) where the table was restored or made again,
+        TableReadError, CollectedError, OptionError, InvalidLogError.
+        """
+        why = "does not go with the current state, which is the whole log"
+        refuse(self._options, why, *_BOUNDS, "failOnDataLoss", "includeMetadata", "onCorruption")
+        from sparkwal.lifecycle.snapshot import current
+
+        return current(self._named(sequencers), self._options, table_options)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """The rows of positions start … end (inclusive) as one pandas frame.

@@ -29,7 +29,7 @@ MAY_KNOW = {
     "reading": {"errors", "events", "format", "open", "options", "protocol", "store"},
     "sequencers": {"errors", "format", "open", "options", "protocol", "reading", "store"},
     "replaying": {"errors", "format", "protocol", "reading"},
-    "log": {"errors", "format", "open", "options", "protocol", "reading", "replaying",
+    "log": {"errors", "format", "lifecycle", "open", "options", "protocol", "reading", "replaying",
             "sequencers", "store"},
     "appender": {"errors", "events", "format", "open", "options", "protocol", "reading", "store"},
     "checkpoints": {"errors", "events", "format", "open", "options", "protocol", "store"},
@@ -58,7 +58,8 @@ LIBRARIES = {
     "delta": {"spark"},
     "botocore": {"store", "testing"},
     "urllib3": {"store"},
-    "pandas": {"appender", "log", "spark"},
+    "pandas": {"appender", "lifecycle", "log", "spark"},
+    "deltalake": {"lifecycle"},
 }
 # The base installation.
 REQUIRED = {"pyarrow", "botocore", "urllib3"}
@@ -170,7 +171,7 @@ def test_the_base_installation_names_all_that_is_imported_without_spark() -> Non
         for x in ALL
         if not x.ours and x.module not in known
         # Whose rows or sessions these are has them.
-        if x.module not in ("pyspark", "pandas", "delta")
+        if x.module not in ("pyspark", "pandas", "delta", "deltalake")
     ]
     assert wrong == []
 

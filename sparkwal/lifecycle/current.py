@@ -1,0 +1,177 @@
+"""Table and log as one: which version of the table, and where each log goes on after it.
+
+A range of the log is one transaction of the table, so a version of the table holds the log up
+to the end of the last transaction in it, and nothing after. What is read is that version and
+the log from there on: every row once, whatever a compaction does meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
+from sparkwal.format import schema
+from sparkwal.format.lifecycle import NO_TABLE_VERSION, Lifecycle, Target
+from sparkwal.lifecycle.table import TableState, check_history
+from sparkwal.protocol.chain import look
+from sparkwal.reading.log_range import LogRange
+
+# Looks at chain and table before giving up. A look takes less than a second, a compaction many.
+ATTEMPTS = 8
+
+
+class Snapshots(Protocol):
+    """A table, as far as a reader needs it."""
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        """As `Table.look`; may stay with the version that it found first."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What the table does not have of a log: the positions start … end−1."""
+
+    name: str
+    log_id: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class CurrentPlan:
+    """What to read.
+
+    Attributes:
+        target: None: there is no table, the logs are all.
+        table_version: to read, NO_TABLE_VERSION without a table.
+        tails: one of each log.
+        spark_schema: of the logs, all their columns.
+    """
+
+    target: Target | None
+    table_version: int
+    tails: tuple[Tail, ...]
+    spark_schema: str
+
+
+def plan_current(
+    logs: Sequence[LogRange], open_table: Callable[[Target], Snapshots]
+) -> CurrentPlan:
+    """Pin a version of the table, and the end of each log.
+
+    Args:
+        logs: of one path; those without a record count for nothing.
+        open_table: for each attempt, to look at the newest version then.
+
+    Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs
+    with different tables or without any record, InvalidLogError.
+    """
+    for log in logs:
+        log.look()
+    logs = [log for log in logs if log.log_id is not None]
+    if not logs:
+        raise OptionError("there is no log at this path; check it")
+    for _ in range(ATTEMPTS):
+        heads = [look(log.log, log.log_id) for log in logs]
+        target = common_target(heads)
+        if target is None:
+            version = NO_TABLE_VERSION
+            starts: list[int] | None = [head.floor if head else 0 for head in heads]
+        else:
+            version, starts = _pin(heads, open_table(target))
+        if starts is not None:
+            # Only now: the chain may have gone on since the first look at the log.
+            ends = [log.look() for log in logs]
+            return CurrentPlan(target, version, _tails(logs, starts, ends), _columns(logs))
+    raise ConfirmError(
+        f"{target.table if target else 'the table'} and what the log's chain says of it did not "
+        f"agree in {ATTEMPTS} looks: the table does not hold the last range that was confirmed, or "
+        "holds one that the chain does not know. Compare the table with the log; if compactions "
+        "follow each other without a pause, try again"
+    )
+
+
+def common_target(heads: Sequence[Lifecycle | None]) -> Target | None:
+    """The table that all the logs are compacted into. Raises OptionError for several."""
+    found = [head.target for head in heads if head is not None and head.target is not None]
+    for target in found:
+        if target != found[0]:
+            raise OptionError(
+                f"the logs of this path are compacted into different tables, or in different "
+                f"ways ({found[0].table}, {target.table}): read one sequencer"
+            )
+    return found[0] if found else None
+
+
+def _pin(heads: Sequence[Lifecycle | None], table: Snapshots) -> tuple[int, list[int] | None]:
+    """A version, and where each log goes on after it; None to look again."""
+    versions: set[int] = set()
+    starts: list[int] = []
+    for head in heads:
+        if head is None or head.target is None:
+            starts.append(head.floor if head else 0)
+            continue
+        state = table.look(head.log_id, head.table_version)
+        start = goes_on_at(head, state)
+        if start is None or state is None:
+            return NO_TABLE_VERSION, None
+        versions.add(state.version)
+        starts.append(start)
+    # Another version came between two looks.
+    if len(versions) != 1:
+        return NO_TABLE_VERSION, None
+    return versions.pop(), starts
+
+
+def goes_on_at(head: Lifecycle, table: TableState | None) -> int | None:
+    """The first position that this version of the table does not hold.
+
+    None: the chain moved on after its head was read, or is about to; look at both again.
+    Raises ConfirmError as `check_history`.
+    """
+    if table is not None and table.table_id == head.table_id and table.k > head.k:
+        return None
+    check_history(head, table, (head.k,) if head.is_open else ())
+    assert table is not None
+    if table.k == head.k:
+        # Written, and perhaps not published yet.
+        return head.to
+    return head.cut if head.is_open and table.k == head.k - 1 else None
+
+
+def _tails(logs: Sequence[LogRange], starts: list[int], ends: list[int]) -> tuple[Tail, ...]:
+    tails = []
+    for log, start, end in zip(logs, starts, ends, strict=True):
+        if end < start:
+            raise InvalidLogError(
+                f"the log {log.log.url} ends at position {end - 1}, yet its table holds it up to "
+                f"{start - 1}: it was cut or restored from a backup"
+            )
+        tails.append(Tail(log.name, log.log_id or "", start, end))
+    return tuple(tails)
+
+
+def _columns(logs: Sequence[LogRange]) -> str:
+    found = [log.spark_schema for log in logs if log.spark_schema is not None]
+    union = found[0]
+    for other in found[1:]:
+        union = union_of(union, other, "another sequencer")
+    return union
+
+
+def union_of(first: str, second: str, name: str) -> str:
+    """The columns of both, by name. Raises OptionError where two have different types.
+
+    Args:
+        name: what `second` is the schema of.
+    """
+    known, new = schema.columns(first), schema.columns(second)
+    for column, kind in new.items():
+        if known.get(column, kind) != kind:
+            raise OptionError(
+                f"column {column!r} is {schema.type_name(known[column])} in the log and "
+                f"{schema.type_name(kind)} in {name}: read the two by themselves, and cast"
+            )
+    return schema.merge(first, second, allow_new=True)

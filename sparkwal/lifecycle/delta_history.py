@@ -1,0 +1,50 @@
+"""What one commit of a Delta table did to the rows of those before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwal.lifecycle.table import Change
+
+
+def change(version: int, info: Mapping[str, Any] | None) -> Change:
+    """One version of the table, of what its writer said about it.
+
+    Args:
+        info: the commitInfo of the version; None where its writer left that out.
+    """
+    if info is None:
+        # Who leaves out what was done may have done anything.
+        return Change(version, "version without a commitInfo", undoes=True)
+    operation = str(info.get("operation", ""))
+    log_id, k = _range(info.get("userMetadata"))
+    return Change(version, operation, log_id, k, _undoes(version, operation, info))
+
+
+def _range(told: object) -> tuple[str, int]:
+    """Which range of which log a version holds, of its userMetadata."""
+    try:
+        document = json.loads(str(told)) if told else None
+    except ValueError:
+        return "", 0
+    if not isinstance(document, dict):
+        return "", 0
+    log_id, k = document.get("log_id"), document.get("k")
+    return (log_id, k) if isinstance(log_id, str) and isinstance(k, int) else ("", 0)
+
+
+def _undoes(version: int, operation: str, info: Mapping[str, Any]) -> bool:
+    given = info.get("operationParameters") or {}
+    words = operation.upper()
+    # Version 0 makes the table: there was nothing before it.
+    if version == 0:
+        return False
+    return (
+        words.startswith(("RESTORE", "CREATE TABLE", "CLONE", "TRUNCATE", "CONVERT"))
+        or "REPLACE TABLE" in words
+        or str(given.get("mode", "")).lower() == "overwrite"
+        or str(given.get("outputMode", "")).lower() == "complete"
+        or any(given.get(name) for name in ("replaceOnCond", "replaceUsingCols"))
+    )

@@ -1,0 +1,171 @@
+"""The last row for each key, and the rows of a table that it replaces; on Arrow alone.
+
+A null in a key is a value like others here: two rows whose keys are null are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkwal.errors import OptionError
+
+# Rows that are gathered before those that lost are dropped, and rows of the table that are
+# compared at once: an index of the winners is made for each such part.
+PART_ROWS = 1_000_000
+PART_BYTES = 64 * 2**20
+_ORDER = "order"
+
+
+def resolve(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Columns as the schema spells them; Spark reads names without regard to case."""
+    folded = {name.lower(): name for name in schema.names}
+    missing = [name for name in names if name.lower() not in folded]
+    if missing:
+        raise OptionError(
+            f"column {missing[0]!r}, which the compaction goes by, is not there; "
+            f"there are {', '.join(schema.names)}"
+        )
+    return [folded[name.lower()] for name in names]
+
+
+def winners(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str], sequence_by: str
+) -> pa.Table:
+    """The row of each key that stays: the last, or the last of those with the greatest
+    `sequence_by`, where a null is less than any value.
+
+    Holds one row for each key in memory, and PART_ROWS or as many again.
+    """
+    kept, waiting, rows = schema.empty_table(), list[pa.RecordBatch](), 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= max(PART_ROWS, kept.num_rows):
+            kept = _last(kept, waiting, keys, sequence_by)
+            waiting, rows = [], 0
+    return _last(kept, waiting, keys, sequence_by) if waiting else kept
+
+
+def _last(
+    kept: pa.Table, waiting: list[pa.RecordBatch], keys: Sequence[str], sequence_by: str
+) -> pa.Table:
+    table = pa.concat_tables([kept, pa.Table.from_batches(waiting, kept.schema)])
+    order = pa.array(range(table.num_rows), pa.int64())
+    if sequence_by:
+        by = table.column(sequence_by)
+        # First those that have none.
+        names = ("there", "by", _ORDER)
+        columns = pa.table(dict(zip(names, (by.is_valid(), by, order), strict=True)))
+        ranks = pc.sort_indices(columns, sort_keys=[(name, "ascending") for name in names])
+        table = table.take(ranks)
+    values = {f"key{i}": _comparable(table.column(name)) for i, name in enumerate(keys)}
+    groups = pa.table({**values, _ORDER: order}).group_by(list(values), use_threads=False)
+    last = groups.aggregate([(_ORDER, "max")]).column(f"{_ORDER}_max")
+    return table.take(last.combine_chunks().sort())
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Equal where Spark finds values equal: −0.0 is 0.0, and every NaN the same."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan = pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))
+
+
+def merged(
+    batches: Iterator[pa.RecordBatch],
+    tail: pa.Table,
+    deleted: pa.ChunkedArray,
+    keys: Sequence[str],
+    sequence_by: str,
+) -> Iterator[pa.RecordBatch]:
+    """A table's rows as they are after a MERGE of `tail`.
+
+    Args:
+        batches: the table's rows, with the columns of `tail`.
+        tail: one row for each key.
+        deleted: which of them delete their key.
+    """
+    if not tail.num_rows:
+        yield from batches
+        return
+    index = _Index([_comparable(tail.column(name)) for name in keys])
+    # Rows of the table that the tail came too late for, by `sequence_by`.
+    stronger: list[pa.Array] = []
+    for part in _parts(batches):
+        found = index.find([_comparable(part.column(name)) for name in keys])
+        stays = found.is_null()
+        if sequence_by:
+            matching = tail.column(sequence_by).take(found)
+            later = _greater(part.column(sequence_by), matching)
+            later = pc.and_(pc.is_valid(found), later)
+            stronger.append(pc.unique(found.filter(later)))
+            stays = pc.or_(stays, later)
+        yield from part.filter(stays).to_batches()
+    lives = pc.invert(deleted)
+    if stronger:
+        order = pa.array(range(tail.num_rows), pa.int64())
+        beaten = pc.is_in(order, value_set=pa.concat_arrays(stronger).cast(pa.int64()))
+        lives = pc.and_(lives, pc.invert(beaten))
+    yield from tail.filter(lives).to_batches()
+
+
+def _greater(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether `one` is greater; null is less than any value."""
+    greater = pc.fill_null(pc.greater(one, other), False)
+    return pc.or_(greater, pc.and_(one.is_valid(), other.is_null()))
+
+
+def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= PART_ROWS or size >= PART_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+class _Index:
+    """Finds rows by keys of several columns: each column's values are numbered, and then the
+    pairs of numbers, so that one number stands for a key."""
+
+    def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
+        self._values = [pc.unique(column) for column in columns]
+        self._pairs: list[pa.Array] = []
+        codes = _place(columns[0], self._values[0])
+        for column, values in zip(columns[1:], self._values[1:], strict=True):
+            codes = _pair(codes, column, values)
+            self._pairs.append(pc.unique(codes))
+            codes = _place(codes, self._pairs[-1])
+        self._codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+
+    def find(self, columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+        """For each key the number of its row, null where there is none."""
+        codes = _place(columns[0], self._values[0])
+        for column, values, pairs in zip(columns[1:], self._values[1:], self._pairs, strict=True):
+            codes = _known(_pair(codes, column, values), pairs)
+        return _known(codes, self._codes)
+
+
+def _place(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+    # A null is found where there is a null among the values.
+    return pc.index_in(column, value_set=values)
+
+
+def _known(codes: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+    # Here null says "none of these".
+    return pc.index_in(codes, value_set=values, skip_nulls=True)
+
+
+def _pair(codes: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+    return pc.add(
+        pc.multiply(codes.cast(pa.int64()), pa.scalar(len(values), pa.int64())),
+        _place(column, values).cast(pa.int64()),
+    )

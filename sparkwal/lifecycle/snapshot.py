@@ -1,0 +1,165 @@
+"""The current state of a log without Spark: a version of its table and the log after it, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from sparkwal.errors import OptionError
+from sparkwal.events import CurrentRead, emit
+from sparkwal.format import schema
+from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.lifecycle.condition import holds
+from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, union_of
+from sparkwal.lifecycle.keyed import merged, resolve, winners
+from sparkwal.lifecycle.lake import LakeTable, storage_options
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.replay import AnotherLog
+from sparkwal.protocol.slots import WHOLE
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.metadata import unknown_column
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Current:
+    """A version of the table and the log after it: the same rows whenever they are read.
+
+    An Arrow stream: `polars.DataFrame(current)`, `duckdb.sql("from current")` and
+    `pyarrow.table(current)` take it as it is.
+
+    Attributes:
+        table: its URL, None where there is none.
+        table_version: that is read, None without a table.
+        positions: the last position of each log that the rows hold, by sequencer; −1 for none.
+        schema: of the rows: the log's columns, and after them those that only the table has.
+    """
+
+    def __init__(
+        self,
+        plan: CurrentPlan,
+        logs: Mapping[str, LogStore],
+        options: SourceOptions,
+        table: LakeTable | None,
+    ) -> None:
+        self._plan, self._logs, self._options, self._table = plan, logs, options, table
+        spark_schema = plan.spark_schema
+        if table is not None:
+            spark_schema = union_of(spark_schema, table.spark_schema(), "its table")
+        self.schema: pa.Schema = schema.to_arrow(spark_schema)
+        self.table = plan.target.table if plan.target else None
+        self.table_version = plan.table_version if plan.target else None
+        self.positions = {tail.name: tail.end - 1 for tail in plan.tails}
+
+    @property
+    def position(self) -> int:
+        """The last position of the log that the rows hold; of several logs see `positions`."""
+        if len(self.positions) != 1:
+            raise OptionError(f"these are {len(self.positions)} logs: see positions")
+        return next(iter(self.positions.values()))
+
+    def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The rows as they are needed. Of a MERGE table one row for each key of the log's part
+        is held in memory; else some batches.
+
+        Args:
+            columns: only these, in this order.
+
+        Raises OptionError for no such column. While it is read: CollectedError where the
+        log's part was collected meanwhile, TableReadError where a VACUUM took the table's
+        version, InvalidLogError.
+        """
+        names = self.schema.names
+        unknown = [name for name in columns or () if name not in names]
+        if unknown:
+            raise unknown_column(unknown[0], names, names)
+        target = self._only(names if columns is None else columns)
+        return pa.RecordBatchReader.from_batches(target, self._batches(target))
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All the rows in memory."""
+        return self.reader(columns).read_all()
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All the rows as one pandas frame, integers with nulls as `Log.to_pandas`."""
+        return self.to_arrow(columns).to_pandas(integer_object_nulls=True)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def _only(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
+
+    def _batches(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        plan = self._plan
+        if plan.target is None or plan.target.mode != MERGE:
+            if self._table is not None:
+                yield from self._table.rows(target)
+            for tail in plan.tails:
+                yield from self._tail(tail, target)
+            return
+        for batch in self._merged(target, plan.target):
+            yield schema.conform(batch, target)
+
+    def _merged(self, target: pa.Schema, how: Target) -> Iterator[pa.RecordBatch]:
+        keys = resolve(how.keys, self.schema)
+        by = resolve([how.sequence_by], self.schema)[0] if how.sequence_by else ""
+        needed = dict.fromkeys([*target.names, *keys, *([by] if by else [])])
+        # A condition may name any column.
+        wide = self.schema if how.delete_when else self._only([*needed])
+        rows = (batch for tail in self._plan.tails for batch in self._tail(tail, wide))
+        last = winners(rows, wide, keys, by)
+        deleted = holds(how.delete_when, last)
+        assert self._table is not None
+        table = self._table.rows(self._only([*needed]))
+        yield from merged(table, last.select([*needed]), deleted, keys, by)
+
+    def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if tail.end <= tail.start:
+            return
+        log = LogRange(self._options, tail.name, self._logs[tail.name])
+        log.look()
+        if log.log_id != tail.log_id:
+            raise AnotherLog(f"the log at {log.log.url} was made again: read its current state")
+        found = (
+            piece
+            for record in log.records(tail.start, tail.end, at_once=1, size=WHOLE)
+            for piece in pieces_of(log.log, record)
+        )
+        yield from read_pieces(log.log.store, found, target, verify=self._options.verify_checksums)
+
+
+def current(
+    logs: Mapping[str, LogStore],
+    options: SourceOptions,
+    table_options: Mapping[str, str] | None,
+) -> Current:
+    """Pin a version of the table that `logs` are compacted into, and the end of each log.
+
+    Args:
+        logs: by the sequencers' names.
+        options: of reading; the same for all of them.
+        table_options: delta-rs' storage options, instead of the log's own.
+
+    Raises as `plan_current`; TableReadError; OptionError where the table's columns are of
+    other types than the log's.
+    """
+    storage = storage_options(options.s3, table_options)
+    opened: list[LakeTable] = []
+
+    def open_table(target: Target) -> LakeTable:
+        opened.append(LakeTable(target.table, storage))
+        return opened[-1]
+
+    ranges = [LogRange(options, name, log) for name, log in logs.items()]
+    plan = plan_current(ranges, open_table)
+    found = Current(plan, logs, options, opened[-1] if plan.target is not None else None)
+    for tail in plan.tails:
+        emit(CurrentRead(logs[tail.name].url, plan.table_version, tail.start, tail.end))
+    return found

@@ -1,0 +1,142 @@
+"""A log on a disk, and a compaction of it into a Delta table that can stop after any step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+import sparkwal
+from sparkwal.format.lifecycle import APPEND, DONE, FLOOR, INTENT, MERGE, Lifecycle, Target
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.open import open_store
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+STAGES = ("none", "intent", "written", "done")
+
+
+class Lake:
+    """A log with a table.
+
+    Args:
+        sequencer: of several logs under `folder` that go into one table.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        mode: str = APPEND,
+        keys: Sequence[str] = (),
+        *,
+        sequencer: str | None = None,
+        **target: Any,
+    ) -> None:
+        self.path, self.table = str(folder / "log"), str(folder / "table")
+        self.target = Target(self.table, mode, tuple(keys), **target)
+        self.options = {"sequencer": sequencer} if sequencer else {}
+        store, root = open_store(self.path, S3Config(), RetryPolicy())
+        self.log = LogStore(store, root)
+        if sequencer:
+            self.log = self.log.sequencer(sequencer)
+        self.name = sequencer or "default"
+        self._batch = 0
+
+    def append(self, rows: pa.Table | list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> None:
+        """One commit: one position, besides those of leader records."""
+        if isinstance(rows, list):
+            rows = pa.Table.from_pylist(rows, schema)
+        with sparkwal.Appender(
+            self.path, rows.schema, producer_id="p", mergeSchema=True, **self.options
+        ) as wal:
+            wal.append(rows)
+
+    def reader(self, **options: Any) -> sparkwal.Log:
+        return sparkwal.Log(self.path, **self.options, **options)
+
+    @property
+    def end(self) -> int:
+        head = self.reader().head()
+        assert head is not None
+        return head.position + 1
+
+    def head(self) -> Lifecycle:
+        info = self.reader().head()
+        assert info is not None
+        return look(self.log) or beginning(info.log_id, self.name, 3_600_000)
+
+    def _put(self, kind: str, **changes: Any) -> None:
+        assert put_next(self.log, self.head(), kind, SystemClock(), "here", **changes)
+
+    def intent(self, to: int | None = None) -> None:
+        head, info = self.head(), self.reader().head()
+        assert info is not None
+        changes: dict[str, Any] = {}
+        if head.target is None:
+            if not DeltaTable.is_deltatable(self.table):
+                write_deltalake(self.table, info.schema.empty_table())
+            table = DeltaTable(self.table)
+            changes = {
+                "target": self.target,
+                "table_id": str(table.metadata().id),
+                "table_version": table.version(),
+            }
+        self._put(INTENT, k=head.k + 1, to=self.end if to is None else to, **changes)
+
+    def write(self, **given: Any) -> None:
+        """What is in the open range goes into the table, as one version."""
+        head = self.head()
+        told = {"log_id": head.log_id, "k": head.k, "cut": head.cut, "to": head.to}
+        commit = CommitProperties(
+            app_transactions=[Transaction(head.log_id, head.k)],
+            custom_metadata={"userMetadata": json.dumps(told)},
+        )
+        rows = self.reader().scan(head.cut, head.to - 1).read_all()
+        if self.target.mode == MERGE:
+            self._merge(rows, commit)
+        else:
+            write_deltalake(
+                self.table, rows, mode="append", schema_mode="merge", commit_properties=commit
+            )
+
+    def _merge(self, rows: pa.Table, commit: CommitProperties) -> None:
+        keys, by = self.target.keys, self.target.sequence_by
+        last: dict[Any, dict[str, Any]] = {}
+        for row in rows.to_pylist():
+            key = tuple(row[name] for name in keys)
+            if key not in last or not by or row[by] >= last[key][by]:
+                last[key] = row
+        source = pa.Table.from_pylist([*last.values()], rows.schema)
+        same = " and ".join(f"(t.{k} = s.{k} or (t.{k} is null and s.{k} is null))" for k in keys)
+        newer = f"s.{by} >= t.{by}" if by else "true"
+        delete = f"coalesce(s.{self.target.delete_when}, false)"
+        merge = DeltaTable(self.table).merge(
+            source, same, "s", "t", merge_schema=True, commit_properties=commit
+        )
+        if self.target.delete_when:
+            merge = merge.when_matched_delete(f"{delete} and {newer}")
+        merge = merge.when_matched_update_all(newer)
+        merge.when_not_matched_insert_all(
+            f"not {delete}" if self.target.delete_when else None
+        ).execute()
+        # delta-rs makes no version of a merge that changes nothing; Spark does.
+        if DeltaTable(self.table).transaction_version(self.head().log_id) != self.head().k:
+            nothing = source.schema.empty_table()
+            write_deltalake(self.table, nothing, mode="append", commit_properties=commit)
+
+    def done(self) -> None:
+        self._put(DONE, cut=self.head().to, table_version=DeltaTable(self.table).version())
+
+    def floor(self, position: int) -> None:
+        self._put(FLOOR, floor=position)
+
+    def compact(self, stage: str = "done", to: int | None = None) -> None:
+        """A compaction that stops after `stage`."""
+        for name in STAGES[1 : STAGES.index(stage) + 1]:
+            {"intent": lambda: self.intent(to), "written": self.write, "done": self.done}[name]()

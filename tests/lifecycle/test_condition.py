@@ -1,0 +1,93 @@
+"""Delete conditions without Spark: what they mean, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from sparkwal.errors import OptionError
+from sparkwal.lifecycle.condition import holds
+
+ROWS = pa.table(
+    {
+        "op": ["d", "u", None],
+        "n": pa.array([1, 2, None], pa.int32()),
+        "Gone": [True, False, None],
+        "day": [date(2024, 1, 1), date(2024, 1, 2), None],
+        "dec": pa.array([Decimal("1.50"), Decimal("2.00"), None], pa.decimal128(9, 2)),
+        "s": [{"op": "d"}, {"op": "u"}, None],
+        "odd name": ["it", "x", None],
+        "f": [1.0, 2.0, None],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("", "000"),
+        ("op = 'd'", "100"),
+        ("OP == 'd'", "100"),
+        ("'d' = op", "100"),
+        ("op <> 'd'", "010"),
+        ("op != 'd'", "010"),
+        ("not op = 'd'", "010"),
+        ("op is null", "001"),
+        ("op IS NOT NULL and n >= 2", "010"),
+        ("n < 2 or op is null", "101"),
+        ("op is null or n = 1 and op = 'u'", "001"),
+        ("(op is null or n = 1) and n is null", "001"),
+        ("op in ('d', 'x')", "100"),
+        ("op not in ('d', 'x')", "010"),
+        ("n = -1", "000"),
+        ("n > -1", "110"),
+        ("gone", "100"),
+        ("not gone", "010"),
+        ("gone = true", "100"),
+        ("gone <=> false", "010"),
+        ("true", "111"),
+        ("day = '2024-01-01'", "100"),
+        ("day > '2024-01-01'", "010"),
+        ("dec = 1.5", "100"),
+        ("dec >= 2", "010"),
+        ("s.op = 'd'", "100"),
+        ("`odd name` = 'it'", "100"),
+        ("gone or op = 'u'", "110"),
+        ("gone and null_is_no_column", None),
+        ("op = 1", None),
+        ("n = '1'", None),
+        ("n = 1.5", None),
+        ("f = 1", None),
+        ("op", None),
+        ("op = \"d\"", None),
+        ("op = 'a\\'b'", None),
+        ("lower(op) = 'd'", None),
+        ("op like 'd%'", None),
+        ("op = 'd' op", None),
+        ("op =", None),
+        ("n = 99999999999999999999", None),
+        ("day = 'no day'", None),
+        ("op = n", None),
+        ("1 = 1", None),
+        ("op in ()", None),
+        ("op in ('d'", None),
+        ("n = 1e3", None),
+        ("n = null", None),
+    ],
+)  # fmt: skip
+def test_a_condition_means_what_it_means_in_spark_or_is_refused(
+    condition: str, expected: str | None
+) -> None:
+    if expected is None:
+        with pytest.raises(OptionError, match="without Spark"):
+            holds(condition, ROWS)
+    else:
+        found = holds(condition, ROWS).to_pylist()
+        assert found == [each == "1" for each in expected]
+
+
+def test_no_rows_are_a_condition_away_from_nothing() -> None:
+    assert holds("op = 'd'", ROWS.slice(0, 0)).to_pylist() == []

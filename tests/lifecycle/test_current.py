@@ -1,0 +1,311 @@
+"""Table and log read as one, without Spark."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from lifecycle.lakes import SCHEMA, STAGES, Lake
+
+import sparkwal
+from sparkwal.errors import ConfirmError, OptionError, TableReadError
+from sparkwal.events import CurrentRead, Event, subscribe
+from sparkwal.format.lifecycle import MERGE
+
+
+def rows(current: Any) -> Counter[Any]:
+    return Counter(tuple(row.values()) for row in current.to_arrow().to_pylist())
+
+
+def values(*numbers: int) -> list[dict[str, Any]]:
+    return [{"id": number, "v": f"v{number}"} for number in numbers]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def test_a_log_without_a_table_is_all(lake: Lake) -> None:
+    lake.append(values(1, 2))
+    current = lake.reader().current()
+    assert (current.table, current.table_version) == (None, None)
+    assert current.position == lake.end - 1
+    assert rows(current) == {(1, "v1"): 1, (2, "v2"): 1}
+
+
+def test_there_is_no_log(lake: Lake) -> None:
+    with pytest.raises(OptionError, match="there is no log"):
+        lake.reader().current()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_appended_rows_are_there_once_at_every_stage_of_a_compaction(
+    lake: Lake, stage: str
+) -> None:
+    lake.append(values(1, 2))
+    lake.compact()
+    lake.append(values(2, 3))
+    lake.compact(stage)
+    lake.append(values(4))
+    current = lake.reader().current()
+    assert rows(current) == Counter([(1, "v1"), (2, "v2"), (2, "v2"), (3, "v3"), (4, "v4")])
+    assert current.position == lake.end - 1
+    assert current.table_version == DeltaTable(lake.table).version()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_first_compaction_has_every_stage_too(lake: Lake, stage: str) -> None:
+    lake.append(values(1, 2))
+    lake.compact(stage)
+    lake.append(values(3))
+    assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3")])
+
+
+@pytest.mark.parametrize("by", ["", "n"])
+@pytest.mark.parametrize("seed", range(3))
+def test_keyed_rows_are_a_dictionary_at_every_stage(tmp_path: Path, seed: int, by: str) -> None:
+    """The last row for each key, or the one with the greatest n; "gone" deletes; null is a key."""
+    schema = pa.schema(
+        [("a", pa.int64()), ("b", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())]
+    )
+    lake = Lake(tmp_path, MERGE, ["a", "b"], delete_when="gone", sequence_by=by)
+    random_ = random.Random(seed)
+    model: dict[Any, dict[str, Any]] = {}
+    number = 0
+    # A key that was deleted, and older rows that come after: compaction forgets deletes, so each
+    # key is deleted at most by its greatest n.
+    for stage in [random_.choice(STAGES[1:]) for _ in range(6)]:
+        batch = []
+        for _ in range(random_.randrange(1, 12)):
+            number += 1
+            row = {
+                "a": random_.choice([1, 2, None]),
+                "b": random_.choice(["x", "y", None]),
+                "n": number if not by else random_.randrange(100),
+                "gone": random_.choice([True, False, False, None]) if not by else None,
+            }
+            batch.append(row)
+            key = (row["a"], row["b"])
+            if by and key in model and model[key]["n"] > row["n"]:
+                continue
+            if row["gone"]:
+                model.pop(key, None)
+            else:
+                model[key] = row
+        lake.append(batch, schema)
+        expected = Counter(tuple(row.values()) for row in model.values())
+        head = lake.head()
+        if head.is_open:
+            if DeltaTable(lake.table).transaction_version(head.log_id) != head.k:
+                lake.write()
+                assert rows(lake.reader().current()) == expected
+            lake.done()
+            assert rows(lake.reader().current()) == expected
+        lake.compact(stage)
+        assert rows(lake.reader().current()) == expected, (seed, stage)
+
+
+def test_what_was_pinned_stays(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    lake.append(values(2))
+    current = lake.reader().current()
+    before = rows(current)
+    lake.append(values(3))
+    lake.compact()
+    assert rows(current) == before == Counter([(1, "v1"), (2, "v2")])
+    assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3")])
+
+
+def test_the_log_has_columns_that_the_table_does_not_have_yet(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    wider = pa.schema([*SCHEMA, ("w", pa.float64())])
+    lake.append([{"id": 2, "v": "v2", "w": 2.5}], wider)
+    current = lake.reader().current()
+    assert current.schema.names == ["id", "v", "w"]
+    assert rows(current) == Counter([(1, "v1", None), (2, "v2", 2.5)])
+    lake.compact()
+    lake.append(values(3))
+    assert rows(lake.reader().current()) == Counter(
+        [(1, "v1", None), (2, "v2", 2.5), (3, "v3", None)]
+    )
+
+
+def test_all_types_come_alike_from_both_sides(lake: Lake) -> None:
+    moment = datetime(2024, 2, 29, 23, 59, 59, 999_999)
+    x = pa.struct([("x", pa.int32())])
+    table = pa.table(
+        {
+            "ts": pa.array([moment.replace(tzinfo=UTC)], pa.timestamp("us", "Europe/Vienna")),
+            "ntz": pa.array([moment], pa.timestamp("us")),
+            "dec": pa.array([Decimal("12345678901234567890.123456789")], pa.decimal128(38, 9)),
+            "day": pa.array([date(1900, 1, 1)]),
+            "bin": pa.array([b"\x00\xff"]),
+            "short": pa.array([-1], pa.int16()),
+            "list": pa.array([["a", None]], pa.list_(pa.string())),
+            "map": pa.array([[("k", {"x": 1})]], pa.map_(pa.string(), x)),
+            "struct": pa.array([{"s": {"t": "u"}, "l": [1.5]}]),
+        }
+    )  # fmt: skip
+    lake.append(table)
+    lake.compact()
+    lake.append(table)
+    log = lake.reader()
+    current = log.current()
+    assert current.schema == log.scan().schema
+    found = current.to_arrow()
+    found.validate(full=True)
+    first, second = found.to_pylist()
+    assert first == second == log.scan().read_all().to_pylist()[0]
+
+
+def test_a_table_that_was_restored_is_an_error(lake: Lake) -> None:
+    for number in (1, 2):
+        lake.append(values(number))
+        lake.compact()
+    DeltaTable(lake.table).restore(1)
+    with pytest.raises(ConfirmError, match="RESTORE"):
+        lake.reader().current()
+
+
+def test_a_table_that_was_overwritten_is_an_error(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    write_deltalake(lake.table, pa.table({"id": [7], "v": ["x"]}), mode="overwrite")
+    with pytest.raises(ConfirmError, match="WRITE"):
+        lake.reader().current()
+
+
+def test_others_may_optimize_the_table(lake: Lake) -> None:
+    for number in (1, 2):
+        lake.append(values(number))
+        lake.compact()
+    DeltaTable(lake.table).optimize.compact()
+    lake.append(values(3))
+    assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3")])
+
+
+def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: Lake) -> None:
+    from sparkwal.lifecycle.lake import LakeTable
+
+    lake.append(values(1))
+    lake.compact()
+    pinned = LakeTable(lake.table, {})
+    lake.append(values(2))
+    lake.compact()
+    state = pinned.look(lake.head().log_id, 0)
+    assert state is not None and state.changes is not None
+    assert [(change.version, change.k) for change in state.changes] == [(1, 1)]
+
+
+def test_a_version_that_a_vacuum_took_is_an_error(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    current = lake.reader().current()
+    for file in Path(lake.table).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(TableReadError, match="VACUUM"):
+        current.to_arrow()
+
+
+def test_the_table_is_gone(lake: Lake, tmp_path: Path) -> None:
+    lake.append(values(1))
+    lake.compact()
+    Path(lake.table).rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfirmError, match="is gone"):
+        lake.reader().current()
+
+
+def test_columns_are_chosen_and_polars_and_duckdb_take_it_as_it_is(lake: Lake) -> None:
+    import duckdb
+    import polars
+
+    lake.append(values(1))
+    lake.compact()
+    lake.append(values(2))
+    current = lake.reader().current()
+    assert current.to_arrow(["v"]).to_pylist() == [{"v": "v1"}, {"v": "v2"}]
+    assert current.to_pandas(["v", "id"]).columns.to_list() == ["v", "id"]
+    assert polars.DataFrame(current).sort("id").rows() == [(1, "v1"), (2, "v2")]
+    assert pa.table(current).num_rows == 2
+    assert duckdb.sql("select sum(id) from current").fetchall() == [(3,)]
+    with pytest.raises(OptionError, match="no_such"):
+        current.reader(["no_such"])
+
+
+def test_an_event_tells_what_is_read(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    cut = lake.end
+    lake.append(values(2))
+    events: list[Event] = []
+    stop = subscribe(events.append)
+    try:
+        lake.reader().current()
+    finally:
+        stop()
+    assert CurrentRead(lake.log.url, 1, cut, lake.end) in events
+
+
+def test_several_logs_in_one_table(tmp_path: Path) -> None:
+    one, two = (Lake(tmp_path, sequencer=name) for name in "ab")
+    one.append(values(1))
+    one.compact()
+    two.append(values(2))
+    two.compact("written")
+    one.append(values(3))
+    two.append(values(4))
+    current = sparkwal.Log(one.path).current(sequencers="*")
+    assert rows(current) == Counter([(n, f"v{n}") for n in (1, 2, 3, 4)])
+    assert current.positions == {"a": one.end - 1, "b": two.end - 1}
+    with pytest.raises(OptionError, match="positions"):
+        _ = current.position
+
+
+def test_several_logs_in_different_tables_are_an_error(tmp_path: Path) -> None:
+    one, two = Lake(tmp_path, sequencer="a"), Lake(tmp_path, MERGE, ["id"], sequencer="b")
+    for lake in (one, two):
+        lake.append(values(1))
+        lake.compact()
+    with pytest.raises(OptionError, match="different"):
+        sparkwal.Log(one.path).current(sequencers="*")
+
+
+def test_options_that_would_show_less_than_all_are_refused(lake: Lake) -> None:
+    lake.append(values(1))
+    with pytest.raises(OptionError, match="startingPosition"):
+        lake.reader(startingPosition=1).current()
+
+
+def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparkwal.lifecycle import snapshot
+
+    lake.append(values(1))
+    lake.compact()
+    lake.append(values(2))
+    real, left = snapshot.LakeTable, [1, 1]
+
+    def slow(*args: Any) -> Any:
+        # Between the look at the chain and the look at the table.
+        if left:
+            left.pop()
+            lake.compact()
+            lake.append(values(3))
+            lake.compact("written")
+            lake.done()
+        return real(*args)
+
+    monkeypatch.setattr(snapshot, "LakeTable", slow)
+    assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3"), (3, "v3")])
+    assert not left
