@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from sparkwal import events
@@ -227,6 +227,9 @@ class Lifecycle:
             return Run(recovery)
         log_id = head.live.header.log_id
         state = state or beginning(log_id, self._sequencer, self._grace_ms)
+        if self._table is not None and state.target is None and state.floor > state.cut:
+            # What retention took away before there was a table does not come to it.
+            state = replace(state, cut=state.floor, to=state.floor)
         now_ms = self._clock.now_ms()
         measured = measure(
             self._log, head, state, self._policy, now_ms,
@@ -261,7 +264,8 @@ class Lifecycle:
         """As far as the policy lets it and no consumer is passed; never above what the table is
         confirmed to have, and never back."""
         floor = measured.retained_from
-        if state.target is not None:
+        # A table that no range has reached yet counts too.
+        if measured.table:
             keeps = self._policy.retain_seconds, self._policy.retain_bytes
             # Defends against: the floor passes what the table is confirmed to have
             floor = state.cut if keeps == (None, None) else min(floor, state.cut)

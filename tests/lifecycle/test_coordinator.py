@@ -298,6 +298,25 @@ def test_retention_without_a_table_moves_the_floor_by_age(life: Life) -> None:
     assert 0 < run.floor < find_head(life.log).gap and life.table.rows == []
 
 
+def test_retention_waits_for_a_table_that_has_got_nothing_yet(life: Life) -> None:
+    life.write(3)
+    life.later(200_000)
+    life.write(2)
+    run = life.process(policy=Policy(late_window_seconds=1000, retain_seconds=100)).run_once()
+    assert run.compacted is None and run.floor == 0
+
+
+def test_a_table_that_comes_after_retention_begins_at_the_floor(life: Life) -> None:
+    life.write(3)
+    life.later(200_000)
+    life.write(2)
+    alone = life.process(policy=Policy(retain_seconds=100), table=None, target=None).run_once()
+    run = life.process(policy=Policy(late_window_seconds=0)).run_once()
+    assert run.compacted is not None and run.compacted.start == alone.floor > 0
+    assert life.process().recover().cut == find_head(life.log).gap
+    assert len(life.table.rows) == 2
+
+
 def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
     assert life.process().run_once().recovery.found == "no log"
     assert life.process().collect(dry_run=True) is None
