@@ -10,30 +10,13 @@ The docstring of each class below is its meaning in `docs/events.md`.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
-_logger = logging.getLogger("sparkwal")
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened. Each kind is a subclass with the fields that it tells."""
-
-    name: ClassVar[str]
-    level: ClassVar[int] = logging.INFO
-
-    def __init_subclass__(cls, level: int = logging.INFO) -> None:
-        cls.level = level
-        cls.name = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-
-    def __str__(self) -> str:
-        pairs = (f"{each.name}={getattr(self, each.name)}" for each in dataclasses.fields(self))
-        return " ".join([self.name, *pairs])
+from sparkwal.emitting import Event as Event
+from sparkwal.emitting import emit as emit
+from sparkwal.emitting import is_wanted as is_wanted
+from sparkwal.emitting import subscribe as subscribe
 
 
 @dataclass(frozen=True)
@@ -327,28 +310,3 @@ class CurrentRead(Event):
     table_version: int
     start: int
     end: int
-
-
-_subscribers: list[Callable[[Event], None]] = []
-
-
-def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
-    """Call `callback` with every event of this process; returns the unsubscriber."""
-    _subscribers.append(callback)
-    return lambda: _subscribers.remove(callback)
-
-
-def is_wanted(kind: type[Event], but: Callable[[Event], None]) -> bool:
-    """Whether anyone other than the subscriber `but` would be told of such an event."""
-    return _logger.isEnabledFor(kind.level) or any(each != but for each in _subscribers)
-
-
-def emit(event: Event) -> None:
-    """Tell the subscribers and the logger. A failing subscriber never breaks a write."""
-    if _logger.isEnabledFor(event.level):
-        _logger.log(event.level, "%s", event)
-    for callback in tuple(_subscribers):
-        try:
-            callback(event)
-        except Exception:
-            _logger.exception("a subscriber failed on %s", event.name)

@@ -20,7 +20,8 @@ LONGEST = 350
 # is a room of its own.
 MAY_KNOW = {
     "errors": set(),
-    "events": {"errors"},
+    "emitting": set(),
+    "events": {"emitting"},
     "format": {"errors"},
     "store": {"errors", "events", "format"},
     "options": {"errors", "format", "store"},
