@@ -71,9 +71,9 @@ class Log:
         )
         self._log = open_log(self._options, fail_fast=True)
 
-    def _look(self) -> LogRange:
+    def _look(self, *, floor: bool = True) -> LogRange:
         found = LogRange(self._options, self._options.sequencer, self._log)
-        found.look()
+        found.look(floor=floor)
         return found
 
     def head(self) -> HeadInfo | None:
@@ -81,7 +81,7 @@ class Log:
 
         Raises InvalidLogError, StoreUnavailableError, OptionError.
         """
-        head = self._look().head
+        head = self._look(floor=False).head
         if head is None or head.live is None:
             return None
         header = head.live.header
@@ -98,7 +98,7 @@ class Log:
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
         """The first position to read and the one after the last, as far as the log goes."""
         first = log.start() if start is None else log.checked(start, "start")
-        after = log.end() if end is None else min(end + 1, log.gap)
+        after = log.end() if end is None else log.until(end, "end")
         if self._options.on_corruption == "stop":
             after = log.intact_end(first, after)
         return first, after
@@ -110,9 +110,11 @@ class Log:
 
         Args:
             start, end: instead of the log's options that say where to begin and to end. A
-                start is at most the head's position + 1.
+                start is at most the head's position + 1. Without one the log's floor is where
+                it begins: positions below were collected.
 
-        Raises OptionError for a start beyond that, InvalidLogError.
+        Raises OptionError for a start beyond that, CollectedError for a position below the
+        floor, and where the floor overtakes the read; InvalidLogError.
         """
         log = self._look()
         for record in log.records(*self._bounds(log, start, end)):
@@ -133,7 +135,8 @@ class Log:
             columns: only these, in this order; `_wal_…` columns may be among them.
             include_metadata: add the `_wal_…` columns; None: as the option includeMetadata says.
 
-        Raises OptionError when there is no log, no such column or no such start; InvalidLogError.
+        Raises OptionError when there is no log, no such column or no such start; CollectedError
+        as `records`; InvalidLogError.
         """
         log = self._look()
         if log.spark_schema is None:
@@ -150,7 +153,11 @@ class Log:
                 for piece in pieces_of(self._log, record)
             )
             yield from read_pieces(
-                self._log.store, found, target, verify=self._options.verify_checksums
+                self._log.store,
+                found,
+                target,
+                verify=self._options.verify_checksums,
+                check=log.floor.check,
             )
 
         return pa.RecordBatchReader.from_batches(target, batches())

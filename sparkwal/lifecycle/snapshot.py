@@ -132,7 +132,8 @@ class Current:
             for record in log.records(tail.start, tail.end, at_once=1, size=WHOLE)
             for piece in pieces_of(log.log, record)
         )
-        yield from read_pieces(log.log.store, found, target, verify=self._options.verify_checksums)
+        verify, check = self._options.verify_checksums, log.floor.check
+        yield from read_pieces(log.log.store, found, target, verify=verify, check=check)
 
 
 def current(

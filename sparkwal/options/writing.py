@@ -11,6 +11,9 @@ from sparkwal.format.memory import ANONYMOUS
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, duration, one_of, option, size, text, whole
 
+# The least gcGrace is an hour, and a request may be under way for 15 minutes.
+LONGEST_PLAN_TTL_MS = 40 * 60_000
+
 
 @dataclass(frozen=True)
 class WriterOptions(StoreOptions):
@@ -21,7 +24,7 @@ class WriterOptions(StoreOptions):
     window_size: int | None = option("windowSize", whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000")  # fmt: skip  # noqa: E501
     compression: str = option("compression", one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd, lz4 or none")  # fmt: skip  # noqa: E501
     merge_schema: bool = option("mergeSchema", boolean, False, "let this query add nullable columns to the log, or leave some out (null)")  # fmt: skip  # noqa: E501
-    plan_ttl_ms: int = option("planTtl", duration, 600_000, "a plan older than this is checked against the log before it is used", "10min")  # fmt: skip  # noqa: E501
+    plan_ttl_ms: int = option("planTtl", duration, 600_000, "a plan older than this is checked against the log before it is used; at most 40min", "10min")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         super().check()
@@ -32,6 +35,11 @@ class WriterOptions(StoreOptions):
         ):
             if value <= 0:
                 raise OptionError(f"{name} must be greater than 0")
+        if self.plan_ttl_ms > LONGEST_PLAN_TTL_MS:
+            raise OptionError(
+                f"planTtl is {self.plan_ttl_ms} ms; at most 40min is allowed: a slot may be free "
+                "again an hour after the log's floor passed it, and no older plan may write there"
+            )
         if self.window_size is not None and self.window_size not in keys.WINDOWS:
             raise OptionError(
                 f"windowSize is {self.window_size}; 1000, 10000, 100000 or 1000000 is allowed"

@@ -29,7 +29,8 @@ class Head:
         live: the last live record at or before `position`; None in an empty log.
             Its term, transactions, schema and in-flight limit are the log's.
         window: numbers for each position.
-        oldest: the first position whose slot the LIST showed, where it showed all there is.
+        oldest: the first position whose slot the LIST showed, where it showed all there is: fewer
+            objects than a collection leaves.
     """
 
     position: int
@@ -100,7 +101,9 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
         if slots:
             last, record = _intact(log, keys.position(slots[0], window), window, tolerant)
         head = _head(log, last, record, window, tolerant)
-    if page.more:
+    # A collection leaves 1000 slots below its bound. A full page may be all there is, and be short
+    # of nothing.
+    if page.more or len(page.entries) >= LIST_LIMIT:
         return head
     slots = [n for n in numbers if keys.is_slot(n, window)]
     return replace(head, oldest=keys.position(slots[-1], window) if slots else None)

@@ -5,13 +5,14 @@ The Spark source and `sparkwal.Log` share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import (
@@ -22,35 +23,17 @@ from sparkwal.protocol.replay import (
     newer,
 )
 from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.reading.budget import Budget
+from sparkwal.reading.floor import Floor
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
+from sparkwal.store.parallel import run_parallel
 
 # Up to this many positions are planned record by record on the driver.
 PLANNED_RECORDS = 512
 # Records seen while looking for the head are kept up to this size, headers and rows.
 _KEPT_BYTES = 8 * 2**20
-
-
-class Budget:
-    """What one microbatch may hold, over all the logs it reads."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._rows = self._size = self._count = 0
-        self.spent = False
-
-    def takes(self, header: CommitHeader) -> bool:
-        """Whether this commit still fits. The first one does: a commit is never split."""
-        self._rows += header.rows
-        self._size += header.bytes
-        self._count += 1
-        over = (
-            self._rows > (self._options.max_rows or self._rows)
-            or self._size > (self._options.max_bytes or self._size)
-            or self._count > (self._options.max_commits or self._count)
-        )
-        self.spent = over and self._count > 1
-        return not self.spent
+_CLOCK = SystemClock()
 
 
 class LogRange:
@@ -60,10 +43,13 @@ class LogRange:
         root: the log at the path; the log itself unless the option is `*`.
     """
 
-    def __init__(self, options: SourceOptions, name: str, root: LogStore) -> None:
+    def __init__(
+        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK
+    ) -> None:
         self.options, self.name = options, name
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
+        self.floor = Floor(self.log, clock=clock)
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0
@@ -96,9 +82,13 @@ class LogRange:
     def records(
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord]:
-        """The live records of start … end−1, as `live_records` of this very log."""
+        """The live records of start … end−1, as `live_records` of this very log.
+
+        Raises CollectedError where the floor is above `start`, or comes above what is not
+        delivered yet.
+        """
         term = self._terms.get(start)
-        for record in live_records(
+        found = live_records(
             self.log,
             self.window,
             start,
@@ -109,32 +99,64 @@ class LogRange:
             known=self._known,
             size=size,
             at_once=at_once,
-        ):
+        )
+        for record in self.floor.usable(start, end, found):
             term = record.header.term
             yield record
         # A stream goes on here: it need not look back once more, for every trigger m − 1 GETs.
         if term is not None:
             self._terms[end] = term
 
-    def look(self) -> int:
-        """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle."""
+    def look(self, *, floor: bool = True) -> int:
+        """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle.
+
+        Args:
+            floor: look for the floor too, the first time and whenever the last look is old: 1
+                LIST, and 1 GET where the log has a lifecycle. Else it is looked for when it
+                is needed.
+        """
         if self.head is None or self.head.live is None:
-            self.head = find_head(self.log, tolerant=self._steps_back)
-            self.gap = self.head.gap
-            if self.head.live is not None:
-                self._know(self.head.live)
-            return self.gap
+            return self._find(floor)
+        begin, failed = self.gap, None
         try:
             for record in newer(self.log, self.window, self.gap, self.log_id):
                 self._know(record)
                 self.gap = record.header.position + 1
-        except AnotherLog:
-            raise
-        except InvalidLogError:
-            # What is before the damaged record is read all the same.
-            if self.options.on_corruption != "stop":
-                raise
+        except InvalidLogError as error:
+            failed = error
+        # Whoever slept asks for a slot that may be free again: it stays empty, or holds a stray.
+        if floor and self.floor.current() > begin:
+            return self._find(floor)
+        # What is before the damaged record is read all the same.
+        if failed is not None and (
+            isinstance(failed, AnotherLog) or self.options.on_corruption != "stop"
+        ):
+            raise failed
         return self.gap
+
+    def _find(self, floor: bool) -> int:
+        self._known, self._terms, self._kept = {}, {}, 0
+        steps: list[Callable[[], None]] = [self._find_head]
+        # At once, where the log is likely to be there: who waits for one does not ask twice.
+        if floor and self.head is None:
+            steps.append(self.floor.look)
+        for _ in run_parallel(self.log.store, lambda step: step(), steps):
+            pass
+        if floor and self.floor.current() > self.gap:
+            # The log went on meanwhile.
+            self._find_head()
+            if self.floor.current() > self.gap:
+                raise InvalidLogError(
+                    f"the log at {self._path} ends at {self.gap}, before its floor "
+                    f"{self.floor.current()}: it was cut or restored from an older copy"
+                )
+        if self.head is not None and self.head.live is not None:
+            self._know(self.head.live)
+        return self.gap
+
+    def _find_head(self) -> None:
+        self.head = find_head(self.log, tolerant=self._steps_back)
+        self.gap, self.floor.log_id = self.head.gap, self.log_id
 
     @property
     def _steps_back(self) -> bool:
@@ -169,14 +191,15 @@ class LogRange:
                 self._not_before, self._passed = options.starting_timestamp_ms, start
             return start
         if options.starting_position in (None, "earliest"):
-            return 0
+            return self.floor.current()
         if options.starting_position == "latest":
             return self.gap
         return self.checked(int(options.starting_position or 0), "startingPosition")
 
     def checked(self, start: int, what: str) -> int:
         """A first position to read, which `what` gave. Raises OptionError where the log has not
-        come so far; the next position is where those stand who have read everything."""
+        come so far; the next position is where those stand who have read everything. As
+        `usable` below the floor."""
         if start < 0:
             raise OptionError(f"{what} {start} is no position: the first one is 0")
         if start > self.gap:
@@ -186,12 +209,27 @@ class LogRange:
                 if self.gap
                 else f"{what} is {start}, and there is no log at {self.log.url}; check the path"
             )
-        return start
+        return self.usable(start, what)
+
+    def usable(self, start: int, what: str) -> int:
+        """A first position to read, which `what` gave; below the floor the floor, for those told
+        to go on. Raises CollectedError there for all others."""
+        if self.options.fail_on_data_loss:
+            self.floor.check(start, what)
+            return start
+        return max(start, self.floor.current())
+
+    def until(self, last: int, what: str) -> int:
+        """The position after the last to read, which `what` gave; as `usable` below the floor."""
+        if self.options.fail_on_data_loss:
+            self.floor.check(last, what)
+        return min(last + 1, self.gap)
 
     def entry(self) -> int:
         """Where a stream begins to read a log that appeared while it ran."""
         if self._entry is None:
-            self._entry = 0 if self.options.starting_timestamp_ms is None else self.start()
+            timed = self.options.starting_timestamp_ms is not None
+            self._entry = self.start() if timed else self.floor.current()
         return self._entry
 
     def end(self) -> int:
@@ -206,11 +244,12 @@ class LogRange:
                 f"endingPosition {options.ending_position} is after the end of the log: "
                 f"its last position is {self.gap - 1}"
             )
-        return min(options.ending_position + 1, self.gap)
+        return self.until(options.ending_position, "endingPosition")
 
     def _since(self, timestamp_ms: int) -> int:
         assert self.head is not None
-        return first_at_or_after(self.log, self.head, timestamp_ms, tolerant=self.options.tolerant)
+        start, tolerant = self.floor.current(), self.options.tolerant
+        return first_at_or_after(self.log, self.head, timestamp_ms, start=start, tolerant=tolerant)
 
     def check_id(self) -> None:
         """Raises InvalidLogError where the log is another than the one that was asked for."""
@@ -244,20 +283,21 @@ class LogRange:
         """How far the next microbatch reaches, between `begin` and `end`."""
         if begin >= end or (budget is not None and budget.spent):
             return begin
+        first = self.first(begin)
         if self._not_before is not None:
-            self._pass(self._not_before, end)
+            self._pass(self._not_before, max(first, self._passed), end)
             if self._not_before is not None:
                 return begin
-        first = self.first(begin)
+            first = self.first(begin)
         if budget is not None:
             end = self._limited(first, end, budget)
         if self.options.on_corruption == "stop":
             end = self.intact_end(first, end)
         return end if end > first else begin
 
-    def _pass(self, not_before: int, end: int) -> None:
+    def _pass(self, not_before: int, first: int, end: int) -> None:
         """Look for the first record of a moment that was in the future when the stream began."""
-        for record in self.records(self._passed, end):
+        for record in self.records(first, end):
             if record.header.timestamp_ms >= not_before:
                 self._not_before, self._passed = None, record.header.position
                 return
@@ -265,8 +305,8 @@ class LogRange:
         self.forget(end)
 
     def first(self, begin: int) -> int:
-        """The first position to read of a microbatch that begins at `begin`."""
-        return max(begin, self._passed)
+        """The first position to read of a microbatch that begins at `begin`; as `usable`."""
+        return max(self.usable(begin, "the stream goes on"), self._passed)
 
     def _limited(self, begin: int, end: int, budget: Budget) -> int:
         reached = begin
@@ -295,7 +335,8 @@ class LogRange:
             for record in self.records(start, end):
                 position = record.header.position
                 target = schema.to_arrow(record.spark_schema)
-                for _ in read_pieces(self.log.store, pieces_of(self.log, record), target):
+                found = pieces_of(self.log, record)
+                for _ in read_pieces(self.log.store, found, target, check=self.floor.check):
                     pass
                 position += 1
         except AnotherLog:

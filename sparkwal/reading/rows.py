@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 
@@ -27,6 +27,7 @@ def read_pieces(
     *,
     verify: bool = True,
     full: bool = False,
+    check: Callable[[int], None] = lambda position: None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched
     while earlier ones are decoded and consumed.
@@ -36,12 +37,16 @@ def read_pieces(
             columns come as null.
         full: look at every offset and text of every frame, not only where the rows came
             from outside of Spark.
+        check: called with the position of what was fetched, before it is looked at; it may raise.
 
     Raises InvalidLogError for a missing or damaged object.
     """
 
-    def fetch(piece: Piece) -> tuple[Piece, bytes]:
-        return piece, _fetch(store, piece)
+    def fetch(piece: Piece) -> tuple[Piece, bytes | InvalidLogError]:
+        try:
+            return piece, _fetch(store, piece)
+        except InvalidLogError as error:
+            return piece, error
 
     def weigh(piece: Piece) -> int:
         return piece.length
@@ -51,6 +56,9 @@ def read_pieces(
         # Handing what is there to other threads takes longer than decoding it.
         each = map if came_along else ahead
         for piece, data in each(fetch, group):
+            check(piece.position)
+            if isinstance(data, InvalidLogError):
+                raise data
             yield from _decode(store, piece, data, target, verify, full)
 
 

@@ -6,11 +6,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import WIDEST_PROBE, about_bytes, live_records
+from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece, pack, pieces_of, split
+from sparkwal.reading.rows import read_pieces
+from sparkwal.store.base import Store
 
 # Of a range above PLANNED_RECORDS each task gets a stretch of positions and reads their
 # records itself. How much such a range holds is told by a few of its records.
@@ -22,23 +28,25 @@ _SAMPLES = 8
 _SMALLEST_TASK = 4 * 2**20
 _LARGEST_TASK = 128 * 2**20
 
+_CLOCK = SystemClock()
+
 
 @dataclass(frozen=True)
 class PieceTask:
     """Pieces of known objects."""
 
     pieces: list[Piece]
+    looked: Looked
 
 
 @dataclass(frozen=True)
 class StretchTask:
     """Positions start … end−1 of a log, whose records the task reads itself."""
 
-    prefix: str
-    log_id: str | None
     window: int
     start: int
     end: int
+    looked: Looked
 
 
 ReadTask = PieceTask | StretchTask
@@ -53,6 +61,7 @@ def read_tasks(
         least: as many at least, where frames allow, whatever they weigh.
         parallelism: how many tasks run at once, if it is known.
     """
+    looked = log.floor.looked()
     count = end - start
     if count > PLANNED_RECORDS and log.options.on_corruption == "fail":
         size = about_bytes(log.log, log.window, start, end, _SAMPLES)
@@ -60,14 +69,14 @@ def read_tasks(
         tasks = min(max(least or 1, _by_size(size, parallelism), records), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
         return [
-            StretchTask(log.log.prefix, log.log_id, log.window, low, high)
+            StretchTask(log.window, low, high, looked)
             for low, high in zip(bounds, bounds[1:], strict=False)
         ]
     found = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(found) < least:
         found = split(found)
     wanted = least or _by_size(sum(piece.length for piece in found), parallelism)
-    return [PieceTask(group) for group in pack(found, wanted)]
+    return [PieceTask(group, looked) for group in pack(found, wanted)]
 
 
 def _by_size(size: int, parallelism: int | None) -> int:
@@ -78,20 +87,34 @@ def _by_size(size: int, parallelism: int | None) -> int:
     return max(-(-size // min(max(share, _SMALLEST_TASK), largest)), 1)
 
 
-def task_pieces(root: LogStore, task: ReadTask, options: SourceOptions) -> Iterator[Piece]:
-    """What a read task reads, in the log's order."""
+def task_rows(
+    store: Store,
+    task: ReadTask,
+    target: pa.Schema,
+    options: SourceOptions,
+    clock: Clock = _CLOCK,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a read task, in the log's order. Raises InvalidLogError, CollectedError."""
+    looked = task.looked
+    floor = Floor(LogStore(store, looked.prefix), looked.log_id, clock, looked)
+    verify = options.verify_checksums
+    yield from read_pieces(
+        store, _pieces(task, floor, options), target, verify=verify, check=floor.check
+    )
+
+
+def _pieces(task: ReadTask, floor: Floor, options: SourceOptions) -> Iterator[Piece]:
     if isinstance(task, PieceTask):
         yield from task.pieces
         return
-    log = LogStore(root.store, task.prefix)
     found = live_records(
-        log,
+        floor.log,
         task.window,
         task.start,
         task.end,
-        log_id=task.log_id,
+        log_id=floor.log_id,
         tolerant=options.tolerant,
         at_once=WIDEST_PROBE,
     )
-    for record in found:
-        yield from pieces_of(log, record)
+    for record in floor.usable(task.start, task.end, found):
+        yield from pieces_of(floor.log, record)

@@ -13,14 +13,18 @@ from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, slot_record
+from sparkwal.reading.floor import Floor
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.parallel import run_parallel
+
+_CLOCK = SystemClock()
 
 
 @dataclass
@@ -29,6 +33,8 @@ class Report:
 
     Attributes:
         head: the last position that holds a record; −1 in an empty log.
+        floor: the first position that was checked: what is below was collected, or may be at
+            any time, and nothing there is a problem.
         commits, leaders, dead: records by what they are; a dead one was never
             acknowledged.
         rows, bytes: of all commits; bytes as stored.
@@ -40,6 +46,7 @@ class Report:
 
     path: str
     head: int = -1
+    floor: int = 0
     commits: int = 0
     leaders: int = 0
     dead: int = 0
@@ -56,7 +63,7 @@ class Report:
 
     def __str__(self) -> str:
         told = (
-            f"{self.path}: positions 0…{self.head}, {self.commits} commits, "
+            f"{self.path}: positions {self.floor}…{self.head}, {self.commits} commits, "
             f"{self.leaders} leader records, {self.dead} dead, {self.rows} rows, "
             f"{self.bytes} bytes, {len(self.orphans)} orphans"
         )
@@ -83,7 +90,7 @@ def verify(path: str, **options: object) -> Report:
     return report
 
 
-def verify_store(log: LogStore, path: str) -> Report:
+def verify_store(log: LogStore, path: str, clock: Clock = _CLOCK) -> Report:
     """As `verify`, of a store that is already open."""
     report = Report(path)
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
@@ -97,7 +104,18 @@ def verify_store(log: LogStore, path: str) -> Report:
         report.head += 1
     named: set[str] = set()
     chain = _Chain(log, report)
-    positions = range(report.head + 1)
+    floor = Floor(log, head.live.header.log_id, clock)
+    try:
+        report.floor = floor.current()
+    except InvalidLogError as error:
+        report.problems.append(str(error))
+        return report
+    if report.floor > head.gap:
+        report.problems.append(
+            f"the log ends at {head.gap}, before its floor {report.floor}: it was cut or restored "
+            "from an older copy"
+        )
+    positions = range(report.floor, report.head + 1)
 
     def fetch(position: int) -> SlotRecord | str | None:
         try:
@@ -107,16 +125,22 @@ def verify_store(log: LogStore, path: str) -> Report:
 
     for position, found in zip(positions, run_parallel(log.store, fetch, positions), strict=True):
         named.add(log.key(keys.slot(position, window)))
+        before = len(report.problems)
         if isinstance(found, str):
             report.problems.append(found)
         elif found is None:
             report.problems.append(f"position {position}: no record, though the log goes on")
         elif chain.add(found) and isinstance(found.header, CommitHeader):
             named |= _check_commit(log, found, report)
+        if floor.current() > position:
+            # Collected while it was read: a slot that is free again may hold anything.
+            del report.problems[before:]
     for key in listed - named:
         number = keys.decode(key.removeprefix(keys.batches_prefix(log.prefix)))
         if number is None:
             report.problems.append(f"{key}: no object of a log has such a name")
+        elif keys.position(number, window) < floor.current():
+            continue
         elif keys.position(number, window) > report.head:
             report.under_way.append(key)
         else:
@@ -174,6 +198,8 @@ class _Chain:
     def add(self, record: SlotRecord) -> bool:
         """Count a record and compare it with the live one before; False if it is dead."""
         header, report = record.header, self._report
+        if self._live is None and header.position == report.floor > 0:
+            self._begin(record)
         last = self._live.header if self._live else None
         if last is not None and header.term < last.term:
             report.dead += 1
@@ -209,6 +235,15 @@ class _Chain:
             if header.term != last.term:
                 report.problems.append(f"{where}: a new term without a leader record")
         return True
+
+    def _begin(self, record: SlotRecord) -> None:
+        """The first record above a floor may be dead by one below it."""
+        try:
+            live = last_live(self._log, record)
+        except InvalidLogError as error:
+            self._report.problems.append(str(error))
+            return
+        self._live = None if live is record else live
 
     def _forgets(self, header: SlotHeader, query: str, batch: int) -> bool:
         if query in header.txns or not header.txns_archive:

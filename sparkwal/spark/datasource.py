@@ -59,7 +59,7 @@ class WeaselWalDataSource(Travels, DataSource):
     - mergeSchema (boolean; false): let this query add nullable columns to the log, or
       leave some out (null)
     - planTtl (time; 10min): a plan older than this is checked against the log before it
-      is used
+      is used; at most 40min
     - inlineThreshold (size; 64kb; with a windowSize above 1000 less, 64mb /
       windowSize): a partition up to this size (of Arrow, before compression) travels
       through the driver inside the commit record; 0: never

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -22,11 +23,10 @@ from sparkwal.format import schema
 from sparkwal.open import open_log
 from sparkwal.options.reading import SourceOptions, refuse
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.reading.log_range import Budget, LogRange
+from sparkwal.reading.budget import Budget
+from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
-from sparkwal.reading.pieces import Piece
-from sparkwal.reading.rows import read_pieces
-from sparkwal.reading.tasks import ReadTask, read_tasks, task_pieces
+from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.sequencers import all_logs
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Positions by sequencer, and under _LOG_ID + sequencer the id of the log they belong to. No
-# sequencer's name holds a colon.
+# Positions by sequencer, and under _LOG_ID + sequencer the id of the log they belong to. Where a
+# log first appears, _FROM + sequencer says which position its rows begin at, unless it is 0: the
+# floor of later is not where they began. No sequencer's name holds a colon.
 Offset = dict[str, int | str]
-_LOG_ID = "log_id:"
+_LOG_ID, _FROM = "log_id:", "from:"
 
 
 def log_schema(options: SourceOptions) -> StructType:
@@ -51,7 +52,7 @@ def log_schema(options: SourceOptions) -> StructType:
     """
     root = open_log(options, fail_fast=True)
     logs = [LogRange(options, name, root) for name in _names(options, root)]
-    _look(root.store, logs)
+    _look(root.store, logs, floor=False)
     spark_schema = _union(logs)
     if spark_schema is None:
         raise _no_log(options)
@@ -71,8 +72,8 @@ def _names(options: SourceOptions, root: LogStore) -> list[str]:
     return all_logs(root) if options.sequencers is not None else [options.sequencer]
 
 
-def _look(store: Store, logs: Iterable[LogRange]) -> None:
-    for _ in run_parallel(store, LogRange.look, logs):
+def _look(store: Store, logs: Iterable[LogRange], *, floor: bool = True) -> None:
+    for _ in run_parallel(store, lambda log: log.look(floor=floor), logs):
         pass
 
 
@@ -121,19 +122,12 @@ class _Reader(Travels):
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        # Where `partitions` returned none, Spark asks for one partition that holds None.
+        if partition.value is None:
+            return
         target = to_arrow_schema(self.spark_schema, timezone="UTC")
         with readable_errors():
-            yield from read_pieces(
-                self._root.store,
-                self._pieces(partition),
-                target,
-                verify=self.options.verify_checksums,
-            )
-
-    def _pieces(self, partition: InputPartition) -> Iterator[Piece]:
-        # Where `partitions` returned none, Spark asks for one partition that holds None.
-        if partition.value is not None:
-            yield from task_pieces(self._root, partition.value, self.options)
+            yield from task_rows(self._root.store, partition.value, target, self.options)
 
     def _look(self) -> list[LogRange]:
         """Every log that exists now, with its head; by name."""
@@ -232,6 +226,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             logs = [log for name, log in sorted(self._logs.items()) if name in targets]
             budget = None if isinstance(limit, ReadAllAvailable) else Budget(self.options)
             ends = dict(begins)
+            entries: dict[str, int] = {}
             turn = self._turn % max(len(logs), 1)
             for log in logs[turn:] + logs[:turn]:
                 if self._counts(log):
@@ -240,8 +235,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                     end = log.advance(begin, targets[log.name], budget)
                     if log.name in begins or end > begin:
                         ends[log.name] = end
+                    if log.name not in begins and end > begin:
+                        entries[log.name] = log.first(begin)
             self._turn += 1
-            return self._offset(ends) if ends != begins else start
+            return self._offset(ends, entries) if ends != begins else start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         logs = [log for _, log in sorted(self._logs.items()) if log.head is not None]
@@ -258,13 +255,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._check(end)
             for name, last in moved.items():
                 log = self._log(name)
-                first = log.first(firsts[name] if name in firsts else log.entry())
+                first = log.first(firsts.get(name, int(end.get(_FROM + name, 0))))
                 tasks += self._tasks(log, first, last, len(moved))
                 log.forget(last)
             return [InputPartition(task) for task in tasks]
 
-    def _offset(self, positions: Mapping[str, int]) -> Offset:
-        offset: Offset = dict(positions)
+    def _offset(
+        self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
+    ) -> Offset:
+        offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
+        offset.update(positions)
         for name in positions:
             if (log_id := self._log(name).log_id) is not None:
                 offset[_LOG_ID + name] = log_id
@@ -281,7 +281,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _positions(self, offset: Offset) -> dict[str, int]:
         """An offset as Spark kept it, checked: it comes from the checkpoint's files."""
         found = {name: place for name, place in offset.items() if isinstance(place, int)}
-        others = [name for name in offset if name not in found and not name.startswith(_LOG_ID)]
+        known = (*found, *(name for name in offset if name.startswith((_LOG_ID, _FROM))))
+        others = [name for name in offset if name not in known]
         several, single = self.options.sequencers, self.options.sequencer
         if others or not (several or single in found):
             raise InvalidLogError(

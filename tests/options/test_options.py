@@ -178,3 +178,9 @@ def test_secrets_are_in_no_representation() -> None:
     for kind in KINDS:
         parsed = parse(kind, given)
         assert SECRET not in f"{parsed!r} {parsed} {parsed.s3!r}"
+
+
+def test_a_plan_may_not_live_as_long_as_a_slot_that_is_not_free_yet() -> None:
+    assert parse(SinkOptions, {"path": "p", "planTtl": "40min"}).plan_ttl_ms == 2_400_000
+    with pytest.raises(OptionError, match="planTtl is 2460000 ms; at most 40min"):
+        parse(SinkOptions, {"path": "p", "planTtl": "41min"})

@@ -1,0 +1,144 @@
+"""The floor of a log as its readers see it: positions below may be deleted at any time.
+
+A collection frees slots, and a writer that slept may PUT into a freed one. So neither what a
+reader finds at a position nor that it finds nothing says anything, unless the floor was not
+above that position at a look younger than the grace that a collection waits for. Whoever has
+read asks `check`, before he delivers; it looks again where the last look is too old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.format.lifecycle import Lifecycle
+from sparkwal.protocol import chain
+from sparkwal.protocol.clock import Clock, SystemClock, is_old
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.slots import SlotRecord
+
+# The least grace is an hour. The rest of it is for clocks that differ: a store like S3 refuses
+# whoever is 15 minutes off.
+LOOK_TTL_MS = 30 * 60_000
+_SKEW_MS = 15 * 60_000
+_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A look at the floor of a log: a task trusts its plan's, or looks again itself.
+
+    Attributes:
+        position: the floor that was found.
+        wall_ms, boot_ms, boot_id: when, before the look was begun.
+        ttl_ms: how long it may be trusted.
+    """
+
+    prefix: str
+    log_id: str | None
+    position: int
+    wall_ms: int
+    boot_ms: int
+    boot_id: str
+    ttl_ms: int
+
+
+class Floor:
+    """Below which position a log may be gone.
+
+    Args:
+        log_id: of the log, once it is known. Nothing was collected of a log that is not there.
+        looked: the look of another process.
+    """
+
+    def __init__(
+        self,
+        log: LogStore,
+        log_id: str | None = None,
+        clock: Clock = _CLOCK,
+        looked: Looked | None = None,
+    ) -> None:
+        self.log, self.log_id, self._clock = log, log_id, clock
+        self._state: Lifecycle | None = None
+        self._looked: Looked | None = None
+        if looked is not None:
+            # The boot clock is this machine's own; only the wall clock is of both.
+            age = max(clock.now_ms() - looked.wall_ms, 0)
+            self._looked = replace(looked, boot_ms=clock.boot_ms() - age, boot_id=clock.boot_id())
+
+    def look(self) -> None:
+        """Read the floor: 1 LIST, and 1 GET where the log has a lifecycle."""
+        # Before the requests: what they find may be old when it arrives.
+        clock = self._clock
+        wall_ms, boot_ms, boot_id = clock.now_ms(), clock.boot_ms(), clock.boot_id()
+        self._state = state = chain.look(self.log)
+        self._looked = Looked(
+            prefix=self.log.prefix,
+            log_id=state.log_id if state else None,
+            position=state.floor if state else 0,
+            wall_ms=wall_ms,
+            boot_ms=boot_ms,
+            boot_id=boot_id,
+            ttl_ms=min(LOOK_TTL_MS, state.gc_grace_ms // 2) if state else LOOK_TTL_MS,
+        )
+
+    def current(self) -> int:
+        """The floor, by a look that is young enough."""
+        if self.log_id is None:
+            return 0
+        if self._looked is None or self._is_old(self._looked):
+            self.look()
+        assert self._looked is not None
+        # The chain of a log that was there before says nothing of this one.
+        return self._looked.position if self._looked.log_id == self.log_id else 0
+
+    def _is_old(self, looked: Looked) -> bool:
+        age = self._clock.now_ms() - looked.wall_ms
+        return not -_SKEW_MS <= age < looked.ttl_ms or is_old(
+            self._clock, looked.boot_ms, looked.boot_id, looked.ttl_ms
+        )
+
+    def looked(self) -> Looked:
+        """For a task, which goes on where this look ends."""
+        position = self.current()
+        assert self._looked is not None
+        return replace(self._looked, log_id=self.log_id, position=position)
+
+    def check(self, position: int, what: str = "") -> None:
+        """Raises CollectedError unless what was read at `position` until now may be used.
+
+        Args:
+            what: gave the position, for people.
+        """
+        floor = self.current()
+        if not 0 <= position < floor:
+            return
+        target = self._state.target if self._state else None
+        table = f" They are in the table {target.table}." if target else ""
+        raise CollectedError(
+            f"{what + ': ' if what else ''}position {position} of {self.log.url} is below the "
+            f"log's floor, {floor}: its rows were compacted away.{table} To go on with what the "
+            f"log still holds set failOnDataLoss=false, or begin at position {floor} (a stream "
+            "with a new checkpoint, a replay without its cursor)",
+            floor=floor,
+        )
+
+    def usable(self, start: int, end: int, records: Iterator[SlotRecord]) -> Iterator[SlotRecord]:
+        """The records of the positions start … end−1, none delivered that may be a stray, nor
+        after a position where one may have stood for the record that is gone.
+
+        Raises CollectedError, and what `records` raises.
+        """
+        reached = start
+        try:
+            for record in records:
+                self.check(reached)
+                reached = record.header.position + 1
+                yield record
+        except InvalidLogError:
+            # Perhaps it was collected, and that is why it is missing.
+            self.check(reached)
+            raise
+        if reached < end:
+            self.check(reached)

@@ -1,0 +1,56 @@
+"""A log whose older positions were collected, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from protocol.query import LIMITS, Query, hints_in
+
+from sparkwal.format import keys
+from sparkwal.format.lifecycle import FLOOR, Lifecycle
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.testing.memory import MemoryStore
+
+__all__ = ["LIMITS", "Query", "collect", "move_floor", "written"]
+# Slot records below the bound that a collection leaves.
+LEFT = 1000
+DAY_MS = 86_400_000
+
+
+def written(folder: Path, commits: int, store: MemoryStore | None = None) -> MemoryStore:
+    """A leader record at position 0, then value n at position n, each in a data object."""
+    store = store or MemoryStore(concurrency=4)
+    query = Query(store, hints_in(folder))
+    for value in range(1, commits + 1):
+        query.microbatch(value, (value,))
+    return store
+
+
+def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> Lifecycle:
+    """The next record of the log's chain says this floor."""
+    live = find_head(log).live
+    assert live is not None
+    log_id = live.header.log_id
+    head = look(log, log_id) or beginning(log_id, "default", grace_ms)
+    record = put_next(log, head, FLOOR, SystemClock(), "test", floor=floor)
+    assert record is not None
+    return record
+
+
+def collect(log: LogStore, bound: int, window: int = 1000, kept: Iterable[int] = ()) -> None:
+    """Delete what lies below `bound`, but 1000 slot records and those at `kept`."""
+    prefix = keys.batches_prefix(log.prefix)
+    after = ""
+    while entries := log.store.list(prefix, 1000, after).entries:
+        after = entries[-1].key
+        for entry in entries:
+            number = keys.decode(entry.key.removeprefix(prefix))
+            assert number is not None
+            position = keys.position(number, window)
+            free = position < bound - LEFT if keys.is_slot(number, window) else position < bound
+            if free and position not in kept:
+                log.store.delete(entry.key)

@@ -1,0 +1,437 @@
+"""Reading a log whose older positions were collected, or are while it is read."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from protocol.query import SCHEMA, StoppedClock
+from reading.collected import LIMITS, Query, collect, move_floor, written
+
+from sparkwal import log as log_module
+from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.format import keys, schema
+from sparkwal.log import Log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.reading.floor import LOOK_TTL_MS
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
+from sparkwal.reading.verification import verify_store
+from sparkwal.testing.memory import MemoryStore
+
+COMMITS = 1100
+FLOOR = 1050
+HEAD = COMMITS + 1
+TARGET = schema.to_arrow(SCHEMA)
+Make = Callable[..., LogRange]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
+    return written(tmp_path_factory.mktemp("hints"), COMMITS)
+
+
+@pytest.fixture
+def store(whole: MemoryStore) -> MemoryStore:
+    return copied(whole)
+
+
+def copied(store: MemoryStore) -> MemoryStore:
+    found = MemoryStore(concurrency=4)
+    for key, body in store.objects.items():
+        found.put_if_absent(key, body)
+    found.counts.clear()
+    return found
+
+
+@pytest.fixture
+def log(store: MemoryStore) -> LogStore:
+    """The floor is FLOOR, and what is below was collected."""
+    found = LogStore(store, "wal")
+    move_floor(found, FLOOR)
+    collect(found, FLOOR)
+    store.counts.clear()
+    return found
+
+
+def reader(log: LogStore, clock: StoppedClock | None = None, **options: str) -> LogRange:
+    given = parse(SourceOptions, {"path": "memory", **options})
+    found = LogRange(given, "default", log, clock or StoppedClock())
+    found.look()
+    return found
+
+
+def values(log: LogRange, tasks: list[ReadTask]) -> list[int]:
+    found: list[int] = []
+    for task in tasks:
+        task = pickle.loads(pickle.dumps(task))
+        for batch in task_rows(log.log.store, task, TARGET, log.options):
+            found += batch.column("v").to_pylist()
+    return found
+
+
+def test_a_log_begins_at_its_floor(log: LogStore) -> None:
+    found = reader(log)
+    assert found.start() == FLOOR and found.end() == HEAD
+    assert values(found, read_tasks(found, FLOOR, HEAD, None, 2)) == list(range(FLOOR, HEAD))
+    assert found.entry() == FLOOR
+
+
+def test_the_first_look_costs_one_list_and_one_get_more(log: LogStore, store: MemoryStore) -> None:
+    found = reader(log)
+    assert store.counts == {"LIST": 2, "GET": 2}
+    store.counts.clear()
+    found.look()
+    found.start()
+    assert store.counts == {"GET": 1}
+
+
+def test_a_log_without_a_lifecycle_costs_one_list_more(store: MemoryStore) -> None:
+    found = reader(LogStore(store, "wal"))
+    assert found.start() == 0
+    assert store.counts == {"LIST": 2, "GET": 1}
+
+
+def test_who_waits_for_a_log_lists_once_each_time() -> None:
+    store = MemoryStore()
+    found = reader(LogStore(store, "wal"))
+    store.counts.clear()
+    found.look()
+    assert store.counts == {"LIST": 1}
+
+
+def test_a_start_below_the_floor_was_collected(log: LogStore) -> None:
+    found = reader(log, startingPosition="1049")
+    with pytest.raises(CollectedError, match=r"startingPosition: position 1049 .*floor, 1050") as e:
+        found.start()
+    assert e.value.floor == FLOOR
+    assert reader(log, startingPosition="1050").start() == FLOOR
+    assert reader(log, startingPosition="1049", failOnDataLoss="false").start() == FLOOR
+
+
+def test_an_end_below_the_floor_was_collected(log: LogStore) -> None:
+    found = reader(log, endingPosition="1049")
+    with pytest.raises(CollectedError, match="endingPosition: position 1049"):
+        found.end()
+    found = reader(log, endingPosition="1049", failOnDataLoss="false")
+    assert values(found, read_tasks(found, found.start(), found.end(), None, 2)) == []
+
+
+def test_a_moment_is_looked_for_from_the_floor_on(log: LogStore) -> None:
+    assert reader(log, startingTimestamp="2000-01-01").start() == FLOOR
+    assert reader(log, endingTimestamp="2000-01-01").end() == FLOOR
+
+
+def test_a_stream_that_resumes_below_the_floor_is_told(log: LogStore) -> None:
+    found = reader(log)
+    found.check_offset(1000, found.log_id)
+    with pytest.raises(CollectedError, match="the stream goes on: position 1000"):
+        found.advance(1000, HEAD, None)
+    with pytest.raises(CollectedError):
+        found.first(1000)
+    assert found.advance(FLOOR, HEAD, None) == HEAD
+
+
+def test_a_stream_that_may_lose_data_goes_on_at_the_floor(log: LogStore) -> None:
+    found = reader(log, failOnDataLoss="false")
+    assert found.advance(1000, HEAD, None) == HEAD
+    first = found.first(1000)
+    assert values(found, read_tasks(found, first, HEAD, None, 2)) == list(range(FLOOR, HEAD))
+
+
+def test_a_stream_that_waits_for_a_moment_is_told_what_it_missed(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    clock = StoppedClock()
+    log = LogStore(store, "wal")
+    found = reader(log, clock, startingTimestamp="2100-01-01")
+    begin = found.start()
+    assert begin == HEAD
+    Query(store, Hints("wal", tmp_path), query_id="q2").microbatch(0, (1,))
+    move_floor(log, HEAD + 2)
+    clock.since_boot_ms += LOOK_TTL_MS
+    with pytest.raises(CollectedError):
+        found.advance(begin, found.look(), None)
+
+
+# What happens between a look and a delivery.
+
+
+def move_on(log: LogStore, floor: int) -> None:
+    move_floor(log, floor)
+    collect(log, floor)
+
+
+def test_a_look_is_repeated_when_it_is_old_and_not_before(
+    log: LogStore, store: MemoryStore
+) -> None:
+    clock = StoppedClock()
+    found = reader(log, clock)
+    begin = found.advance(FLOOR, found.look(), None)
+    for _ in range(3):
+        store.counts.clear()
+        clock.since_boot_ms += LOOK_TTL_MS // 4
+        assert found.advance(begin, found.look(), None) == begin
+        assert store.counts == {"GET": 1}
+    clock.since_boot_ms += LOOK_TTL_MS // 4
+    store.counts.clear()
+    found.look()
+    assert store.counts == {"LIST": 1, "GET": 2}
+    # A clock of another boot says nothing, nor does one that was set.
+    for change in ("boot", "wall_ms"):
+        setattr(clock, change, {"boot": "next", "wall_ms": clock.wall_ms + LOOK_TTL_MS}[change])
+        store.counts.clear()
+        found.look()
+        assert store.counts["LIST"] == 1
+
+
+def test_a_shorter_grace_shortens_the_trust(store: MemoryStore) -> None:
+    log, clock = LogStore(store, "wal"), StoppedClock()
+    move_floor(log, FLOOR, grace_ms=10_000)
+    found = reader(log, clock)
+    store.counts.clear()
+    clock.since_boot_ms += 4_999
+    found.floor.check(FLOOR)
+    assert store.counts == {}
+    clock.since_boot_ms += 1
+    found.floor.check(FLOOR)
+    assert store.counts == {"LIST": 1, "GET": 1}
+
+
+def stray(log: LogStore, position: int, whole: MemoryStore) -> None:
+    """A late PUT of the record that was once sent there fills a slot that is free again."""
+    key = log.key(keys.slot(position, 1000))
+    log.store.delete(key)
+    assert log.store.put_if_absent(key, whole.objects[key])
+
+
+@pytest.mark.parametrize("free", [True, False], ids=["free", "stray"])
+def test_a_stream_that_slept_at_the_head_notices_that_the_log_went_on(
+    store: MemoryStore, tmp_path: Path, free: bool
+) -> None:
+    """Its slot answers 404 for ever, or holds a record that was never acknowledged."""
+    log, clock = LogStore(store, "wal"), StoppedClock()
+    found = reader(log, clock)
+    assert found.gap == HEAD
+    query = Query(store, Hints("wal", tmp_path), query_id="q2")
+    for batch_id in range(1100):
+        query.microbatch(batch_id, (batch_id,))
+    head = find_head(log).gap
+    whole = copied(store)
+    move_on(log, head)
+    key = log.key(keys.slot(HEAD, 1000))
+    assert key not in store.objects
+    if not free:
+        stray(log, HEAD, whole)
+    clock.since_boot_ms += 3 * LOOK_TTL_MS
+    assert found.look() == head
+    with pytest.raises(CollectedError):
+        found.advance(HEAD, head, None)
+
+
+class Sleeping(MemoryStore):
+    """After `sleeps` GETs its reader sleeps, and `meanwhile` happens."""
+
+    sleeps = -1
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+
+    def get(self, key: str) -> bytes:
+        if "/batches/" in key:
+            self.sleeps -= 1
+            if self.sleeps == 0:
+                self.meanwhile()
+        return super().get(key)
+
+
+def sleeping(whole: MemoryStore) -> tuple[Sleeping, LogStore, StoppedClock]:
+    store = Sleeping(concurrency=1)
+    for key, body in whole.objects.items():
+        store.put_if_absent(key, body)
+    return store, LogStore(store, "wal"), StoppedClock()
+
+
+def gone(log: LogStore, clock: StoppedClock, floor: int) -> Callable[[], None]:
+    def happen() -> None:
+        clock.since_boot_ms += 2 * LOOK_TTL_MS
+        clock.wall_ms += 2 * LOOK_TTL_MS
+        move_on(log, floor)
+
+    return happen
+
+
+@pytest.mark.parametrize("sleeps", [1, 2, 40])
+def test_records_that_were_read_while_the_reader_slept_are_not_delivered(
+    whole: MemoryStore, sleeps: int
+) -> None:
+    store, log, clock = sleeping(whole)
+    found = reader(log, clock)
+    store.sleeps, store.meanwhile = sleeps, gone(log, clock, HEAD)
+    delivered = []
+    with pytest.raises(CollectedError):
+        for record in found.records(0, HEAD, at_once=1):
+            delivered.append(record.header.position)
+    # Of the chunk in which it slept none.
+    assert len(delivered) < sleeps
+
+
+def test_a_record_after_a_dead_stray_is_not_delivered_as_if_nothing_was_lost(
+    store: MemoryStore,
+) -> None:
+    """What stands at the reader's position is dead and skipped; what stood there is gone."""
+    log, clock = LogStore(store, "wal"), StoppedClock()
+    found = reader(log, clock)
+    after_it = list(found.records(HEAD - 1, HEAD))
+    assert list(found.floor.usable(HEAD - 2, HEAD, iter(after_it))) == after_it
+    move_floor(log, HEAD - 1)
+    clock.since_boot_ms += LOOK_TTL_MS
+    with pytest.raises(CollectedError):
+        next(found.floor.usable(HEAD - 2, HEAD, iter(after_it)))
+    # Nor is a range of nothing but dead records an empty one.
+    with pytest.raises(CollectedError):
+        list(found.floor.usable(HEAD - 2, HEAD, iter([])))
+
+
+@pytest.mark.parametrize("inline", [0, 2**20], ids=["objects", "inlined"])
+def test_a_task_that_waited_looks_again_before_it_delivers(tmp_path: Path, inline: int) -> None:
+    store = MemoryStore(concurrency=4)
+    query = Query(store, Hints("wal", tmp_path))
+    query.limits = type(LIMITS)(2**20, 1, inline, 16 * 2**20, "zstd")
+    for value in range(20):
+        query.microbatch(value, (value,))
+    log = LogStore(store, "wal")
+    found = reader(log, None)
+    tasks = read_tasks(found, 0, found.gap, None, 2)
+    move_on(log, 10)
+    # By this machine's clock the plan is years old.
+    with pytest.raises(CollectedError):
+        values(found, tasks)
+
+
+def test_a_task_of_a_young_plan_makes_no_look_of_its_own(store: MemoryStore) -> None:
+    clock = StoppedClock()
+    found = reader(LogStore(store, "wal"), clock)
+    (task,) = read_tasks(found, 1000, 1010, None, 1)
+    store.counts.clear()
+    clock.boot, clock.since_boot_ms = "of another machine", 5
+    assert list(task_rows(store, task, TARGET, found.options, clock))
+    assert store.counts["LIST"] == 0
+
+
+@pytest.mark.parametrize("count", [20, 700], ids=["pieces", "stretches"])
+def test_a_task_that_sleeps_under_way_delivers_nothing_of_what_was_collected(
+    whole: MemoryStore, count: int
+) -> None:
+    store, log, clock = sleeping(whole)
+    found = reader(log, clock)
+    task = read_tasks(found, 1, 1 + count, None, 1)[0]
+    store.sleeps, store.meanwhile = 5, gone(log, clock, HEAD)
+    delivered = []
+    with pytest.raises(CollectedError):
+        for batch in task_rows(store, task, TARGET, found.options, clock):
+            delivered += batch.column("v").to_pylist()
+    assert len(delivered) < 5
+
+
+# sparkwal.Log
+
+
+@pytest.fixture
+def opened(log: LogStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Log]:
+    monkeypatch.setattr(log_module, "open_log", lambda *args, **more: log)
+    return lambda **options: Log("memory", **options)
+
+
+def test_a_log_is_read_from_its_floor_on(opened: Callable[..., Log], store: MemoryStore) -> None:
+    assert opened().to_pandas()["v"].tolist() == list(range(FLOOR, HEAD))
+    assert [header.position for header in opened().records()] == list(range(FLOOR, HEAD))
+    store.counts.clear()
+    head = opened().head()
+    assert head is not None and head.position == COMMITS
+    assert store.counts == {"LIST": 1, "GET": 1}
+
+
+def test_a_log_tells_what_was_collected(opened: Callable[..., Log]) -> None:
+    for read in (opened().scan, opened().to_pandas, lambda *a: list(opened().records(*a))):
+        for bounds in ((FLOOR - 1,), (None, 5)):
+            with pytest.raises(CollectedError):
+                read(*bounds)
+    tolerant = opened(failOnDataLoss=False)
+    assert len(tolerant.to_pandas(5)) == HEAD - FLOOR
+    assert len(tolerant.to_pandas(5, 9)) == 0
+
+
+# Verification, and the head
+
+
+def test_a_collected_log_is_sound(log: LogStore, store: MemoryStore, whole: MemoryStore) -> None:
+    report = verify_store(log, "wal")
+    assert report.ok and (report.floor, report.head, report.rows) == (FLOOR, COMMITS, HEAD - FLOOR)
+    assert "positions 1050…1100" in str(report)
+    # Strays, and what is not deleted yet, are nobody's concern.
+    stray(log, 3, whole)
+    log.store.put_if_absent(log.key(keys.data(1049, 1000, 5)), b"")
+    log.store.put_if_absent(log.key(keys.data(1051, 1000, 5)), b"")
+    report = verify_store(log, "wal")
+    assert report.ok and report.orphans == [log.key(keys.data(1051, 1000, 5))]
+    log.store.delete(log.key(keys.slot(FLOOR, 1000)))
+    assert not verify_store(log, "wal").ok
+
+
+def test_a_log_that_ends_before_its_floor_was_cut(log: LogStore) -> None:
+    for position in range(FLOOR - 10, HEAD):
+        log.store.delete(log.key(keys.data(position, 1000, 0)))
+        log.store.delete(log.key(keys.slot(position, 1000)))
+    with pytest.raises(InvalidLogError, match="before its floor 1050: it was cut"):
+        reader(log)
+    assert "it was cut" in str(verify_store(log, "wal"))
+
+
+@pytest.mark.parametrize("strays", [(), (0,), (3, 40)], ids=str)
+def test_a_log_of_which_only_a_thousand_slots_are_left_goes_on(
+    store: MemoryStore, whole: MemoryStore, tmp_path: Path, strays: tuple[int, ...]
+) -> None:
+    log = LogStore(store, "wal")
+    move_floor(log, HEAD)
+    collect(log, HEAD)
+    for position in strays:
+        stray(log, position, whole)
+    prefix = keys.batches_prefix("wal")
+    assert sum(key.startswith(prefix) for key in store.objects) == 1000 + len(strays)
+    assert find_head(log).position == COMMITS and find_head(log).oldest is None
+    found = reader(log)
+    assert (found.start(), found.end()) == (HEAD, HEAD)
+    assert verify_store(log, "wal").ok
+    # A new leader goes on where the log ends.
+    query = Query(store, Hints("wal", tmp_path), query_id="q2")
+    assert query.microbatch(0, (7,)) == HEAD + 1
+    assert query.microbatch(1, (8,)) == HEAD + 2
+    found.look()
+    end = found.advance(HEAD, found.gap, None)
+    assert values(found, read_tasks(found, HEAD, end, None, 2)) == [7, 8]
+    assert verify_store(log, "wal").ok
+
+
+def test_the_first_record_above_the_floor_may_be_dead(tmp_path: Path) -> None:
+    from sparkwal.appender.appender import appender_over
+
+    log = LogStore(MemoryStore(), "wal")
+    for producer in ("p", "q"):
+        with appender_over(
+            log, pa.schema([("v", pa.int64())]), producer_id=producer, maxInFlightRequests=3
+        ) as wal:
+            for value in range(5):
+                wal.append([{"v": value}]).result()
+    for floor in range(find_head(log).gap):
+        move_floor(log, floor)
+        assert verify_store(log, "wal").ok
+        found = reader(log)
+        assert [r.header.position for r in found.records(floor, found.gap)] == list(
+            range(floor, found.gap)
+        )

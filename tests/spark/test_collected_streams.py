@@ -1,0 +1,126 @@
+"""Streams and tables over a log whose older positions were collected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from protocol.query import Query, hints_in
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructField, StructType
+from queries import follow, read
+from reading.collected import collect, move_floor
+
+from sparkwal.errors import CollectedError
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark.source import StreamReader
+from sparkwal.store.local import LocalStore
+
+COMMITS = 1020
+FLOOR = 1010
+
+
+class Writer:
+    """Value n goes to position n; a leader record is before them."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self.log = LogStore(LocalStore(path, fsync=False), "")
+        self._query = Query(self.log.store, hints_in(folder), prefix="")
+        self._last = 0
+
+    def write(self, count: int) -> None:
+        for value in range(self._last + 1, self._last + count + 1):
+            self._query.microbatch(value, (value,))
+        self._last += count
+
+    def collect(self, floor: int) -> None:
+        move_floor(self.log, floor)
+        collect(self.log, floor)
+
+
+@pytest.mark.spark
+def test_a_stream_that_resumes_below_the_floor_stops_or_goes_on_at_the_floor(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, checkpoint = tmp_path / "log", tmp_path / "cp"
+    writer = Writer(tmp_path, path)
+    writer.write(5)
+    batches, _ = follow(spark, path, checkpoint)
+    assert [row["v"] for batch in batches for row in batch] == [1, 2, 3, 4, 5]
+    writer.write(COMMITS - 5)
+    writer.collect(FLOOR)
+    with pytest.raises(StreamingQueryException, match="position 6 .*below the log's floor, 1010"):
+        follow(spark, path, checkpoint)
+    batches, _ = follow(spark, path, checkpoint, failOnDataLoss="false")
+    rest = list(range(FLOOR, COMMITS + 1))
+    assert sorted(row["v"] for batch in batches for row in batch) == rest
+    writer.write(1)
+    batches, _ = follow(spark, path, checkpoint)
+    assert [row["v"] for batch in batches for row in batch] == [COMMITS + 1]
+    assert sorted(row["v"] for row in read(spark, path).collect()) == [*rest, COMMITS + 1]
+    with pytest.raises(Exception, match="CollectedError"):
+        read(spark, path, startingPosition=FLOOR - 1).collect()
+
+
+# Without a session.
+
+SCHEMA = StructType([StructField("v", LongType())])
+ALL = ReadAllAvailable()
+
+
+def stream(path: Path, **options: str) -> StreamReader:
+    return StreamReader(parse(SourceOptions, {"path": str(path), **options}), SCHEMA)
+
+
+def rows(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [
+        value
+        for task in reader.partitions(start, end)
+        for batch in reader.read(task)
+        for value in pa.table(batch).column("v").to_pylist()
+    ]
+
+
+def test_a_microbatch_that_was_planned_and_then_collected_is_told(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, tmp_path / "log")
+    writer.write(5)
+    first = stream(tmp_path / "log")
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    writer.collect(3)
+    # Spark plans it again after a restart, from its offset log.
+    with pytest.raises(CollectedError):
+        stream(tmp_path / "log").partitions(start, end)
+    again = stream(tmp_path / "log", failOnDataLoss="false")
+    assert rows(again, start, end) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2000-01-01"}], ids=str)
+def test_a_sequencer_that_appears_begins_at_its_floor_and_that_is_remembered(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    root = tmp_path / "log"
+    Writer(tmp_path / "root", root).write(1)
+    reader = stream(root, sequencers="*", **options)
+    before = reader.latestOffset(reader.initialOffset(), ALL)
+    late = Writer(tmp_path / "a", root / "sequencers" / "a")
+    late.write(6)
+    late.collect(2)
+    end = reader.latestOffset(before, ALL)
+    assert (end["a"], end["from:a"]) == (7, "2")
+    assert rows(reader, before, end) == [2, 3, 4, 5, 6]
+    assert rows(stream(root, sequencers="*", **options), before, end) == [2, 3, 4, 5, 6]
+    late.collect(4)
+    # What it was to hold is not what there is left.
+    with pytest.raises(CollectedError):
+        stream(root, sequencers="*", **options).partitions(before, end)
+    reader = stream(root, sequencers="*", **options)
+    late.write(1)
+    after = reader.latestOffset(end, ALL)
+    assert "from:a" not in after and rows(reader, end, after) == [7]
