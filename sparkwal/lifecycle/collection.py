@@ -15,6 +15,7 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.lifecycle.compaction import confirmed
 from sparkwal.lifecycle.consumers import bound as consumers_bound
+from sparkwal.lifecycle.consumers import standing
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.log_store import LogStore
@@ -93,7 +94,9 @@ def collection_bound(
     # Defends against: consumers are listed before the floor is taken
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
-        held = "a consumer"
+        told = [each.consumer for each in standing(log, state.log_id) if each.is_live(expiry_ms)]
+        names = sorted({each.name for each in told if each.position <= bound})
+        held = f"consumer {', '.join(names)}" if names else "a consumer"
     if state.target is not None and bound > 0:
         if table is None:
             raise InvalidLogError(f"{log.url} has a table; collecting it needs Delta to look at it")

@@ -20,7 +20,7 @@ from sparkwal.errors import (
     WriteError,
 )
 from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
-from sparkwal.lifecycle.table import Table, TableConflict, TableState, check_history
+from sparkwal.lifecycle.table import Change, Table, TableConflict, TableState, check_history
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.log_store import LogStore
@@ -70,8 +70,10 @@ def promise(
 
 def carry_out(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
-) -> LifecycleRecord:
+) -> tuple[LifecycleRecord, Change | None]:
     """Write the open range unless the table has it, confirm it, publish it.
+
+    Returns the record, and what the table's history tells of the range.
 
     Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
     """
@@ -79,6 +81,7 @@ def carry_out(
     # Defends against: a range is published that the newest snapshot does not hold
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
     assert done.target is not None
+    held = [each for each in found.changes or () if (each.log_id, each.k) == (done.log_id, done.k)]
     events.emit(
         events.CompactionDone(
             path=log.url,
@@ -88,7 +91,7 @@ def carry_out(
             table_version=done.table_version,
         )
     )
-    return done
+    return done, held[0] if held else None
 
 
 def _written(log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock) -> TableState:

@@ -22,12 +22,14 @@ from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.measuring import measure, split
 from sparkwal.lifecycle.policy import (
     Action,
+    HardLimit,
     LogState,
     Persist,
     Policy,
+    SoftLimit,
     decide,
 )
-from sparkwal.lifecycle.table import Table, fits
+from sparkwal.lifecycle.table import Change, Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.log_store import LogStore
@@ -43,12 +45,19 @@ Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
 
 @dataclass(frozen=True)
 class Range:
-    """Positions start … end−1, which the table has as range `k`."""
+    """Positions start … end−1, which the table has as range `k`.
+
+    Attributes:
+        rows, bytes: that the table took for it, merged and as stored there; None where its
+            history does not tell.
+    """
 
     k: int
     start: int
     end: int
     table_version: int
+    rows: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,8 @@ class Lifecycle:
         # The bound up to which this process has collected everything.
         self._collected = 0
         self._measured: LogState | None = None
+        # The limit that it told of.
+        self._reached: str | None = None
 
     def recover(self) -> Recovery:
         """Look, and finish a range that somebody promised to the table and left.
@@ -132,14 +143,17 @@ class Lifecycle:
         """
         return self._until_still(self._recover)[0]
 
-    def run_once(self) -> Run:
+    def run_once(self, *, whole: bool = False) -> Run:
         """Recover, bring the next range into the table if the policy wants it, move the floor,
         collect.
+
+        Args:
+            whole: bring everything that is there now, whatever the policy says.
 
         Raises CompactionError, InvalidLogError, StoreUnavailableError. Whatever it raises:
         nothing was skipped, and the next run goes on.
         """
-        return self._until_still(self._run)
+        return self._until_still(lambda: self._run(whole))
 
     def accept_table(self) -> LifecycleRecord:
         """Take the table as it is now for one that holds everything below the cut: somebody
@@ -207,8 +221,8 @@ class Lifecycle:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
         table = self._the_table(state)
         written = confirmed(self._log, state, table).k == state.k
-        done = carry_out(self._log, state, table, self._clock, self._host)
-        finished = _range(state, done)
+        done, held = carry_out(self._log, state, table, self._clock, self._host)
+        finished = _range(state, done, held)
         found = Recovery("an open range", done.cut, done.floor, head.gap, finished, written)
         return found, head, done
 
@@ -221,7 +235,7 @@ class Lifecycle:
             )
         return self._table
 
-    def _run(self) -> Run:
+    def _run(self, whole: bool) -> Run:
         recovery, head, state = self._recover()
         if head.live is None:
             return Run(recovery)
@@ -231,18 +245,35 @@ class Lifecycle:
             # What retention took away before there was a table does not come to it.
             state = replace(state, cut=state.floor, to=state.floor)
         now_ms = self._clock.now_ms()
+        policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
         measured = measure(
-            self._log, head, state, self._policy, now_ms,
+            self._log, head, state, policy, now_ms,
             table=self._table is not None, before=self._measured,
         )  # fmt: skip
         self._measured = measured
-        actions = tuple(decide(measured, self._policy, now_ms))
+        actions = tuple(decide(measured, policy, now_ms))
+        self._tell_limits(actions)
+        if whole and measured.first_ms is not None:
+            kept = [each for each in actions if not isinstance(each, Persist)]
+            actions = (Persist(head.live.header.timestamp_ms), *kept)
         compacted = None
         for action in actions:
             if isinstance(action, Persist):
                 state, compacted = self._compact(head, state, action.before_ms)
         state = self._move_floor(head, state, measured)
         return Run(recovery, compacted, state.floor, self._collect(head, state), actions)
+
+    def _tell_limits(self, actions: tuple[Action, ...]) -> None:
+        """An event when the log reaches a limit, not each time that it is still there."""
+        reached = None
+        for action in actions:
+            if isinstance(action, SoftLimit | HardLimit):
+                hard = isinstance(action, HardLimit)
+                limit = self._policy.hard_limit if hard else self._policy.soft_limit
+                reached = "hardLimitBytes" if hard else "softLimitBytes"
+                if reached != self._reached:
+                    events.emit(events.SizeLimit(self._log.url, reached, action.bytes, limit or 0))
+        self._reached = reached
 
     def _compact(
         self, head: Head, state: LifecycleRecord, before_ms: int
@@ -255,8 +286,8 @@ class Lifecycle:
             self._log, state, to, self._target, self._table, head.live.spark_schema,
             self._clock, self._host,
         )  # fmt: skip
-        done = carry_out(self._log, intent, self._table, self._clock, self._host)
-        return done, _range(intent, done)
+        done, held = carry_out(self._log, intent, self._table, self._clock, self._host)
+        return done, _range(intent, done, held)
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState
@@ -278,32 +309,36 @@ class Lifecycle:
         return moved
 
     def collect(self, *, dry_run: bool) -> Collection | None:
-        """Delete what may be deleted now, or only count it; None where there is nothing.
+        """Delete what may be deleted now, or only count it; None where there is no lifecycle.
 
         Raises ConfirmError where the table no longer holds what the log would lose.
         """
 
         def work() -> Collection | None:
             head, state = self._look()
-            return None if state is None else self._collect(head, state, dry_run=dry_run)
+            if state is None or head.live is None:
+                return None
+            bound, held = self._bound(state)
+            return collection.collect(self._log, head, state, bound, held, dry_run=dry_run)
 
         return self._until_still(work)
 
-    def _collect(
-        self, head: Head, state: LifecycleRecord, *, dry_run: bool = False
-    ) -> Collection | None:
-        if not self._collects or state.floor <= self._collected:
-            return None
-        bound, held = collection.collection_bound(
+    def _bound(self, state: LifecycleRecord) -> tuple[int, str]:
+        return collection.collection_bound(
             self._log, state, self._table, self._grace_ms, self._expiry_ms
         )
+
+    def _collect(self, head: Head, state: LifecycleRecord) -> Collection | None:
+        if not self._collects or state.floor <= self._collected:
+            return None
+        bound, held = self._bound(state)
         if bound <= self._collected:
             return None
-        found = collection.collect(self._log, head, state, bound, held, dry_run=dry_run)
-        if not dry_run:
-            self._collected = bound
+        found = collection.collect(self._log, head, state, bound, held, dry_run=False)
+        self._collected = bound
         return found
 
 
-def _range(intent: LifecycleRecord, done: LifecycleRecord) -> Range:
-    return Range(intent.k, intent.cut, intent.to, done.table_version)
+def _range(intent: LifecycleRecord, done: LifecycleRecord, held: Change | None) -> Range:
+    rows, size = (held.rows, held.bytes) if held else (None, None)
+    return Range(intent.k, intent.cut, intent.to, done.table_version, rows, size)

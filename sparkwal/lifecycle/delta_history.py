@@ -20,7 +20,18 @@ def change(version: int, info: Mapping[str, Any] | None) -> Change:
         return Change(version, "version without a commitInfo", undoes=True)
     operation = str(info.get("operation", ""))
     log_id, k = _range(info.get("userMetadata"))
-    return Change(version, operation, log_id, k, _undoes(version, operation, info))
+    metrics = info.get("operationMetrics") or {}
+    return Change(
+        version, operation, log_id, k, _undoes(version, operation, info),
+        # Of a write, and of a merge.
+        rows=_first(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
+        bytes=_first(metrics, "numOutputBytes", "numTargetBytesAdded"),
+    )  # fmt: skip
+
+
+def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
+    found = (str(metrics[name]) for name in names if name in metrics)
+    return next((int(text) for text in found if text.isdecimal()), None)
 
 
 def _range(told: object) -> tuple[str, int]:

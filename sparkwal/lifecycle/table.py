@@ -27,6 +27,7 @@ class Change:
         log_id, k: which range of which log it holds; "" and 0 for what others did.
         undoes: it takes away, or may take away, what earlier versions held as a whole: a
             restore, an overwrite, a table replaced or made anew.
+        rows, bytes: that it brought; None where its writer did not tell.
     """
 
     version: int
@@ -34,6 +35,8 @@ class Change:
     log_id: str = ""
     k: int = 0
     undoes: bool = False
+    rows: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sparkwal.errors import PlanError
+from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.spark.readable import cause
 from sparkwal.store.path import absolute, is_local
@@ -153,39 +154,3 @@ class DeltaLog:
 def hasattr_jvm(java: Any, name: str) -> bool:
     """Whether a Java object is of the class of this simple name."""
     return bool(java.getClass().getSimpleName() == name)
-
-
-def change(version: int, info: Mapping[str, Any] | None) -> Change:
-    """One version of the table, of what its writer said about it."""
-    if info is None:
-        return Change(version, "version without a commitInfo", undoes=True)
-    operation = str(info.get("operation", ""))
-    log_id, k = _range(info.get("userMetadata"))
-    return Change(version, operation, log_id, k, _undoes(version, operation, info))
-
-
-def _range(told: object) -> tuple[str, int]:
-    """Which range of which log a version holds, of its userMetadata."""
-    try:
-        document = json.loads(str(told)) if told else None
-    except ValueError:
-        return "", 0
-    if not isinstance(document, dict):
-        return "", 0
-    log_id, k = document.get("log_id"), document.get("k")
-    return (log_id, k) if isinstance(log_id, str) and isinstance(k, int) else ("", 0)
-
-
-def _undoes(version: int, operation: str, info: Mapping[str, Any]) -> bool:
-    given = info.get("operationParameters") or {}
-    words = operation.upper()
-    # Version 0 makes the table: there was nothing before it.
-    if version == 0:
-        return False
-    return (
-        words.startswith(("RESTORE", "CREATE TABLE", "CLONE", "TRUNCATE", "CONVERT"))
-        or "REPLACE TABLE" in words
-        or str(given.get("mode", "")).lower() == "overwrite"
-        or str(given.get("outputMode", "")).lower() == "complete"
-        or any(given.get(name) for name in ("replaceOnCond", "replaceUsingCols"))
-    )

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format import keys
+from sparkwal.format.consumer import Consumer
 from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.lifecycle.consumers import publish
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import look
@@ -315,6 +318,43 @@ def test_a_table_that_comes_after_retention_begins_at_the_floor(life: Life) -> N
     assert run.compacted is not None and run.compacted.start == alone.floor > 0
     assert life.process().recover().cut == find_head(life.log).gap
     assert len(life.table.rows) == 2
+
+
+def test_all_that_is_there_goes_to_the_table_when_that_is_asked_for(life: Life) -> None:
+    life.write(3)
+    # Dated a little ahead of the clock here: the policy would let it wait.
+    life.plot.clock.wall_ms -= 2000
+    assert life.process(policy=Policy()).run_once(whole=True).compacted is not None
+    assert life.table.rows == life.written
+    assert life.process(policy=Policy()).run_once(whole=True).compacted is None
+
+
+def test_a_limit_is_told_when_it_is_reached_and_not_again(life: Life) -> None:
+    told: list[str] = []
+    stop = events.subscribe(
+        lambda event: told.append(event.option) if isinstance(event, events.SizeLimit) else None
+    )
+    policy = Policy(soft_limit=1, hard_limit=10**9)
+    process = life.process(policy=policy, table=None, target=None)
+    try:
+        for _ in range(3):
+            life.write(1)
+            process.run_once()
+    finally:
+        stop()
+    assert told == ["softLimitBytes"]
+
+
+def test_a_collection_tells_what_holds_it_back(life: Life) -> None:
+    life.write(3)
+    life.process().run_once()
+    young = life.process().collect(dry_run=True)
+    assert young is not None and (young.bound, young.held_by) == (0, "the grace")
+    life.later(GRACE_MS + 5000)
+    log_id = look(life.log).log_id  # type: ignore[union-attr]
+    publish(life.log, Consumer("reports", log_id, 1, 0, "here", "run", None))
+    held = life.process().collect(dry_run=True)
+    assert held is not None and (held.bound, held.held_by) == (1, "consumer reports")
 
 
 def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
