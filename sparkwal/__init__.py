@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sparkwal.log import Log
     from sparkwal.reading.verification import verify
     from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
+    from sparkwal.spark.lifecycle import Lifecycle
 
 __all__ = [
     "Appender",
@@ -47,6 +48,7 @@ __all__ = [
     "DivergedCheckpointError",
     "FencedError",
     "InvalidLogError",
+    "Lifecycle",
     "Log",
     "OptionError",
     "OutcomeUnknownError",
@@ -86,6 +88,7 @@ def register(spark: SparkSession) -> None:
 _LAZY = {
     "Appender": "sparkwal.appender.appender",
     "AsyncAppender": "sparkwal.appender.aio",
+    "Lifecycle": "sparkwal.spark.lifecycle",
     "Log": "sparkwal.log",
     "Ticket": "sparkwal.appender.appender",
     "checkpoint": "sparkwal.checkpoints.rebuild",

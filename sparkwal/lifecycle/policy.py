@@ -12,7 +12,7 @@ doubled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.options.limits import check_limits
@@ -42,7 +42,7 @@ class Policy:
 
     def check(self) -> None:
         """Raises OptionError for values out of range and for pairs that contradict each other."""
-        for field in self.__dataclass_fields__.values():
+        for field in fields(Policy):
             value = getattr(self, field.name)
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise OptionError(f"{field.metadata['name']} is {value!r}; a whole number ≥ 0")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import sparkwal
 from sparkwal.events import Event
-from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.options import LifecycleOptions
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import Table
 from sparkwal.options.reading import SourceOptions
@@ -63,7 +63,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
     "Writing": (SinkOptions, StoreOptions),
     "Reading": (SourceOptions, StoreOptions),
     "Appender": (AppenderOptions, WriterOptions),
-    "Lifecycle": (Policy, None),
+    "Lifecycle": (LifecycleOptions, StoreOptions),
 }
 
 

@@ -1,0 +1,122 @@
+"""The life of a log after its rows were written, as a user opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from sparkwal.errors import OptionError
+from sparkwal.format.lifecycle import APPEND, MERGE, Target
+from sparkwal.lifecycle import coordinator
+from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.table import Table
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.store import StoreOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Lifecycle(coordinator.Lifecycle):
+    """Brings a log's rows into a Delta table, exactly once, and deletes what is not needed.
+
+    >>> life = Lifecycle("s3://bucket/wal", spark=spark, table="s3a://lake/orders", keys=["id"])
+    >>> life.run_once()
+
+    Any number of processes may run it, at any time: each goes on where the last one stopped.
+
+    Args:
+        path: s3://bucket/prefix, file:///folder or a folder; one log, so name its `sequencer`.
+        spark: a session with Delta Lake; with `table` only.
+        table: a Delta table's URL or folder, made by the first run; None: the options
+            retainSeconds and retainBytes alone tell what leaves the log.
+        keys: a row takes the place of the row with the same keys; without, rows are appended.
+        sequence_by: the column whose greatest value wins; "": the log's order.
+        delete_when: an SQL condition on a row that deletes the row with its keys.
+        partition_by, cluster_by, properties: of the table, when it is made.
+        collects: whether `run_once` deletes.
+        options: of the lifecycle and the store, by their names in docs/options.md.
+
+    Raises OptionError for options that are wrong, PlanError for a session of Spark Connect.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        spark: SparkSession | None = None,
+        table: str | None = None,
+        keys: Sequence[str] = (),
+        sequence_by: str = "",
+        delete_when: str = "",
+        partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        collects: bool = True,
+        **options: object,
+    ) -> None:
+        settings = from_keywords(LifecycleOptions, path, options)
+        target = target_of(
+            table, keys, sequence_by, delete_when, partition_by, cluster_by, properties or {}
+        )
+        filled: Table | None = None
+        if target is not None:
+            if spark is None:
+                raise OptionError(f"{target.table} is filled by Spark: give spark=, a session")
+            from sparkwal.spark.delta import SparkDeltaTable
+
+            filled = SparkDeltaTable(spark, target, reach(settings))
+        super().__init__(
+            open_log(settings),
+            settings,
+            sequencer=settings.sequencer,
+            table=filled,
+            target=target,
+            gc_grace_ms=settings.gc_grace_ms,
+            consumer_expiry_ms=settings.consumer_expiry_ms,
+            collects=collects,
+        )
+
+
+def target_of(
+    table: str | None,
+    keys: Sequence[str] = (),
+    sequence_by: str = "",
+    delete_when: str = "",
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Target | None:
+    """How a log is compacted; None without a table. Raises OptionError for a contradiction."""
+    about = (keys, sequence_by, delete_when, partition_by, cluster_by, properties)
+    if table is None:
+        if any(about):
+            raise OptionError("keys, partitions and properties are of a table: name the table")
+        return None
+    if not table.strip():
+        raise OptionError("the table is ''; its URL or folder is expected")
+    for each in (keys, partition_by, cluster_by):
+        if isinstance(each, str):
+            raise OptionError(f"columns are a list of names, not {each!r}")
+    if (sequence_by or delete_when) and not keys:
+        raise OptionError("which row wins, and which deletes, is asked with keys only: give keys")
+    if partition_by and cluster_by:
+        raise OptionError("a table is either partitioned or clustered: give one of the two")
+    return Target(
+        table,
+        MERGE if keys else APPEND,
+        tuple(keys),
+        sequence_by,
+        delete_when,
+        tuple(partition_by),
+        tuple(cluster_by),
+        tuple(sorted((properties or {}).items())),
+    )
+
+
+def reach(settings: StoreOptions) -> dict[str, str]:
+    """The options that reach the log, as Spark's source takes them."""
+    given = ((each.metadata["name"], getattr(settings, each.name)) for each in fields(StoreOptions))
+    return {name: str(value) for name, value in given if value is not None}
