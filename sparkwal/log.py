@@ -186,11 +186,13 @@ class Log:
         ...     apply(entry.rows)
 
         Args:
-            cursor: `Replay.cursor` of an earlier replay; None: from the beginning.
+            cursor: `Replay.cursor` of an earlier replay; None: from the beginning, which is the
+                log's floor.
             sequencers: their names, or "*" for all logs under the path; None: this one.
 
-        Raises OptionError for a damaged cursor; InvalidLogError for one that is ahead of its
-        log or of another log; InvalidLogError where not one record can be read.
+        Raises OptionError for a damaged cursor; CollectedError for one below the log's floor,
+        and while it is read where the floor overtakes it; InvalidLogError for one that is ahead
+        of its log or of another log, and where not one record can be read.
         """
         refuse(self._options, "does not go with a replay, which begins at its cursor", *_BOUNDS)
         return Replay(self._named(sequencers), cursor)

@@ -19,14 +19,17 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
 from sparkwal.format.checked import are_whole
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import AnotherLog, live_records
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
+from sparkwal.reading.floor import Floor
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 
 _FORMAT = 1
+_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,13 @@ class Replay:
         stopped: why it ended before the end, else None.
     """
 
-    def __init__(self, logs: Mapping[str, LogStore], cursor: str | None) -> None:
+    def __init__(
+        self, logs: Mapping[str, LogStore], cursor: str | None, clock: Clock = _CLOCK
+    ) -> None:
         given = places_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None
         self._places: dict[str, Place] = {}
-        self._logs = [_OneLog(name, log, given.get(name)) for name, log in logs.items()]
+        self._logs = [_OneLog(name, log, given.get(name), clock) for name, log in logs.items()]
         for name in given.keys() - logs.keys():
             raise InvalidLogError(
                 f"the cursor goes on in the log of sequencer {name!r}, which is not among those "
@@ -171,9 +176,9 @@ class Replay:
 
 class _OneLog:
     """One of the logs, as far as it goes now. Raises InvalidLogError, AnotherLog for a cursor
-    that does not fit it."""
+    that does not fit it, CollectedError for one below its floor."""
 
-    def __init__(self, name: str, log: LogStore, place: Place | None) -> None:
+    def __init__(self, name: str, log: LogStore, place: Place | None, clock: Clock) -> None:
         self.name, self._log, self.place = name, log, place
         self._damage: InvalidLogError | None = None
         try:
@@ -185,6 +190,9 @@ class _OneLog:
         self.gap = head.gap
         self.log_id = head.live.header.log_id if head.live else ""
         self.timestamp_ms = 0
+        self._floor = Floor(log, self.log_id or None, clock)
+        # As it was at the time of the head: a replay begins there.
+        self._first = self._floor.current()
         if place is not None:
             self._check(place)
 
@@ -203,6 +211,8 @@ class _OneLog:
             if self._damage is not None:
                 return
             raise self._older(place)
+        # First: what stands below the floor may be a stray. The record at the floor − 1 is kept.
+        self._floor.check(place.position, "the cursor")
         try:
             last = read_slot(self._log, place.position - 1, self._head.window)
         except InvalidLogError:
@@ -218,14 +228,18 @@ class _OneLog:
         )
 
     def records(self) -> Iterator[SlotRecord | Stop]:
-        """The live records in order; the first that is invalid comes as a Stop and ends it."""
-        begin = self.place.position if self.place else 0
+        """The live records in order; the first that is invalid comes as a Stop and ends it.
+
+        Raises CollectedError where the floor overtakes the replay.
+        """
+        begin = self.place.position if self.place else self._first
         expected = begin
         try:
-            for record in live_records(
+            found = live_records(
                 self._log, self._head.window, begin, self.gap,
                 log_id=self.log_id or None, size=WHOLE,
-            ):  # fmt: skip
+            )  # fmt: skip
+            for record in self._floor.usable(begin, self.gap, found):
                 expected = record.header.position + 1
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
@@ -251,10 +265,10 @@ class _OneLog:
         return self._log.key(keys.slot(position, self._head.window))
 
     def rows(self, record: SlotRecord) -> list[pa.RecordBatch]:
-        """Checked to the last byte. Raises InvalidLogError."""
-        target = schema.to_arrow(record.spark_schema)
-        found = pieces_of(self._log, record)
-        return list(read_pieces(self._log.store, found, target, full=True))
+        """Checked to the last byte. Raises InvalidLogError, CollectedError."""
+        target, found = schema.to_arrow(record.spark_schema), pieces_of(self._log, record)
+        check = self._floor.check
+        return list(read_pieces(self._log.store, found, target, full=True, check=check))
 
     def damaged_key(self, record: SlotRecord) -> str:
         """Of the object whose rows cannot be read."""
