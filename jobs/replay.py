@@ -5,15 +5,17 @@ from __future__ import annotations
 import support.installed  # noqa: F401
 
 # isort: split
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from sparkwal.errors import SparkWalError
+from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from support import jvm
+from support.cursor import Replayed, replay_from, show_stop
 from support.follow import Meter, Signals, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
@@ -23,6 +25,7 @@ from support.session import (
     log_head,
     need_delta,
     need_spark,
+    open_log_at,
     start_session,
     takes_log_options,
 )
@@ -36,6 +39,16 @@ NO_OUTPUT = ("console", "noop")
 _SHOWN = 20
 
 console = Console(stderr=True)
+
+# Of a replay with a cursor.
+INVALID_ENTRY, COLLECTED = 3, 4
+_MORE_EXIT_CODES = """    3  with --cursor: an invalid entry; what is before it is in the output
+    4  with --cursor: its position was collected; the log's table has the rows
+"""
+
+
+class Ended(click.exceptions.Exit):
+    """An end of its own: the message was shown."""
 
 
 def _batch(
@@ -100,7 +113,53 @@ def _check_stream(
         raise Refused("--files is for batch replays")
 
 
-@click.command(epilog=EXIT_CODES)
+def _from_cursor(
+    log: str,
+    given: dict[str, str],
+    cursor: Path,
+    output: str | None,
+    sequencers: str | None,
+    columns: str | None,
+    metadata: bool,
+) -> None:
+    """Replay with a cursor. Raises Refused, Failed, Stopped, Ended."""
+    if output is None or "://" in output:
+        raise Refused("--cursor needs --output, a folder on a local disk")
+    if not cursor.absolute().parent.is_dir():
+        raise Refused(f"there is no folder {cursor.absolute().parent} for the cursor's file")
+    several: str | list[str] | None = sequencers
+    if sequencers not in (None, "*"):
+        several = [name.strip() for name in (sequencers or "").split(",")]
+    wanted = [name.strip() for name in columns.split(",")] if columns is not None else None
+    with Signals() as signals, Meter(console, "replay") as meter:
+
+        def told(done: Replayed) -> bool:
+            meter.show(done.rows, f"{done.commits} commits")
+            return signals.received is None
+
+        try:
+            opened = open_log_at(log, given)
+            if several is None and not cursor.exists() and opened.head() is None:
+                raise Refused(f"there is no log at {log}; check the path")
+            done = replay_from(opened, cursor, Path(output), several, wanted, metadata, told)
+        except CollectedError as error:
+            console.print(str(error), highlight=False, markup=False)
+            raise Ended(COLLECTED) from None
+        except SparkWalError as error:
+            raise as_exit(error) from None
+    console.print(
+        f"{done.rows:,} rows of {done.commits:,} commits of {log} to {output}; the next run "
+        f"goes on from {cursor}",
+        highlight=False,
+    )
+    if done.stopped is not None:
+        show_stop(console, done.stopped)
+        raise Ended(INVALID_ENTRY)
+    if signals.received is not None:
+        raise Stopped(signals.received)
+
+
+@click.command(epilog=EXIT_CODES.rstrip() + "\n" + _MORE_EXIT_CODES)
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
 @takes_log_options()
 @click.option(
@@ -124,6 +183,13 @@ def _check_stream(
     "--files", type=click.IntRange(1),
     help="Write so many files; 1 keeps the log's order from the first row to the last.",
 )  # fmt: skip
+@click.option(
+    "--cursor", type=click.Path(dir_okay=False, path_type=Path),
+    help="Go on from the cursor in this file, and keep it there; without Spark, as Parquet files.",
+)  # fmt: skip
+@click.option(
+    "--sequencers", help="Of --cursor: replay these logs under the path in one order: a,b or *."
+)
 @click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
 @click.option("--checkpoint", help="Of --stream.")
 @click.option(
@@ -147,6 +213,8 @@ def main(
     output: str | None,
     mode: str,
     files: int | None,
+    cursor: Path | None,
+    sequencers: str | None,
     stream: bool,
     checkpoint: str | None,
     trigger_given: str,
@@ -159,7 +227,27 @@ def main(
     \b
     python jobs/replay.py --log s3://bucket/wal --from 100 --to 199 \\
         --format parquet --output replayed/
+
+    With --cursor each run goes on after the last: every commit's rows are in the output once,
+    in files whose names sort in the order of the replay. It ends at the first invalid entry.
+
+    \b
+    python jobs/replay.py --log s3://bucket/wal --cursor wal.cursor \\
+        --format parquet --output replayed/
     """
+    if cursor is not None:
+        if fmt != "parquet":
+            raise Refused("--cursor writes --format parquet; for Delta Lake use --stream")
+        bounds = (start, end, from_time, to_time, files, checkpoint)
+        if stream or mode != "error" or any(bound is not None for bound in bounds):
+            raise Refused(
+                "--cursor goes with --output, --sequencers, --columns and --metadata: it says "
+                "itself where to begin, and the end is the log's"
+            )
+        _from_cursor(log, given, cursor, output, sequencers, columns, metadata)
+        return
+    if sequencers is not None:
+        raise Refused("--sequencers is for --cursor; else use --log-option sequencers=*")
     if output is None and fmt not in NO_OUTPUT:
         raise Refused(f"--format {fmt} needs --output")
     if stream:

@@ -140,6 +140,13 @@ class Replay:
         """After the last entry that was taken: a later replay goes on with the next one."""
         return cursor_text(self._places)
 
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns of the logs, as their heads say. Raises pa.ArrowException where two logs
+        have a column of other types."""
+        schemas = [each.schema for each in self._logs if each.schema is not None]
+        return pa.unify_schemas(schemas) if schemas else pa.schema([])
+
     def __iter__(self) -> Iterator[Entry]:
         return self
 
@@ -195,6 +202,10 @@ class _OneLog:
         self._first = self._floor.current()
         if place is not None:
             self._check(place)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return schema.to_arrow(self._head.live.spark_schema) if self._head.live else None
 
     def _check(self, place: Place) -> None:
         if not self.log_id:

@@ -41,9 +41,7 @@ def values(replay: Replay) -> list[int]:
 
 
 @pytest.mark.parametrize("position", [2, 1234, 5000, POSITIONS - 1])
-def test_a_moment_is_found_with_a_logarithm_of_gets(
-    long: MemoryStore, position: int
-) -> None:
+def test_a_moment_is_found_with_a_logarithm_of_gets(long: MemoryStore, position: int) -> None:
     moment = 1_700_000_000_000 + 1000 * position
     given = parse(SourceOptions, {"path": "memory", "startingTimestamp": str(moment)})
     log = LogRange(given, "default", LogStore(long, "wal"), StoppedClock())

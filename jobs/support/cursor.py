@@ -1,0 +1,188 @@
+"""A replay that goes on from a cursor in a file, into Parquet files, without Spark.
+
+Each chunk of the replay is one file, named by how far the logs were replayed before it. It is
+written beside its place, forced to the disk and renamed; then the cursor's file is replaced in
+the same way. A replay that breaks off between the two repeats the chunk from the same cursor, so
+under the same name: each row is in the output once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import sparkwal
+from sparkwal.replaying import Entry, Replay, Stop, places_of
+from support.session import Refused
+
+# Rows of one file, about: a commit is never split.
+CHUNK_ROWS = 100_000
+METADATA = pa.schema(
+    [
+        ("_wal_sequencer", pa.string()),
+        ("_wal_position", pa.int64()),
+        ("_wal_timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+_NAME = re.compile(r"(\d{20})\.parquet")
+
+
+@dataclass
+class Replayed:
+    """What one run did."""
+
+    rows: int = 0
+    commits: int = 0
+    stopped: Stop | None = None
+
+
+def replay_from(
+    log: sparkwal.Log,
+    cursor: Path,
+    output: Path,
+    sequencers: str | Sequence[str] | None,
+    columns: Sequence[str] | None,
+    metadata: bool,
+    told: Callable[[Replayed], bool],
+    chunk_rows: int = CHUNK_ROWS,
+) -> Replayed:
+    """Replay what came after the cursor up to the logs' ends now.
+
+    Args:
+        cursor: a file; without it the replay begins at the beginning, and makes it.
+        columns: only these, in this order.
+        metadata: add _wal_sequencer, _wal_position and _wal_timestamp.
+        told: called after each chunk; False ends the replay there.
+
+    Raises Refused where the output holds what this cursor has not reached; what
+    `sparkwal.Log.replay` raises.
+    """
+    kept = cursor.read_text(encoding="utf-8").strip() if cursor.exists() else None
+    replay = log.replay(kept, sequencers=sequencers)
+    target = _columns(replay, columns, metadata)
+    output.mkdir(parents=True, exist_ok=True)
+    _check_output(output, cursor, _reached(replay))
+    done = Replayed()
+    while True:
+        name, before = _reached(replay), replay.cursor
+        entries = list(_chunk(replay, chunk_rows))
+        table = _table(entries, target)
+        if table.num_rows:
+            write = partial(pyarrow.parquet.write_table, table, compression="zstd")
+            _replace(output / f"{name:020d}.parquet", write)
+        if replay.cursor != before:
+            _replace(cursor, partial(_write_text, replay.cursor + "\n"))
+        done.commits += len(entries)
+        done.rows += table.num_rows
+        if not entries or not told(done):
+            break
+    done.stopped = replay.stopped
+    return done
+
+
+def _reached(replay: Replay) -> int:
+    """A number that grows with every entry: the same cursor gives the same one."""
+    return sum(place.position for place in places_of(replay.cursor).values())
+
+
+def _check_output(output: Path, cursor: Path, reached: int) -> None:
+    """Raises Refused where chunks are there that would be written a second time."""
+    found = (_NAME.fullmatch(file.name) for file in output.iterdir())
+    # That of `reached` itself was written, and the cursor not replaced any more.
+    if any(match is not None and int(match[1]) > reached for match in found):
+        raise Refused(
+            f"{output} holds rows of later positions than the cursor {cursor} says: the cursor is "
+            "missing, of an earlier time or of another replay. Bring the last one back, or "
+            "replay into an empty folder"
+        )
+
+
+def _chunk(replay: Replay, chunk_rows: int) -> Iterator[Entry]:
+    rows = 0
+    while rows < chunk_rows and (entry := next(replay, None)) is not None:
+        rows += entry.header.rows
+        yield entry
+
+
+def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> pa.Schema:
+    """Of every file of this run. Raises Refused."""
+    try:
+        found = replay.schema
+    except pa.ArrowException as error:
+        raise Refused(
+            f"the sequencers' columns are of different types: {error}. Replay them one by one"
+        ) from None
+    if columns is None:
+        return pa.schema([*found, *METADATA]) if metadata else found
+    known = pa.schema([*found, *METADATA])
+    for name in columns:
+        if name not in known.names:
+            raise Refused(f"there is no column {name!r}; there are {', '.join(known.names)}")
+    return pa.schema([known.field(name) for name in columns])
+
+
+def _table(entries: Sequence[Entry], target: pa.Schema) -> pa.Table:
+    tables = []
+    for entry in entries:
+        for batch in entry.rows:
+            moment = datetime.fromtimestamp(entry.header.timestamp_ms / 1000, UTC)
+            added = (entry.sequencer, entry.header.position, moment)
+            for field, value in zip(METADATA, added, strict=True):
+                values = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
+                batch = batch.append_column(field, values)
+            tables.append(pa.Table.from_batches([batch]))
+    # A column that came later is null in the rows before it.
+    known = [field for field in target if field.name not in METADATA.names]
+    empty = pa.schema([*known, *METADATA]).empty_table()
+    return pa.concat_tables([empty, *tables], promote_options="default").select(target.names)
+
+
+def _write_text(text: str, file: Path) -> None:
+    file.write_text(text, encoding="utf-8")
+
+
+def _replace(file: Path, write: Callable[[Path], object]) -> None:
+    """The file whole and on the disk, or as it was before."""
+    # Readers of a folder of Parquet files pass hidden ones over.
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        _sync(temporary)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def show_stop(console: Console, stop: Stop) -> None:
+    """The first entry that is invalid."""
+    table = Table(title="The replay stopped at an invalid entry", title_justify="left",
+                  box=box.SIMPLE, show_header=False)  # fmt: skip
+    for name, value in (
+        ("sequencer", stop.sequencer),
+        ("position", str(stop.position)),
+        ("object", stop.key),
+        ("what is wrong", stop.reason),
+        ("positions after it", str(stop.following)),
+    ):
+        table.add_row(name, value)
+    console.print(table, highlight=False, markup=False)
