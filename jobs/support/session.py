@@ -19,6 +19,7 @@ import click
 import sparkwal
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions
+from sparkwal.spark import log_store
 from sparkwal.spark.readable import readable
 from support import jvm
 
@@ -195,6 +196,9 @@ def start_session(
             from delta import configure_spark_with_delta_pip
 
             builder = configure_spark_with_delta_pip(builder, wanted)
+            # Of two writers of a table on S3 one must not undo the other.
+            builder = builder.config(log_store.SETTING, log_store.CLASS)
+            jars = ",".join([*([jars] if jars else []), str(log_store.jar())])
         elif wanted:
             builder = builder.config("spark.jars.packages", ",".join(wanted))
         if jars is not None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sparkwal.errors import PlanError
 from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import Change, TableState
+from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause
 from sparkwal.store.path import absolute, is_local
 
@@ -75,11 +76,10 @@ class DeltaLog:
         if name in allowed or not found.startswith((_STORAGE, _DELTA)):
             return
         advice = (
-            "set spark.delta.logStore.s3a.impl=io.delta.storage.S3DynamoDBLogStore (package "
-            "io.delta:delta-storage-s3-dynamodb), or to a LogStore of your own that puts a "
-            "version only if it is absent"
+            f"Start Spark with --jars {log_store.jar()} --conf {log_store.SETTING}="
+            f"{log_store.CLASS}, and so whoever else writes the table"
             if self._scheme == "s3a"
-            else f"set spark.delta.logStore.{self._scheme}.impl to a LogStore that does"
+            else f"Set spark.delta.logStore.{self._scheme}.impl to a LogStore that does"
         )
         raise PlanError(
             f"for {self._scheme}:// Delta uses {found}, which does not put a version of the "
@@ -107,11 +107,13 @@ class DeltaLog:
 
     def _log_store(self) -> str:
         """The class that writes the table's versions."""
-        log = self._fresh()
-        store = log.store()
-        if hasattr_jvm(store, "DelegatingLogStore"):
-            store = store.getDelegate(log.dataPath())
-        if hasattr_jvm(store, "LogStoreAdaptor"):
+        jvm = self._session._jvm
+        assert jvm is not None
+        stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
+        store = stores.apply(self._session._jsparkSession)
+        if _is(store, "DelegatingLogStore"):
+            store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(self._path))
+        if _is(store, "LogStoreAdaptor"):
             store = store.logStoreImpl()
         return str(store.getClass().getName())
 
@@ -151,6 +153,6 @@ class DeltaLog:
         return None
 
 
-def hasattr_jvm(java: Any, name: str) -> bool:
+def _is(java: Any, name: str) -> bool:
     """Whether a Java object is of the class of this simple name."""
     return bool(java.getClass().getSimpleName() == name)

@@ -15,6 +15,7 @@ from sparkwal.format.lifecycle import APPEND, INTENT, MERGE, Lifecycle, Target
 from sparkwal.lifecycle.table import TableState, check_history
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.spark.delta_log import spark_path
 from sparkwal.testing.memory import MemoryStore
 
 Rows = list[dict[str, Any]]
@@ -24,11 +25,12 @@ class Compaction:
     """What a test works on: `append` rows, `carry` them to the table, look at both."""
 
     def __init__(
-        self, spark: SparkSession, folder: Path, schema: pa.Schema, *keys: str, **target: Any
-    ) -> None:
+        self, spark: SparkSession, folder: Path, schema: pa.Schema, *keys: str,
+        table: str = "", **target: Any,
+    ) -> None:  # fmt: skip
         self.spark, self.schema, self.path = spark, schema, str(folder / "log")
         mode = MERGE if keys else APPEND
-        self.target = Target(str(folder / "table"), mode=mode, keys=keys, **target)
+        self.target = Target(table or str(folder / "table"), mode=mode, keys=keys, **target)
         self.table = SparkDeltaTable(spark, self.target, {"path": self.path})
         self.k, self.cut = 0, 0
         self.log_id = ""
@@ -73,7 +75,10 @@ class Compaction:
         reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
-        return [row.asDict(recursive=True) for row in reader.load(self.target.table).collect()]
+        return [
+            row.asDict(recursive=True)
+            for row in reader.load(spark_path(self.target.table)).collect()
+        ]
 
     def sql(self, text: str) -> None:
         """A statement of a user; {t} is the table."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sparkwal
+from sparkwal.spark import log_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +47,10 @@ def delta() -> Iterator[SparkSession]:
             .config("spark.sql.extensions", extensions)
             .config("spark.sql.catalog.spark_catalog", catalog)
             .config("spark.databricks.delta.snapshotPartitions", "2")
+            # VACUUM would list and delete in 10,000 tasks.
+            .config("spark.jars", str(log_store.jar()))
+            .config(log_store.SETTING, log_store.CLASS)
+            .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
         )
         session = configure_spark_with_delta_pip(builder, [HADOOP_AWS]).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")

@@ -1,0 +1,76 @@
+package sparkwal.storage;
+
+import io.delta.storage.HadoopFileSystemLogStore;
+import java.io.ByteArrayOutputStream;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
+import java.util.Arrays;
+import java.util.Iterator;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+
+/**
+ * A version of a Delta table on S3 is put only if it is absent: by one PUT with If-None-Match, of
+ * S3A's conditional create (hadoop-aws 3.4.2 or newer). Safe for any number of writers.
+ */
+public class S3ConditionalLogStore extends HadoopFileSystemLogStore {
+  private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
+
+  public S3ConditionalLogStore(Configuration hadoopConf) {
+    super(hadoopConf);
+  }
+
+  @Override
+  public void write(
+      Path path, Iterator<String> actions, Boolean overwrite, Configuration hadoopConf)
+      throws IOException {
+    // All of it first: a stream that is closed half-way would store half a version.
+    ByteArrayOutputStream lines = new ByteArrayOutputStream();
+    while (actions.hasNext()) {
+      lines.write((actions.next() + "\n").getBytes(StandardCharsets.UTF_8));
+    }
+    byte[] body = lines.toByteArray();
+    FileSystem fs = path.getFileSystem(hadoopConf);
+    if (overwrite) {
+      put(fs.create(path, true), body);
+      return;
+    }
+    try {
+      put((FSDataOutputStream) fs.createFile(path).must(CONDITIONAL, "true").build(), body);
+    } catch (IOException e) {
+      // Taken, perhaps by our own request whose answer was lost: Delta draws an id for each
+      // version, so equal bytes are ours. Anything else that failed may be tried again.
+      byte[] found = read(fs, path, body.length + 1);
+      if (found == null) {
+        throw e;
+      }
+      if (!Arrays.equals(found, body)) {
+        throw new FileAlreadyExistsException(path.toString());
+      }
+    }
+  }
+
+  @Override
+  public Boolean isPartialWriteVisible(Path path, Configuration hadoopConf) {
+    return false;
+  }
+
+  private static void put(FSDataOutputStream stream, byte[] body) throws IOException {
+    stream.write(body);
+    stream.close();
+  }
+
+  /** The first `most` bytes of a file; null where there is none. */
+  private static byte[] read(FileSystem fs, Path path, int most) throws IOException {
+    try (FSDataInputStream stream = fs.open(path)) {
+      return stream.readNBytes(most);
+    } catch (FileNotFoundException e) {
+      return null;
+    }
+  }
+}

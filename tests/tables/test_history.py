@@ -1,0 +1,239 @@
+"""What a table's history tells of the ranges it holds, and which tables are refused."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from delta import DeltaTable
+from pyspark.sql import SparkSession
+
+from sparkwal.errors import CompactionError, ConfirmError, PlanError
+from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.lifecycle.table import TableConflict, check_history
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.spark.delta_log import change
+from sparkwal.testing.memory import MemoryStore
+
+from .compaction import Compaction, as_set
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+ONE = [{"id": 1, "v": "x"}]
+TWO = [{"id": 2, "v": "y"}]
+
+UNDOING = {
+    "restore": "RESTORE TABLE {t} TO VERSION AS OF 0",
+    "overwrite": "INSERT OVERWRITE {t} VALUES (9, 'z')",
+    "replace": "",
+    "truncate": "TRUNCATE TABLE {t}",
+}
+HARMLESS = ("OPTIMIZE {t}", "VACUUM {t}", "DELETE FROM {t} WHERE id = 7",
+            "UPDATE {t} SET v = 'w' WHERE id = 7", "ALTER TABLE {t} ADD COLUMNS (more INT)",
+            "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+            "INSERT INTO {t} (id, v) VALUES (8, 'user')")  # fmt: skip
+
+
+@pytest.fixture
+def log(delta: SparkSession, tmp_path: Path) -> Compaction:
+    """A log whose first range is in the table."""
+    found = Compaction(delta, tmp_path, SCHEMA)
+    found.append(ONE)
+    found.prepare()
+    found.carry()
+    found.append(TWO)
+    return found
+
+
+@pytest.mark.parametrize("what", UNDOING)
+def test_what_takes_rows_of_others_away_is_seen(log: Compaction, what: str) -> None:
+    state = log.intent()
+    if what == "replace":
+        # By its path SQL does not find a table to replace.
+        again = DeltaTable.replace(log.spark).location(log.target.table)
+        again.addColumn("id", "BIGINT").addColumn("v", "STRING").execute()
+    else:
+        log.sql(UNDOING[what])
+    with pytest.raises(ConfirmError):
+        check_history(state, log.table.look(state.log_id, state.table_version), (state.k,))
+
+
+def test_what_leaves_rows_where_they_are_is_no_matter(log: Compaction) -> None:
+    state = log.intent()
+    for statement in HARMLESS:
+        log.sql(statement)
+    log.table.write(state)
+    log.sql("OPTIMIZE {t}")
+    found = log.table.look(state.log_id, state.table_version)
+    check_history(state, found, (state.k,))
+    assert found is not None and found.k == 2
+    assert {row["id"] for row in log.rows()} == {1, 2, 8}
+
+
+def test_a_table_dropped_and_made_again_is_another(log: Compaction) -> None:
+    state = log.intent()
+    shutil.rmtree(log.target.table)
+    assert log.table.look(state.log_id, state.table_version) is None
+    Path(log.target.table).mkdir()
+    assert log.table.look(state.log_id, state.table_version) is None
+    log.prepare()
+    found = log.table.look(state.log_id, -1)
+    assert found is not None and (found.version, found.k) == (0, 0)
+    with pytest.raises(ConfirmError, match="made again"):
+        check_history(state, found, (state.k,))
+
+
+def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
+    log.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    log.sql("DELETE FROM {t} WHERE id = 7")
+    log.sql("INSERT INTO {t} VALUES (8, 'user')")
+    (Path(log.target.table) / "_delta_log" / f"{1:020d}.json").unlink()
+    found = log.table.look(log.log_id, 0)
+    assert found is not None and found.k == 1 and found.changes is None
+    found = log.table.look(log.log_id, 1)
+    assert found is not None and found.changes is not None
+
+
+def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
+    state = log.intent()
+    told: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            log.table.write(state)
+        except CompactionError as error:
+            told.append(error)
+        except TableConflict:
+            pass
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == []
+    assert log.ranges() == [1, 2]
+    assert as_set(log.rows()) == as_set(ONE + TWO)
+
+
+def test_a_merge_that_meets_a_change_of_its_files_is_a_conflict(
+    delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Compaction(delta, tmp_path, SCHEMA, "id")
+    log.append(ONE)
+    log.prepare()
+    log.carry()
+    log.append([{"id": 1, "v": "new"}])
+    state = log.intent()
+    merge = SparkDeltaTable._merge
+
+    def late(self: SparkDeltaTable, session: SparkSession, rows: object) -> None:
+        # Spark analyses the MERGE against the table as it is before this.
+        from delta.tables import DeltaMergeBuilder
+
+        execute = DeltaMergeBuilder.execute
+
+        def after_a_change(builder: object) -> object:
+            log.sql("ALTER TABLE {t} ADD COLUMNS (more INT)")
+            return execute(builder)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DeltaMergeBuilder, "execute", after_a_change)
+            merge(self, session, rows)
+
+    monkeypatch.setattr(SparkDeltaTable, "_merge", late)
+    try:
+        log.table.write(state)
+    except TableConflict:
+        monkeypatch.undo()
+        log.table.write(state)
+    assert [row["v"] for row in log.rows()] == ["new"]
+
+
+def prepare(delta: SparkSession, target: Target) -> None:
+    spark_schema = (
+        '{"type":"struct","fields":['
+        '{"name":"id","type":"long","nullable":false,"metadata":{}},'
+        '{"name":"day","type":"date","nullable":true,"metadata":{}}]}'
+    )
+    table = SparkDeltaTable(delta, target, {"path": "unused"})
+    table.prepare(LogStore(MemoryStore(), "unused"), spark_schema)
+
+
+def test_a_table_that_forgets_transactions_is_refused(delta: SparkSession, tmp_path: Path) -> None:
+    forgets = "delta.setTransactionRetentionDuration"
+    place = str(tmp_path / "table")
+    with pytest.raises(PlanError, match=forgets):
+        prepare(delta, Target(place, properties=((forgets, "interval 1 day"),)))
+    prepare(delta, Target(place))
+    delta.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('{forgets}' = 'interval 1 day')")
+    with pytest.raises(PlanError, match=f"{forgets}.*UNSET"):
+        prepare(delta, Target(place))
+
+
+def test_a_table_that_is_laid_out_otherwise_is_refused(delta: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "table")
+    prepare(delta, Target(place, partition_by=("day",)))
+    prepare(delta, Target(place, partition_by=("day",)))
+    with pytest.raises(PlanError, match="partitioned by day, and id was asked for"):
+        prepare(delta, Target(place, partition_by=("id",)))
+    with pytest.raises(PlanError, match="clustered by nothing"):
+        prepare(delta, Target(place, cluster_by=("id",)))
+    plain = tmp_path / "plain"
+    delta.range(1).write.parquet(str(plain))
+    with pytest.raises(PlanError, match="cannot be used") as caught:
+        prepare(delta, Target(str(plain)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_that_makes_no_sense_is_refused(delta: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "table")
+    for target, words in (
+        (Target(place, mode=MERGE), "keys"),
+        (Target(place, keys=("id",)), "keys"),
+        (Target(place, delete_when="id = 1"), "delete_when"),
+        (Target(place, mode=MERGE, keys=("nothing",)), "no column 'nothing'"),
+        (Target(place, mode=MERGE, keys=("id",), delete_when="op = 'd'"), "delete_when"),
+        (Target(place, partition_by=("day",), cluster_by=("id",)), "either"),
+    ):
+        with pytest.raises(PlanError, match=words):
+            prepare(delta, target)
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize(
+    ("operation", "parameters", "undoes"),
+    [
+        ("RESTORE", {}, True),
+        ("CREATE OR REPLACE TABLE AS SELECT", {}, True),
+        ("REPLACE TABLE", {}, True),
+        ("CREATE TABLE", {}, True),
+        ("CLONE", {}, True),
+        ("TRUNCATE", {}, True),
+        ("WRITE", {"mode": "Overwrite", "predicate": "id > 1"}, True),
+        ("STREAMING UPDATE", {"outputMode": "Complete"}, True),
+        ("STREAMING UPDATE", {"outputMode": "Append"}, False),
+        ("WRITE", {"mode": "Append"}, False),
+        ("MERGE", {}, False),
+        ("DELETE", {}, False),
+        ("VACUUM START", {}, False),
+        ("VACUUM END", {}, False),
+        ("SET TBLPROPERTIES", {}, False),
+    ],
+)
+def test_operations_that_undo_are_told_apart(
+    operation: str, parameters: dict[str, str], undoes: bool
+) -> None:
+    info = {"operation": operation, "operationParameters": parameters}
+    assert change(3, info).undoes is undoes
+    assert not change(0, info).undoes
+
+
+def test_a_users_own_metadata_is_not_a_range() -> None:
+    for told in ("words", "[1]", '{"k": 1}', '{"log_id": 5, "k": 1}', None):
+        assert change(1, {"operation": "WRITE", "userMetadata": told}).k == 0
+    found = change(1, {"operation": "WRITE", "userMetadata": '{"log_id": "a", "k": 4}'})
+    assert (found.log_id, found.k) == ("a", 4)

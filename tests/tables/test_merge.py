@@ -1,0 +1,142 @@
+"""MERGE by keys against a model: a dict to which one range after the other is applied."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from .compaction import Compaction, Rows, as_set
+
+SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("day", pa.date32()),
+        ("number", pa.int32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("share", pa.float64()),
+        ("seq", pa.int64()),
+        ("op", pa.string()),
+        ("v", pa.int64()),
+    ]
+)
+DAYS = (None, dt.date(2024, 2, 29), dt.date(1969, 12, 31))
+MOMENTS = (None, dt.datetime(2024, 2, 29, 23, 59, 59, 1, dt.UTC), dt.datetime(1960, 1, 1, tzinfo=dt.UTC))  # fmt: skip  # noqa: E501
+
+
+def drawn(draw: random.Random, v: int) -> dict[str, Any]:
+    return {
+        "name": draw.choice((None, "", "a", "ß`\"'")),
+        "day": draw.choice(DAYS),
+        "number": draw.choice((None, 0, -1)),
+        "at": draw.choice(MOMENTS),
+        "share": draw.choice((None, 0.0, math.inf, -1.5)),
+        "seq": draw.choice((None, 1, 2, 3, 4)),
+        "op": draw.choice(("u", "u", "d", None)),
+        "v": v,
+    }
+
+
+class Model:
+    """What the table holds after each range."""
+
+    def __init__(self, keys: tuple[str, ...], sequence_by: str, deletes: bool) -> None:
+        self.keys, self.sequence_by, self.deletes = keys, sequence_by, deletes
+        self.rows: dict[tuple[object, ...], dict[str, Any]] = {}
+
+    def apply(self, rows: Rows) -> None:
+        last: dict[tuple[object, ...], dict[str, Any]] = {}
+        for row in rows:
+            key = tuple(row[name] for name in self.keys)
+            if key not in last or self._at(row) >= self._at(last[key]):
+                last[key] = row
+        for key, row in last.items():
+            there = self.rows.get(key)
+            if there is not None and self._at(row) < self._at(there):
+                continue
+            if self.deletes and row["op"] == "d":
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = row
+
+    def _at(self, row: dict[str, Any]) -> int:
+        found = row[self.sequence_by] if self.sequence_by else 0
+        return -1 if found is None else int(found)
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "one key": {"keys": ("name",)},
+    "deletes": {"keys": ("day", "number"), "delete_when": "op = 'd'"},
+    "sequence": {"keys": ("at",), "sequence_by": "seq", "delete_when": "op = 'd'"},
+    "by date": {"keys": ("day", "share"), "partition_by": ("day",), "delete_when": "op = 'd'"},
+    "by int": {"keys": ("name", "number"), "partition_by": ("number",), "sequence_by": "seq"},
+    "by moment": {
+        "keys": ("at", "name"),
+        "partition_by": ("at",),
+        "properties": (("delta.enableDeletionVectors", "true"),),
+    },
+    "clustered": {
+        "keys": ("name", "day"),
+        "cluster_by": ("name", "day"),
+        "properties": (("delta.enableDeletionVectors", "true"),),
+        "delete_when": "op = 'd'",
+    },
+}
+
+
+def ranges(draw: random.Random) -> Iterator[list[Rows]]:
+    """Commits of each range; the number `v` is that of the row."""
+    v = 0
+    for _ in range(3):
+        commits = []
+        for _ in range(draw.randrange(3)):
+            size = draw.choice((1, 5, 40))
+            commits.append([drawn(draw, v + n) for n in range(size)])
+            v += size
+        yield commits
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_table_is_the_model_after_each_range(
+    delta: SparkSession, tmp_path: Path, shape: str
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    given = dict(SHAPES[shape])
+    keys = given.pop("keys")
+    log = Compaction(delta, tmp_path, SCHEMA, *keys, **given)
+    model = Model(keys, given.get("sequence_by", ""), "delete_when" in given)
+    log.append()
+    log.prepare()
+    expected: dict[int, list[str]] = {}
+    for commits in ranges(random.Random(seed)):
+        log.append(*commits)
+        version = log.carry().version
+        model.apply([row for commit in commits for row in commit])
+        expected[version] = as_set(list(model.rows.values()))
+    assert list(expected) == [1, 2, 3]
+    for version, rows in expected.items():
+        assert as_set([utc(row) for row in log.rows(version)]) == rows
+
+
+def utc(row: dict[str, Any]) -> dict[str, Any]:
+    """Spark hands out moments in the zone of this process."""
+    at = row["at"]
+    return row if at is None else {**row, "at": at.astimezone(dt.UTC)}
+
+
+@pytest.mark.parametrize("column", ["day", "number", "at"])
+def test_rows_are_appended_to_partitions(delta: SparkSession, tmp_path: Path, column: str) -> None:
+    log = Compaction(delta, tmp_path, SCHEMA, partition_by=(column,))
+    rows = [drawn(random.Random(n), n) for n in range(30)]
+    log.append(rows[:20], rows[20:])
+    log.prepare()
+    log.carry()
+    assert as_set([utc(row) for row in log.rows()]) == as_set(rows)

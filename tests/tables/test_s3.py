@@ -1,0 +1,125 @@
+"""Tables on S3, and who may write one of their versions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkwal.errors import PlanError
+from sparkwal.spark import log_store
+from sparkwal.spark.delta_log import DeltaLog
+from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
+
+from .compaction import Compaction, as_set
+
+DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+@pytest.fixture
+def bucket(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Iterator[str]:
+    """One that S3A reaches: an endpoint of a bucket is a setting of Hadoop's."""
+    conf = delta._jsc.hadoopConfiguration()
+    given = {
+        "endpoint": ministack_url,
+        "endpoint.region": REGION,
+        "access.key": ACCESS_KEY,
+        "secret.key": SECRET_KEY,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    }
+    for name, value in given.items():
+        conf.set(f"fs.s3a.{name}", value)
+    yield s3_bucket
+    for name in given:
+        conf.unset(f"fs.s3a.{name}")
+
+
+class Versions:
+    """The versions of one table, written through a LogStore as Delta does."""
+
+    def __init__(self, spark: SparkSession, kind: str, folder: str) -> None:
+        jvm = spark._jvm
+        assert jvm is not None
+        self.jvm, self.folder = jvm, folder
+        self.conf = spark._jsc.hadoopConfiguration()
+        stores = getattr(getattr(jvm, "org.apache.spark.sql.delta.storage.LogStore$"), "MODULE$")
+        context = spark.sparkContext._jsc.sc()
+        self.store = stores.createLogStoreWithClassName(kind, context.getConf(), self.conf)
+        self.store = self.store.logStoreImpl()
+
+    def put(self, version: int, line: str) -> bool:
+        """Whether this writer made the version."""
+        path = self.jvm.org.apache.hadoop.fs.Path(f"{self.folder}/{version:020d}.json")
+        lines = self.jvm.java.util.ArrayList()
+        lines.add(line)
+        try:
+            self.store.write(path, lines.iterator(), False, self.conf)
+        except Exception as error:
+            assert "FileAlreadyExistsException" in str(error)
+            return False
+        return True
+
+    def read(self, version: int) -> str:
+        path = self.jvm.org.apache.hadoop.fs.Path(f"{self.folder}/{version:020d}.json")
+        lines = self.store.read(path, self.conf)
+        return str(lines.next())
+
+
+@pytest.mark.s3
+def test_one_of_two_writers_of_a_version_wins(delta: SparkSession, bucket: str) -> None:
+    """Each has a LogStore of its own, as in two processes: no lock is shared."""
+    folder = f"s3a://{bucket}/table/_delta_log"
+    writers = [Versions(delta, log_store.CLASS, folder) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for version in range(30):
+            ran = [pool.submit(writers[n].put, version, f"writer {n}") for n in range(2)]
+            won = [each.result() for each in ran]
+            assert won.count(True) == 1
+            assert writers[0].read(version) == f"writer {won.index(True)}"
+
+
+@pytest.mark.s3
+def test_a_version_that_is_there_with_the_same_bytes_is_our_own(
+    delta: SparkSession, bucket: str
+) -> None:
+    """The answer to a request was lost, and the client sent it again."""
+    versions = Versions(delta, log_store.CLASS, f"s3a://{bucket}/table/_delta_log")
+    assert versions.put(0, "mine")
+    assert versions.put(0, "mine")
+    assert not versions.put(0, "other")
+    assert versions.read(0) == "mine"
+
+
+@pytest.mark.s3
+def test_a_table_on_s3_takes_ranges(delta: SparkSession, tmp_path: Path, bucket: str) -> None:
+    folder = f"s3://{bucket}/{uuid.uuid4().hex}"
+    log = Compaction(delta, tmp_path, SCHEMA, "id", table=folder)
+    rows: list[dict[str, Any]] = [{"id": 1, "v": "x"}, {"id": 2, "v": "y"}]
+    log.append(rows)
+    log.prepare()
+    assert log.carry().version == 1
+    log.append([{"id": 1, "v": "z"}])
+    assert log.carry().version == 2
+    assert as_set(log.rows()) == as_set([{"id": 1, "v": "z"}, {"id": 2, "v": "y"}])
+
+
+def test_a_log_store_that_may_overwrite_a_version_is_refused(
+    delta: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = DeltaLog(delta, "s3a://bucket/table")
+    log.check_put_if_absent()
+    for kind in (DELTAS_OWN, "io.delta.storage.GCSLogStore"):
+        monkeypatch.setattr(DeltaLog, "_log_store", lambda _, kind=kind: kind)
+        with pytest.raises(PlanError, match=f"s3a.*{kind}.*{log_store.SETTING}={log_store.CLASS}"):
+            log.check_put_if_absent()
+    monkeypatch.setattr(DeltaLog, "_log_store", lambda _: "com.example.TheirLogStore")
+    log.check_put_if_absent()
