@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import change
 from sparkwal.testing.memory import MemoryStore
 
 from .compaction import Compaction, as_set
