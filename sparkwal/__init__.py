@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sparkwal.log import Log
     from sparkwal.reading.verification import verify
     from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
+    from sparkwal.spark.current import read_current
     from sparkwal.spark.lifecycle import Lifecycle
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "forget_consumer",
     "list_sequencers",
     "partition_by",
+    "read_current",
     "register",
     "sequencer_for",
     "verify",
@@ -96,6 +98,7 @@ _LAZY = {
     "forget_consumer": "sparkwal.lifecycle.consumers",
     "list_sequencers": "sparkwal.sequencers",
     "partition_by": "sparkwal.sequencers",
+    "read_current": "sparkwal.spark.current",
     "sequencer_for": "sparkwal.sequencers",
     "verify": "sparkwal.reading.verification",
 }

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from sparkwal.lifecycle.snapshot import Current
 
-_BOUNDS = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
-
 
 @dataclass(frozen=True)
 class HeadInfo:
@@ -194,7 +192,11 @@ class Log:
         and while it is read where the floor overtakes it; InvalidLogError for one that is ahead
         of its log or of another log, and where not one record can be read.
         """
-        refuse(self._options, "does not go with a replay, which begins at its cursor", *_BOUNDS)
+        refuse(
+            self._options,
+            "does not go with a replay, which begins at its cursor",
+            "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
+        )  # fmt: skip
         return Replay(self._named(sequencers), cursor)
 
     def _named(self, sequencers: str | Sequence[str] | None) -> dict[str, LogStore]:
@@ -226,8 +228,6 @@ class Log:
         Raises ConfirmError (a CompactionError) where the table was restored or made again,
         TableReadError, CollectedError, OptionError, InvalidLogError.
         """
-        why = "does not go with the current state, which is the whole log"
-        refuse(self._options, why, *_BOUNDS, "failOnDataLoss", "includeMetadata", "onCorruption")
         from sparkwal.lifecycle.snapshot import current
 
         return current(self._named(sequencers), self._options, table_options)

@@ -7,15 +7,18 @@ the log from there on: every row once, whatever a compaction does meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
+from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
-from sparkwal.format.lifecycle import NO_TABLE_VERSION, Lifecycle, Target
+from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.lifecycle.table import TableState, check_history
+from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.log_range import LogRange
 
 # Looks at chain and table before giving up. A look takes less than a second, a compaction many.
@@ -55,6 +58,24 @@ class CurrentPlan:
     tails: tuple[Tail, ...]
     spark_schema: str
 
+    @property
+    def positions(self) -> dict[str, int]:
+        """The last position of each log that is read, by sequencer; −1 for none."""
+        return {tail.name: tail.end - 1 for tail in self.tails}
+
+
+def refuse_parts(options: SourceOptions) -> None:
+    """Raises OptionError for options that would show less than all."""
+    why = "does not go with the current state, which is the whole log"
+    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp", "logId")
+    refuse(options, why, *names, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
+
+
+def tell(logs: Mapping[str, LogStore], plan: CurrentPlan) -> None:
+    """The event of each log that is read."""
+    for tail in plan.tails:
+        emit(CurrentRead(logs[tail.name].url, plan.table_version, tail.start, tail.end))
+
 
 def plan_current(
     logs: Sequence[LogRange], open_table: Callable[[Target], Snapshots]
@@ -83,7 +104,7 @@ def plan_current(
             version, starts = _pin(heads, open_table(target))
         if starts is not None:
             # Only now: the chain may have gone on since the first look at the log.
-            ends = [log.look() for log in logs]
+            ends = [_end(log) for log in logs]
             return CurrentPlan(target, version, _tails(logs, starts, ends), _columns(logs))
     raise ConfirmError(
         f"{target.table if target else 'the table'} and what the log's chain says of it did not "
@@ -93,7 +114,16 @@ def plan_current(
     )
 
 
-def common_target(heads: Sequence[Lifecycle | None]) -> Target | None:
+def _end(log: LogRange) -> int:
+    """The log's end now, and the columns that it has there."""
+    seen = log.gap
+    if log.look() > seen:
+        log.head = None
+        log.look()
+    return log.gap
+
+
+def common_target(heads: Sequence[LifecycleRecord | None]) -> Target | None:
     """The table that all the logs are compacted into. Raises OptionError for several."""
     found = [head.target for head in heads if head is not None and head.target is not None]
     for target in found:
@@ -105,7 +135,7 @@ def common_target(heads: Sequence[Lifecycle | None]) -> Target | None:
     return found[0] if found else None
 
 
-def _pin(heads: Sequence[Lifecycle | None], table: Snapshots) -> tuple[int, list[int] | None]:
+def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> tuple[int, list[int] | None]:
     """A version, and where each log goes on after it; None to look again."""
     versions: set[int] = set()
     starts: list[int] = []
@@ -125,7 +155,7 @@ def _pin(heads: Sequence[Lifecycle | None], table: Snapshots) -> tuple[int, list
     return versions.pop(), starts
 
 
-def goes_on_at(head: Lifecycle, table: TableState | None) -> int | None:
+def goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
     """The first position that this version of the table does not hold.
 
     None: the chain moved on after its head was read, or is about to; look at both again.

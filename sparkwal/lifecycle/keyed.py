@@ -19,14 +19,14 @@ PART_BYTES = 64 * 2**20
 _ORDER = "order"
 
 
-def resolve(names: Sequence[str], schema: pa.Schema) -> list[str]:
-    """Columns as the schema spells them; Spark reads names without regard to case."""
-    folded = {name.lower(): name for name in schema.names}
+def resolve(names: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Columns as those that are there spell them; Spark reads names without regard to case."""
+    folded = {name.lower(): name for name in there}
     missing = [name for name in names if name.lower() not in folded]
     if missing:
         raise OptionError(
             f"column {missing[0]!r}, which the compaction goes by, is not there; "
-            f"there are {', '.join(schema.names)}"
+            f"there are {', '.join(there)}"
         )
     return [folded[name.lower()] for name in names]
 
@@ -81,6 +81,7 @@ def merged(
     deleted: pa.ChunkedArray,
     keys: Sequence[str],
     sequence_by: str,
+    only_table: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """A table's rows as they are after a MERGE of `tail`.
 
@@ -88,6 +89,7 @@ def merged(
         batches: the table's rows, with the columns of `tail`.
         tail: one row for each key.
         deleted: which of them delete their key.
+        only_table: columns that the log does not have, and a MERGE leaves as they are.
     """
     if not tail.num_rows:
         yield from batches
@@ -95,6 +97,7 @@ def merged(
     index = _Index([_comparable(tail.column(name)) for name in keys])
     # Rows of the table that the tail came too late for, by `sequence_by`.
     stronger: list[pa.Array] = []
+    replaced: list[pa.Table] = []
     for part in _parts(batches):
         found = index.find([_comparable(part.column(name)) for name in keys])
         stays = found.is_null()
@@ -104,12 +107,22 @@ def merged(
             later = pc.and_(pc.is_valid(found), later)
             stronger.append(pc.unique(found.filter(later)))
             stays = pc.or_(stays, later)
+        if only_table:
+            others = part.select([*only_table]).append_column(_ORDER, found)
+            replaced.append(others.filter(pc.invert(stays)))
         yield from part.filter(stays).to_batches()
     lives = pc.invert(deleted)
+    order = pa.array(range(tail.num_rows), pa.int64())
     if stronger:
-        order = pa.array(range(tail.num_rows), pa.int64())
         beaten = pc.is_in(order, value_set=pa.concat_arrays(stronger).cast(pa.int64()))
         lives = pc.and_(lives, pc.invert(beaten))
+    if replaced:
+        others = pa.concat_tables(replaced)
+        known = others.column(_ORDER).cast(pa.int64()).combine_chunks()
+        places = pc.index_in(order, value_set=known)
+        for name in only_table:
+            index = tail.schema.get_field_index(name)
+            tail = tail.set_column(index, tail.field(index), others.column(name).take(places))
     yield from tail.filter(lives).to_batches()
 
 

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
-from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.condition import holds
-from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, union_of
+from sparkwal.lifecycle.current import (
+    CurrentPlan,
+    Tail,
+    plan_current,
+    refuse_parts,
+    tell,
+    union_of,
+)
 from sparkwal.lifecycle.keyed import merged, resolve, winners
 from sparkwal.lifecycle.lake import LakeTable, storage_options
 from sparkwal.options.reading import SourceOptions
@@ -55,7 +61,7 @@ class Current:
         self.schema: pa.Schema = schema.to_arrow(spark_schema)
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None
-        self.positions = {tail.name: tail.end - 1 for tail in plan.tails}
+        self.positions = plan.positions
 
     @property
     def position(self) -> int:
@@ -108,8 +114,8 @@ class Current:
             yield schema.conform(batch, target)
 
     def _merged(self, target: pa.Schema, how: Target) -> Iterator[pa.RecordBatch]:
-        keys = resolve(how.keys, self.schema)
-        by = resolve([how.sequence_by], self.schema)[0] if how.sequence_by else ""
+        keys = resolve(how.keys, self.schema.names)
+        by = resolve([how.sequence_by], self.schema.names)[0] if how.sequence_by else ""
         needed = dict.fromkeys([*target.names, *keys, *([by] if by else [])])
         # A condition may name any column.
         wide = self.schema if how.delete_when else self._only([*needed])
@@ -118,7 +124,9 @@ class Current:
         deleted = holds(how.delete_when, last)
         assert self._table is not None
         table = self._table.rows(self._only([*needed]))
-        yield from merged(table, last.select([*needed]), deleted, keys, by)
+        in_log = schema.columns(self._plan.spark_schema)
+        others = [name for name in needed if name not in in_log]
+        yield from merged(table, last.select([*needed]), deleted, keys, by, others)
 
     def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         if tail.end <= tail.start:
@@ -151,6 +159,7 @@ def current(
     Raises as `plan_current`; TableReadError; OptionError where the table's columns are of
     other types than the log's.
     """
+    refuse_parts(options)
     storage = storage_options(options.s3, table_options)
     opened: list[LakeTable] = []
 
@@ -161,6 +170,5 @@ def current(
     ranges = [LogRange(options, name, log) for name, log in logs.items()]
     plan = plan_current(ranges, open_table)
     found = Current(plan, logs, options, opened[-1] if plan.target is not None else None)
-    for tail in plan.tails:
-        emit(CurrentRead(logs[tail.name].url, plan.table_version, tail.start, tail.end))
+    tell(logs, plan)
     return found

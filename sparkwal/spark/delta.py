@@ -20,7 +20,7 @@ from sparkwal.spark.registering import register_once
 # With it a table forgets the transactions of logs that were quiet for long.
 _FORGETS = "delta.setTransactionRetentionDuration"
 # Columns of a MERGE's source; none of the table.
-_ORDER, _ROW, _DELETES = "_wal_order", "_wal_row", "_wal_deletes"
+_ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
 
 
 class SparkDeltaTable:
@@ -106,7 +106,7 @@ class SparkDeltaTable:
         from delta import DeltaTable
 
         target = self.target
-        source = _last_of_each(rows, target)
+        source = last_of_each(rows, target)
         columns = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
         # Null-safe: a key may be null.
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
@@ -121,10 +121,10 @@ class SparkDeltaTable:
             .withSchemaEvolution()
         )
         if target.delete_when:
-            deletes = f"s.{_DELETES}" + (f" AND {newer}" if newer else "")
+            deletes = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
             merge = merge.whenMatchedDelete(deletes)
         merge = merge.whenMatchedUpdate(newer, set=dict(columns))
-        inserts = f"NOT s.{_DELETES}" if target.delete_when else "true"
+        inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatchedInsert(inserts, values=dict(columns)).execute()
 
     def _failure(self, state: Lifecycle, error: Exception) -> Exception:
@@ -230,7 +230,7 @@ def _told(state: Lifecycle) -> str:
     return json.dumps(told)
 
 
-def _last_of_each(rows: DataFrame, target: Target) -> DataFrame:
+def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
     """Of the rows of each key the one that wins, and whether it deletes the key."""
     # Safe only over the scan itself: read tasks come in the log's order, and the number counts
     # first by task, then by row.
@@ -242,7 +242,7 @@ def _last_of_each(rows: DataFrame, target: Target) -> DataFrame:
     latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
     if target.delete_when:
         deletes = F.expr(target.delete_when).cast("boolean")
-        latest = latest.withColumn(_DELETES, F.coalesce(deletes, F.lit(False)))
+        latest = latest.withColumn(DELETES, F.coalesce(deletes, F.lit(False)))
     return latest
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import sparkwal
-from sparkwal.format.lifecycle import APPEND, DONE, FLOOR, INTENT, MERGE, Lifecycle, Target
+from sparkwal.format.lifecycle import APPEND, DONE, FLOOR, INTENT, MERGE, LifecycleRecord, Target
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.log_store import LogStore
@@ -66,7 +66,7 @@ class Lake:
         assert head is not None
         return head.position + 1
 
-    def head(self) -> Lifecycle:
+    def head(self) -> LifecycleRecord:
         info = self.reader().head()
         assert info is not None
         return look(self.log) or beginning(info.log_id, self.name, 3_600_000)

@@ -207,6 +207,18 @@ def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: 
     assert [(change.version, change.k) for change in state.changes] == [(1, 1)]
 
 
+def test_a_floor_that_passes_what_was_pinned_is_an_error(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    lake.append(values(2))
+    current = lake.reader().current()
+    lake.compact()
+    lake.floor(lake.end)
+    with pytest.raises(sparkwal.CollectedError):
+        current.to_arrow()
+    assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2")])
+
+
 def test_a_version_that_a_vacuum_took_is_an_error(lake: Lake) -> None:
     lake.append(values(1))
     lake.compact()

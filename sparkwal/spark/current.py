@@ -1,0 +1,237 @@
+"""Table and log as one DataFrame, at one position."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Literal, overload
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sparkwal.errors import OptionError, TableReadError
+from sparkwal.format import schema
+from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.lifecycle.current import (
+    CurrentPlan,
+    Tail,
+    plan_current,
+    refuse_parts,
+    tell,
+    union_of,
+)
+from sparkwal.lifecycle.keyed import resolve
+from sparkwal.lifecycle.table import TableState
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.replay import about_bytes
+from sparkwal.reading.log_range import LogRange
+from sparkwal.sequencers import all_logs
+from sparkwal.spark.delta import DELETES, last_of_each, quoted
+from sparkwal.spark.delta_log import DeltaLog, spark_path
+from sparkwal.spark.readable import line
+from sparkwal.spark.registering import register_once
+from sparkwal.store.path import absolute
+
+# A log's part up to this size, as it is stored, is read twice and its keys go to every task, so
+# that the table need not be shuffled.
+BROADCAST_BYTES = 32 * 2**20
+_SAMPLES = 16
+# Columns that a join needs; none of the log or the table.
+_THERE = "_wal_there"
+
+
+@overload
+def read_current(
+    spark: SparkSession, path: str, *, include_position: Literal[False] = ..., **options: object
+) -> DataFrame: ...
+
+
+@overload
+def read_current(
+    spark: SparkSession, path: str, *, include_position: Literal[True], **options: object
+) -> tuple[DataFrame, CurrentPlan]: ...
+
+
+def read_current(
+    spark: SparkSession, path: str, *, include_position: bool = False, **options: object
+) -> DataFrame | tuple[DataFrame, CurrentPlan]:
+    """The log's table and the log after it as one DataFrame: what the log holds now, each row once.
+
+    Pins a version of the table and the log's end: every action on the DataFrame, and every
+    query of a view of it, gives the same rows. Of a MERGE table the last row of each key is
+    there, and no other.
+
+    >>> sparkwal.read_current(spark, "s3://bucket/wal").createOrReplaceTempView("orders")
+
+    Args:
+        spark: a session with Delta Lake where there is a table; not of Spark Connect.
+        include_position: return what was pinned too: `positions`, `table_version`.
+        options: of reading, by their names in docs/options.md; sequencers="*" for all logs
+            that one table is made from.
+
+    Raises ConfirmError (a CompactionError) where the table was restored or made again,
+    TableReadError, OptionError, InvalidLogError; CollectedError in an action on rows of the
+    log that were collected since.
+    """
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+    settings = parse(SourceOptions, {**texts, "path": path})
+    refuse_parts(settings)
+    settings = replace(settings, path=absolute(settings.path))
+    register_once(spark)
+    root = open_log(settings, fail_fast=True)
+    names = all_logs(root) if settings.sequencers else [settings.sequencer]
+    logs = {name: LogRange(settings, name, root) for name in names}
+    plan = plan_current([*logs.values()], lambda target: _Pinned(spark, target))
+    reading = {
+        name: value for name, value in texts.items() if name.lower() not in ("sequencers", "path")
+    }
+    rows = _Reading(spark, settings.path, reading, logs, plan).rows()
+    tell({name: log.log for name, log in logs.items()}, plan)
+    return (rows, plan) if include_position else rows
+
+
+class _Pinned:
+    """A `Snapshots`."""
+
+    def __init__(self, spark: SparkSession, target: Target) -> None:
+        if getattr(spark, "_jsparkSession", None) is None:
+            raise OptionError(
+                "a session of Spark Connect cannot tell what a Delta table holds: use a session "
+                "of Spark's own, or sparkwal.Log(path).current()"
+            )
+        self._table = target.table
+        self._log = DeltaLog(spark, spark_path(target.table))
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        try:
+            return self._log.look(log_id, since)
+        except Exception as error:
+            raise TableReadError(
+                f"the table {self._table} cannot be read: {line(error)}"
+            ) from error
+
+
+class _Reading:
+    """A plan as a DataFrame."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        options: dict[str, str],
+        logs: dict[str, LogRange],
+        plan: CurrentPlan,
+    ) -> None:
+        self._spark, self._path, self._options = spark, path, options
+        self._logs, self._plan = logs, plan
+
+    def rows(self) -> DataFrame:
+        plan = self._plan
+        log = StructType.fromJson(json.loads(plan.spark_schema))
+        tails = [self._tail(tail, log) for tail in plan.tails if tail.end > tail.start]
+        if plan.target is None:
+            if not tails:
+                return self._spark.createDataFrame([], log)
+            return reduce(DataFrame.union, tails)
+        table = self._table(plan.target)
+        both = union_of(plan.spark_schema, schema.normalize(table.schema.json()), "its table")
+        whole = StructType.fromJson(json.loads(both))
+        if not tails:
+            return _with_columns(table, whole)
+        if plan.target.mode != MERGE:
+            parts = [_with_columns(part, whole) for part in (table, *tails)]
+            return reduce(DataFrame.union, parts)
+        return self._merged(plan.target, table, reduce(DataFrame.union, tails), whole)
+
+    def _table(self, target: Target) -> DataFrame:
+        reader = self._spark.read.format("delta").option("versionAsOf", self._plan.table_version)
+        return reader.load(spark_path(target.table))
+
+    def _tail(self, tail: Tail, columns: StructType) -> DataFrame:
+        """Always these columns: the log may have gained others since."""
+        reader = self._spark.read.format("weaselwal").options(**self._options).schema(columns)
+        own: dict[str, str | int] = {
+            "sequencer": tail.name,
+            "startingPosition": tail.start,
+            "endingPosition": tail.end - 1,
+            "logId": tail.log_id,
+        }
+        return reader.options(**own).load(self._path)
+
+    def _merged(
+        self, target: Target, table: DataFrame, tail: DataFrame, whole: StructType
+    ) -> DataFrame:
+        names = table.columns
+        keys = resolve(target.keys, [*tail.columns])
+        by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
+        last = last_of_each(tail, replace(target, keys=tuple(keys), sequence_by=by))
+        deletes = F.col(DELETES) if target.delete_when else F.lit(False)
+        known = {name.lower() for name in tail.columns}
+        only_table = [name for name in names if name.lower() not in known]
+        if by or only_table or self._size() > BROADCAST_BYTES:
+            return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
+        # The table's rows stay where they are.
+        keyed = last.select(*(F.col(quoted(key)) for key in keys))
+        stays = table.alias("t").join(F.broadcast(keyed).alias("s"), _same(keys), "left_anti")
+        living = last.where(~deletes) if target.delete_when else last
+        return _with_columns(stays, whole).union(_with_columns(living, whole))
+
+    def _size(self) -> int:
+        return sum(
+            about_bytes(log.log, log.window, tail.start, tail.end, _SAMPLES)
+            for tail in self._plan.tails
+            for log in [self._logs[tail.name]]
+        )
+
+
+def _replaced(
+    table: DataFrame, last: DataFrame, keys: Sequence[str], by: str, whole: StructType
+) -> DataFrame:
+    """As MERGE does it: each row of both is looked at once, and the table is shuffled."""
+    t = table.withColumn(_THERE, F.lit(True)).alias("t")
+    s = last.withColumn(_THERE, F.lit(True)).alias("s")
+    both = t.join(s, _same(keys), "full_outer")
+    taken = F.col(f"s.{_THERE}").isNotNull()
+    if by:
+        old, new = F.col(f"t.{quoted(by)}"), F.col(f"s.{quoted(by)}")
+        newer = old.isNull() | F.coalesce(new >= old, F.lit(False))
+        taken &= F.col(f"t.{_THERE}").isNull() | newer
+    both = both.where(~(taken & F.col(f"s.{DELETES}")) | ~taken)
+    in_table = {name.lower() for name in table.columns}
+    in_log = {name.lower() for name in last.columns}
+    columns = []
+    for field in whole.fields:
+        name = field.name
+        nothing = F.lit(None).cast(field.dataType)
+        old = F.col(f"t.{quoted(name)}") if name.lower() in in_table else nothing
+        new = F.col(f"s.{quoted(name)}")
+        value = F.when(taken, new).otherwise(old) if name.lower() in in_log else old
+        columns.append(value.alias(name))
+    return both.select(*columns)
+
+
+def _same(keys: Sequence[str]) -> Column:
+    """Null-safe: a key may be null."""
+    pairs = [F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys]
+    return reduce(Column.__and__, pairs)
+
+
+def _with_columns(rows: DataFrame, whole: StructType) -> DataFrame:
+    """The rows with all of these columns, null where they have none."""
+    there = {name.lower() for name in rows.columns}
+    return rows.select(
+        *(
+            F.col(quoted(field.name)).alias(field.name)
+            if field.name.lower() in there
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in whole.fields
+        )
+    )

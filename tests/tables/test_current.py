@@ -1,0 +1,299 @@
+"""Table and log as one DataFrame, at every stage of a compaction; and the same without Spark."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import sparkwal
+from sparkwal.errors import ConfirmError
+from sparkwal.format.lifecycle import DONE, FLOOR, INTENT, LifecycleRecord, Target
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark import current as reading
+from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.open import open_store
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+STAGES = ("none", "intent", "written", "done")
+
+
+class Lake:
+    """A log with a table of Spark's, and a compaction that can stop after any step."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, *keys: str, sequencer: str = "default", **how: Any
+    ) -> None:
+        self.spark, self.path, self.name = spark, str(folder / "log"), sequencer
+        mode = "merge" if keys else "append"
+        self.target = Target(str(folder / "table"), mode, tuple(keys), **how)
+        options = {"path": self.path, "sequencer": sequencer}
+        self.table = SparkDeltaTable(spark, self.target, options)
+        store, root = open_store(self.path, S3Config(), RetryPolicy())
+        self.log = LogStore(store, root).sequencer(sequencer)
+
+    def append(self, *rows: dict[str, Any], schema: pa.Schema = SCHEMA) -> None:
+        with sparkwal.Appender(
+            self.path, schema, producer_id="p", mergeSchema=True, sequencer=self.name
+        ) as wal:
+            wal.append(pa.Table.from_pylist([*rows], schema)).result()
+
+    def head(self) -> LifecycleRecord:
+        info = sparkwal.Log(self.path, sequencer=self.name).head()
+        assert info is not None
+        return look(self.log) or beginning(info.log_id, self.name, 3_600_000)
+
+    def put(self, kind: str, **changes: Any) -> None:
+        assert put_next(self.log, self.head(), kind, SystemClock(), "here", **changes)
+
+    def intent(self) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        head, info = self.head(), sparkwal.Log(self.path, sequencer=self.name).head()
+        assert info is not None
+        changes: dict[str, Any] = {}
+        if head.target is None:
+            self.table.prepare(self.log, from_arrow_schema(info.schema).json())
+            found = self.table.look(head.log_id, -1)
+            assert found is not None
+            changes = {
+                "target": self.target, "table_id": found.table_id, "table_version": found.version,
+            }  # fmt: skip
+        self.put(INTENT, k=head.k + 1, to=info.position + 1, **changes)
+
+    def write(self) -> None:
+        self.table.write(self.head())
+
+    def done(self) -> None:
+        head = self.head()
+        found = self.table.look(head.log_id, head.table_version)
+        assert found is not None and found.k == head.k
+        self.put(DONE, cut=head.to, table_version=found.version)
+
+    def compact(self, stage: str = "done") -> None:
+        steps = {"intent": self.intent, "written": self.write, "done": self.done}
+        for name in STAGES[1 : STAGES.index(stage) + 1]:
+            steps[name]()
+
+    def current(self, **options: Any) -> DataFrame:
+        return sparkwal.read_current(self.spark, self.path, **options)
+
+
+def rows(found: DataFrame) -> Counter[Any]:
+    return Counter(repr(row.asDict(recursive=True)) for row in found.collect())
+
+
+def arrow_rows(lake: Lake) -> Counter[Any]:
+    return Counter(repr(row) for row in sparkwal.Log(lake.path).current().to_arrow().to_pylist())
+
+
+def of(*expected: dict[str, Any]) -> Counter[Any]:
+    return Counter(repr(row) for row in expected)
+
+
+def value(number: int) -> dict[str, Any]:
+    return {"id": number, "v": f"v{number}"}
+
+
+def test_appended_rows_are_there_once_at_every_stage(delta: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(delta, tmp_path)
+    lake.append(value(1), value(2))
+    assert rows(lake.current()) == of(value(1), value(2))
+    expected = of(value(1), value(2))
+    for number, stage in enumerate(STAGES, 3):
+        lake.append(value(number))
+        expected += of(value(number))
+        lake.compact(stage)
+        found, plan = lake.current(include_position=True)
+        assert rows(found) == expected == arrow_rows(lake)
+        lake.append(value(10 * number))
+        # What was pinned stays, also in a view.
+        assert rows(found) == expected
+        found.createOrReplaceTempView("now")
+        assert delta.sql("select count(*) from now").first()[0] == expected.total()
+        expected += of(value(10 * number))
+        assert rows(lake.current()) == expected == arrow_rows(lake)
+        head = sparkwal.Log(lake.path).head()
+        assert head is not None
+        assert plan.positions["default"] < head.position
+        if lake.head().is_open:
+            if stage == "intent":
+                lake.write()
+            lake.done()
+            assert rows(lake.current()) == expected
+
+
+@pytest.mark.parametrize("way", ["broadcast", "shuffle", "sequence"])
+def test_keyed_rows_are_a_dictionary_at_every_stage(
+    delta: SparkSession, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "shuffle":
+        monkeypatch.setattr(reading, "BROADCAST_BYTES", -1)
+    by = "n" if way == "sequence" else ""
+    schema = pa.schema(
+        [("a", pa.int64()), ("b", pa.string()), ("n", pa.int64()), ("op", pa.string())]
+    )
+    lake = Lake(delta, tmp_path, "A", "b", delete_when="op = 'd'", sequence_by=by)
+    random_ = random.Random(7)
+    model: dict[Any, dict[str, Any]] = {}
+    number = 0
+    for stage in STAGES[1:]:
+        batch = []
+        for _ in range(10):
+            number += 1
+            row = {
+                "a": random_.choice([1, 2, None]),
+                "b": random_.choice(["x", None]),
+                # Only what is greatest deletes: a table remembers no deletes.
+                "n": random_.choice([None, *range(50)]) if by else number,
+                "op": None if by else random_.choice(["d", "u", None]),
+            }
+            batch.append(row)
+            key = (row["a"], row["b"])
+            if (
+                by
+                and key in model
+                and (model[key]["n"] or -1) > (-1 if row["n"] is None else row["n"])
+            ):
+                continue
+            if row["op"] == "d":
+                model.pop(key, None)
+            else:
+                model[key] = row
+        lake.append(*batch, schema=schema)
+        expected = of(*model.values())
+        lake.compact(stage)
+        assert rows(lake.current()) == expected, stage
+        assert arrow_rows(lake) == expected, stage
+        if lake.head().is_open:
+            if stage == "intent":
+                lake.write()
+                assert rows(lake.current()) == expected
+            lake.done()
+
+
+def test_columns_that_the_log_gained_and_those_that_only_the_table_has(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    wide = pa.schema([*SCHEMA, ("w", pa.float64())])
+    lake = Lake(delta, tmp_path, "id")
+    lake.append(value(1), value(2))
+    lake.compact()
+    delta.sql(f"ALTER TABLE delta.`{lake.target.table}` ADD COLUMN extra STRING")
+    delta.sql(f"UPDATE delta.`{lake.target.table}` SET extra = 'kept'")
+    lake.append({"id": 2, "v": "new", "w": 0.5}, {"id": 3, "v": "v3", "w": 1.5}, schema=wide)
+    before = rows(lake.current())
+    assert before == of(
+        {"id": 1, "v": "v1", "w": None, "extra": "kept"},
+        {"id": 2, "v": "new", "w": 0.5, "extra": "kept"},
+        {"id": 3, "v": "v3", "w": 1.5, "extra": None},
+    )
+    assert arrow_rows(lake) == before
+    lake.compact()
+    # The table has its columns in another order; the log's come first all the same.
+    assert rows(lake.current()) == before == arrow_rows(lake)
+
+
+def test_all_types_are_equal_on_both_sides(delta: SparkSession, tmp_path: Path) -> None:
+    moment = datetime(2024, 2, 29, 23, 59, 59, 999_999)
+    x = pa.struct([("x", pa.int32())])
+    table = pa.table(
+        {
+            "ts": pa.array([moment.replace(tzinfo=UTC)], pa.timestamp("us", "UTC")),
+            "ntz": pa.array([moment], pa.timestamp("us")),
+            "dec": pa.array([Decimal("12345678901234567890.123456789")], pa.decimal128(38, 9)),
+            "day": pa.array([date(1900, 1, 1)]),
+            "bin": pa.array([b"\x00\xff"]),
+            "short": pa.array([-1], pa.int16()),
+            "list": pa.array([["a", None]], pa.list_(pa.string())),
+            "map": pa.array([[("k", {"x": 1})]], pa.map_(pa.string(), x)),
+            "struct": pa.array([{"s": {"t": "u"}, "l": [1.5]}]),
+        }
+    )
+    lake = Lake(delta, tmp_path)
+    lake.append(*table.to_pylist(), schema=table.schema)
+    lake.compact()
+    lake.append(*table.to_pylist(), schema=table.schema)
+    found = lake.current()
+    log = delta.read.format("weaselwal").load(lake.path)
+    assert found.schema == log.schema
+    first, second = found.collect()
+    assert first == second == log.first()
+    whole = sparkwal.Log(lake.path).current()
+    assert whole.schema == sparkwal.Log(lake.path).scan().schema
+    first, second = whole.to_arrow().to_pylist()
+    assert first == second == sparkwal.Log(lake.path).scan().read_all().to_pylist()[0]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"properties": (("delta.enableDeletionVectors", "true"),)},
+        {"properties": (("delta.columnMapping.mode", "name"),)},
+        {"cluster_by": ("id",)},
+        {"partition_by": ("v",)},
+    ],
+)
+def test_tables_of_every_feature_are_read_without_spark(
+    delta: SparkSession, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    lake = Lake(delta, tmp_path, **how)
+    lake.append(*(value(number) for number in range(20)))
+    lake.compact()
+    delta.sql(f"DELETE FROM delta.`{lake.target.table}` WHERE id % 3 = 0").collect()
+    lake.append(value(0))
+    expected = of(*(value(number) for number in range(20) if number % 3 or number == 0))
+    assert rows(lake.current()) == expected == arrow_rows(lake)
+
+
+def test_a_table_that_was_restored_is_an_error(delta: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(delta, tmp_path)
+    for number in (1, 2):
+        lake.append(value(number))
+        lake.compact()
+    delta.sql(f"OPTIMIZE delta.`{lake.target.table}`").collect()
+    assert rows(lake.current()) == of(value(1), value(2)) == arrow_rows(lake)
+    delta.sql(f"RESTORE delta.`{lake.target.table}` TO VERSION AS OF 1").collect()
+    for read in (lake.current, sparkwal.Log(lake.path).current):
+        with pytest.raises(ConfirmError, match="RESTORE"):
+            read()
+
+
+def test_several_logs_in_one_table(delta: SparkSession, tmp_path: Path) -> None:
+    one, two = (Lake(delta, tmp_path, sequencer=name) for name in "ab")
+    one.append(value(1))
+    one.compact()
+    two.append(value(2))
+    two.compact("written")
+    one.append(value(3))
+    two.append(value(4))
+    found, plan = sparkwal.read_current(delta, one.path, sequencers="*", include_position=True)
+    assert rows(found) == of(*(value(number) for number in (1, 2, 3, 4)))
+    assert set(plan.positions) == {"a", "b"}
+
+
+def test_a_floor_that_passes_what_was_pinned_is_an_error(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(delta, tmp_path)
+    lake.append(value(1))
+    lake.compact()
+    lake.append(value(2))
+    found = lake.current()
+    lake.compact()
+    head = lake.head()
+    lake.put(FLOOR, floor=head.cut)
+    with pytest.raises(PySparkException, match="CollectedError"):
+        found.collect()
+    assert rows(lake.current()) == of(value(1), value(2))
