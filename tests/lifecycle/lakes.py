@@ -12,10 +12,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import sparkwal
 from sparkwal.format.lifecycle import APPEND, DONE, FLOOR, INTENT, MERGE, LifecycleRecord, Target
+from sparkwal.lifecycle.lake import storage_options
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -26,22 +28,27 @@ class Lake:
     """A log with a table.
 
     Args:
+        folder: of both, on a disk or on S3.
         sequencer: of several logs under `folder` that go into one table.
+        options: of the log's store.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         mode: str = APPEND,
         keys: Sequence[str] = (),
         *,
         sequencer: str | None = None,
+        options: dict[str, str] | None = None,
         **target: Any,
     ) -> None:
-        self.path, self.table = str(folder / "log"), str(folder / "table")
+        self.path, self.table = f"{folder}/log", f"{folder}/table"
         self.target = Target(self.table, mode, tuple(keys), **target)
-        self.options = {"sequencer": sequencer} if sequencer else {}
-        store, root = open_store(self.path, S3Config(), RetryPolicy())
+        self.options = {**(options or {}), **({"sequencer": sequencer} if sequencer else {})}
+        settings = from_keywords(SourceOptions, self.path, self.options)
+        self.storage = storage_options(settings.s3, None)
+        store, root = open_store(self.path, settings.s3, settings.retry)
         self.log = LogStore(store, root)
         if sequencer:
             self.log = self.log.sequencer(sequencer)
@@ -74,14 +81,17 @@ class Lake:
     def _put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, SystemClock(), "here", **changes)
 
+    def delta(self) -> DeltaTable:
+        return DeltaTable(self.table, storage_options=self.storage)
+
     def intent(self, to: int | None = None) -> None:
         head, info = self.head(), self.reader().head()
         assert info is not None
         changes: dict[str, Any] = {}
         if head.target is None:
-            if not DeltaTable.is_deltatable(self.table):
-                write_deltalake(self.table, info.schema.empty_table())
-            table = DeltaTable(self.table)
+            if not DeltaTable.is_deltatable(self.table, self.storage):
+                write_deltalake(self.table, info.schema.empty_table(), storage_options=self.storage)
+            table = self.delta()
             changes = {
                 "target": self.target,
                 "table_id": str(table.metadata().id),
@@ -102,7 +112,12 @@ class Lake:
             self._merge(rows, commit)
         else:
             write_deltalake(
-                self.table, rows, mode="append", schema_mode="merge", commit_properties=commit
+                self.table,
+                rows,
+                mode="append",
+                schema_mode="merge",
+                commit_properties=commit,
+                storage_options=self.storage,
             )
 
     def _merge(self, rows: pa.Table, commit: CommitProperties) -> None:
@@ -116,7 +131,7 @@ class Lake:
         same = " and ".join(f"(t.{k} = s.{k} or (t.{k} is null and s.{k} is null))" for k in keys)
         newer = f"s.{by} >= t.{by}" if by else "true"
         delete = f"coalesce(s.{self.target.delete_when}, false)"
-        merge = DeltaTable(self.table).merge(
+        merge = self.delta().merge(
             source, same, "s", "t", merge_schema=True, commit_properties=commit
         )
         if self.target.delete_when:
@@ -126,12 +141,18 @@ class Lake:
             f"not {delete}" if self.target.delete_when else None
         ).execute()
         # delta-rs makes no version of a merge that changes nothing; Spark does.
-        if DeltaTable(self.table).transaction_version(self.head().log_id) != self.head().k:
+        if self.delta().transaction_version(self.head().log_id) != self.head().k:
             nothing = source.schema.empty_table()
-            write_deltalake(self.table, nothing, mode="append", commit_properties=commit)
+            write_deltalake(
+                self.table,
+                nothing,
+                mode="append",
+                commit_properties=commit,
+                storage_options=self.storage,
+            )
 
     def done(self) -> None:
-        self._put(DONE, cut=self.head().to, table_version=DeltaTable(self.table).version())
+        self._put(DONE, cut=self.head().to, table_version=self.delta().version())
 
     def floor(self, position: int) -> None:
         self._put(FLOOR, floor=position)

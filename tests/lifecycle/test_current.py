@@ -321,3 +321,35 @@ def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
     monkeypatch.setattr(snapshot, "LakeTable", slow)
     assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3"), (3, "v3")])
     assert not left
+
+
+@pytest.mark.s3
+def test_a_table_on_the_logs_own_s3_is_read_with_the_logs_options(
+    s3_path: tuple[str, dict[str, str]],
+) -> None:
+    path, options = s3_path
+    lake = Lake(path, MERGE, ["id"], options=options)
+    lake.append(values(1, 2))
+    lake.compact()
+    lake.append([{"id": 2, "v": "new"}])
+    assert rows(lake.reader().current()) == {(1, "v1"): 1, (2, "new"): 1}
+    lake.delta().restore(0)
+    with pytest.raises(ConfirmError, match="RESTORE"):
+        lake.reader().current()
+
+
+def test_an_error_of_the_tables_store_shows_no_secret() -> None:
+    from sparkwal.lifecycle.lake import LakeTable
+
+    secret = "wJalrXUtnFEMI"
+    storage = {
+        "aws_endpoint_url": "http://127.0.0.1:1",
+        "aws_region": "x",
+        "aws_allow_http": "true",
+        "aws_access_key_id": "AKIDEXAMPLE",
+        "aws_secret_access_key": secret,
+        "max_retries": "0",
+    }
+    with pytest.raises(TableReadError) as error:
+        LakeTable("s3://bucket/table", storage)
+    assert secret not in str(error.value) and "AKIDEXAMPLE" not in str(error.value)
