@@ -147,33 +147,35 @@ def need_spark() -> None:
         )
 
 
-def need_delta() -> None:
-    """Raises Refused when Delta Lake cannot be had. After need_spark."""
+def need_delta(what: str = "--format delta") -> None:
+    """Raises Refused when Delta Lake cannot be had, saying what needs it. After need_spark."""
     import pyspark
 
     if jvm.started_by_spark_submit():
         if not jvm.has_class(DELTA_CONF["spark.sql.extensions"]):
             spark = ".".join(pyspark.__version__.split(".")[:2])
             raise Refused(
-                "--format delta needs Delta Lake's jars: spark-submit --packages "
+                f"{what} needs Delta Lake's jars: spark-submit --packages "
                 f"io.delta:delta-spark_{spark}_{SCALA}:{DELTA_VERSION} …"
             )
     elif importlib.util.find_spec("delta") is None:
         raise Refused(
-            "--format delta needs the extra `delta`, which is not installed: "
+            f"{what} needs the extra `delta`, which is not installed: "
             "pip install 'sparkwal[delta]', or in a clone: pip install '.[delta]'"
         )
 
 
 def start_session(
-    app: str, *, delta: bool = False, packages: Sequence[str] = (), jars: str | None = None
-) -> SparkSession:
+    app: str, *, delta: bool = False, packages: Sequence[str] = (), jars: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:  # fmt: skip
     """A Spark session with conf/ of this project; under spark-submit the session it configured.
 
     Args:
         delta: with Delta Lake, which Spark downloads the first time.
         packages: Maven coordinates of connectors; {spark} stands for Spark's version.
         jars: files of connectors, separated by commas.
+        settings: of Spark, over those of conf/.
     """
     need_spark()
     import pyspark
@@ -203,9 +205,8 @@ def start_session(
             builder = builder.config("spark.jars.packages", ",".join(wanted))
         if jars is not None:
             builder = builder.config("spark.jars", jars)
-    if delta:
-        for name, value in DELTA_CONF.items():
-            builder = builder.config(name, value)
+    for name, value in {**(DELTA_CONF if delta else {}), **(settings or {})}.items():
+        builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
     except Exception as error:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkwal.errors import OptionError, TableReadError
+from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
 from sparkwal.format import schema
+from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import Change, TableState
+from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.config import S3Config
 
 
@@ -108,6 +110,25 @@ class LakeTable:
             f"the table {self._url} cannot be read: {what}: {text}. If a VACUUM took its files, "
             "look at the current state again"
         )
+
+
+class NewestLake:
+    """A Delta table to look at, without a JVM; nothing can be written. A `Table`."""
+
+    def __init__(self, url: str, storage: Mapping[str, str]) -> None:
+        self._url, self._storage = url, storage
+
+    def prepare(self, log: LogStore, spark_schema: str) -> None:
+        raise PlanError(f"{self._url} is looked at without Spark, which fills it")
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        try:
+            return LakeTable(self._url, self._storage).look(log_id, since)
+        except TableReadError as error:
+            raise ConfirmError(str(error)) from error
+
+    def write(self, state: LifecycleRecord) -> None:
+        raise PlanError(f"{self._url} is looked at without Spark, which fills it")
 
 
 def _library() -> Any:

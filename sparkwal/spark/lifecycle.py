@@ -14,6 +14,7 @@ from sparkwal.lifecycle.table import Table
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
+from sparkwal.store.path import absolute
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +106,8 @@ def target_of(
     if partition_by and cluster_by:
         raise OptionError("a table is either partitioned or clustered: give one of the two")
     return Target(
-        table,
+        # The same for a run in another folder.
+        absolute(table.strip()).rstrip("/"),
         MERGE if keys else APPEND,
         tuple(keys),
         sequence_by,

@@ -1,0 +1,311 @@
+"""A log's rows into a Delta table, and out of the log."""
+
+from __future__ import annotations
+
+import support.installed  # noqa: F401
+
+# isort: split
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
+from sparkwal.format.lifecycle import Target
+from sparkwal.lifecycle.coordinator import Range, Run
+from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.table import fits
+from sparkwal.options.types import duration
+from sparkwal.protocol.chain import look
+from sparkwal.spark.lifecycle import Lifecycle, target_of
+from support import jvm
+from support.attended import attended
+from support.follow import Meter, Signals
+from support.lifecycles import (
+    EXIT_CODES,
+    Failures,
+    Story,
+    checked,
+    line,
+    logs,
+    shown,
+    size,
+    takes_lifecycle_options,
+    takes_sequencers,
+    time_with_unit,
+    told_by,
+)
+from support.session import (
+    Failed,
+    Refused,
+    Stopped,
+    as_exit,
+    key_values,
+    need_delta,
+    need_spark,
+    start_session,
+    takes_log_options,
+)
+from support.tables import packages, s3a_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# After a failure --continuous waits twice as long as the time before, up to this or --interval.
+_LONGEST_PAUSE = 600.0
+
+console = Console(stderr=True)
+
+
+@dataclass
+class Compaction:
+    """The logs that are compacted, and how.
+
+    Attributes:
+        settings, given: the options, checked and as they were given.
+        every: whether all logs under the path are meant.
+        accept: the next round takes the table as it is.
+    """
+
+    settings: LifecycleOptions
+    given: dict[str, str]
+    every: bool
+    target: Target | None
+    collects: bool
+    whole: bool
+    accept: bool
+    spark: SparkSession | None = None
+    lives: dict[str, Lifecycle] = field(default_factory=dict)
+
+    def round(self) -> dict[str, Run | SparkWalError]:
+        """One run of each log; what went wrong with one keeps no other from going on."""
+        found: dict[str, Run | SparkWalError] = {}
+        for name in logs(self.settings, self.every):
+            try:
+                found[name] = self._run(name)
+            except SparkWalError as error:
+                found[name] = error
+        self.accept = False
+        return found
+
+    def _run(self, name: str) -> Run:
+        if name not in self.lives:
+            self.lives[name] = self._life(name)
+        life = self.lives[name]
+        if self.accept:
+            life.accept_table()
+        return life.run_once(whole=self.whole)
+
+    def _life(self, name: str) -> Lifecycle:
+        arguments: dict[str, Any] = {**self.given, "sequencer": name, "collects": self.collects}
+        if self.target is not None:
+            arguments |= {**vars(self.target), "spark": self.spark}
+            arguments["properties"] = dict(self.target.properties)
+            del arguments["mode"]  # keys tell it
+        return Lifecycle(self.settings.path, **arguments)
+
+    def check(self, waits: bool) -> None:
+        """What can be told before Spark starts. Raises Refused."""
+        found = logs(self.settings, self.every)
+        if not found and not waits:
+            raise Refused(f"there is no log at {self.settings.log_path}; check the path")
+        for log in found.values():
+            state = look(log)
+            if state is None or state.target is None:
+                continue
+            if self.target is None:
+                raise Refused(
+                    f"{log.url} is compacted into {state.target.table}: give that table, so that "
+                    "nothing leaves the log which the table does not hold"
+                )
+            try:
+                fits(self.target, state.target)
+            except PlanError as error:
+                raise Refused(str(error)) from None
+
+
+def _ranges(run: Run) -> list[Range]:
+    return [each for each in (run.recovery.finished, run.compacted) if each is not None]
+
+
+def _row(name: str, run: Run) -> list[str]:
+    ranges = _ranges(run)
+    collected = run.collection
+    return [
+        name,
+        ", ".join(str(each.k) for each in ranges) or "–",
+        ", ".join(f"{each.start}…{each.end - 1}" for each in ranges) or "–",
+        ", ".join("?" if each.rows is None else f"{each.rows:,}" for each in ranges) or "–",
+        ", ".join(size(each.bytes) for each in ranges) or "–",
+        str(ranges[-1].table_version) if ranges else "–",
+        str(run.floor),
+        f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "–",
+    ]
+
+
+_COLUMNS = ["log", "range", "positions", "rows", "bytes", "version", "floor", "collected"]
+
+
+def _say(name: str, run: Run) -> None:
+    """What one round did, in a line; nothing where it did nothing."""
+    if not _ranges(run) and run.collection is None:
+        return
+    told = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
+    what = ", ".join(f"{column} {value}" for column, value in told if value != "–")
+    console.print(f"{time.strftime('%H:%M:%S')} {name}: {what}", highlight=False, markup=False)
+
+
+def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float) -> None:
+    found = attended(work.round, meter, signals, work.spark, drain, lambda: story.note)
+    runs = {name: run for name, run in found.items() if isinstance(run, Run)}
+    failures = {name: error for name, error in found.items() if isinstance(error, SparkWalError)}
+    if runs:
+        target = f" → {work.target.table}" if work.target else ""
+        shown(f"{work.settings.path}{target}", _COLUMNS, [_row(*item) for item in runs.items()])
+    if failures:
+        raise Failures(failures, work.every)
+
+
+def _continuously(
+    work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float, interval: float
+) -> None:
+    failed = 0
+    while signals.received is None:
+        found = attended(work.round, meter, signals, work.spark, drain, lambda: story.note)
+        failed += 1
+        for name, run in found.items():
+            if isinstance(run, Run):
+                _say(name, run)
+            elif isinstance(run, CompactionError | StoreUnavailableError):
+                console.print(f"{name}: {line(run)}", highlight=False, markup=False)
+            else:
+                raise Failures({name: run}, work.every)
+        if all(isinstance(run, Run) for run in found.values()):
+            failed = 0
+        elif work.spark is not None and not jvm.at_work():
+            raise Failed("Spark's JVM is gone; start the job again")
+        pause = interval if not failed else max(interval, min(_LONGEST_PAUSE, interval * 2**failed))
+        if failed:
+            console.print(f"suspended; tried again in {pause:.0f} s", highlight=False)
+        story.note = "waiting" if not failed else "suspended"
+        until = time.monotonic() + pause
+        while signals.received is None and time.monotonic() < until:
+            time.sleep(min(0.1, max(0.0, until - time.monotonic())))
+            meter.show(0, story.note)
+        story.note = "looking"
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("path")
+@click.argument("table", required=False)
+@takes_log_options()
+@takes_lifecycle_options(policy=True)
+@takes_sequencers
+@click.option("--now", is_flag=True, help="Bring everything that is there, whatever is due.")
+@click.option(
+    "--key", "keys", multiple=True, metavar="COLUMN",
+    help="MERGE by it: a row takes the place of the row with the same key; repeatable. Without, "
+    "rows are appended.",
+)  # fmt: skip
+@click.option(
+    "--sequence-by", default="", metavar="COLUMN",
+    help="Of rows with one key the one with the greatest value wins.  [default: the last written]",
+)  # fmt: skip
+@click.option(
+    "--delete-when", default="", metavar="SQL",
+    help="A row for which this holds deletes its key: \"op = 'D'\".",
+)  # fmt: skip
+@click.option("--partition-by", multiple=True, metavar="COLUMN", help="Of a new table; repeatable.")
+@click.option("--cluster-by", multiple=True, metavar="COLUMN", help="Of a new table; repeatable.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE",
+    help="Of a new table; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--collect/--no-collect", default=True, show_default=True,
+    help="Delete what the floor has passed and gcGrace is over for.",
+)  # fmt: skip
+@click.option(
+    "--accept-table", is_flag=True,
+    help="Take the table as it is for one that holds all that the log's lifecycle knows: you "
+    "compared the two.",
+)  # fmt: skip
+@click.option("--continuous", is_flag=True, help="Go on until stopped.")
+@click.option(
+    "--interval", default="1min", show_default=True, metavar="TIME", callback=time_with_unit,
+    help="Between two looks of --continuous.",
+)  # fmt: skip
+@click.option(
+    "--conf", multiple=True, metavar="NAME=VALUE",
+    help="A setting of Spark, as spark-submit takes it; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--drain-timeout", type=click.FloatRange(0), default=60.0, show_default=True,
+    help="Seconds a signal waits for the range under way.",
+)  # fmt: skip
+def main(
+    path: str, table: str | None, given: dict[str, str], sequencer: str | None,
+    sequencers: str | None, now: bool, keys: tuple[str, ...], sequence_by: str, delete_when: str,
+    partition_by: tuple[str, ...], cluster_by: tuple[str, ...], properties: tuple[str, ...],
+    collect: bool, accept_table: bool, continuous: bool, interval: str, conf: tuple[str, ...],
+    drain_timeout: float,
+) -> None:  # fmt: skip
+    """Bring what is due of the log at PATH into the Delta table at TABLE, exactly once.
+
+    Then the log's floor moves, and what it passed is deleted when the grace is over. Without
+    TABLE, and so without Spark, --retain and --retain-bytes alone tell what leaves the log.
+
+    Run it again and it goes on where it stopped, after kill -9 too. Any number may run at once.
+    Ctrl-C and SIGTERM let the range under way finish; a second one stops at once.
+
+    \b
+    python jobs/compact.py s3://bucket/wal s3a://lake/orders --key id --continuous
+    python jobs/compact.py s3://bucket/wal --retain 7d
+    """
+    try:
+        settings = checked(path, given, sequencer, sequencers)
+        described = key_values(properties, "--property")
+        target = target_of(
+            table, keys, sequence_by, delete_when, partition_by, cluster_by, described
+        )
+        if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
+            raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
+        if target is None and (now or accept_table or conf):
+            raise Refused("--now, --accept-table and --conf are for a log with a TABLE")
+        if accept_table and continuous:
+            raise Refused("--accept-table is for one run; start --continuous after it")
+        configured = key_values(conf, "--conf")
+        if configured and jvm.started_by_spark_submit():
+            raise Refused("--conf here is too late: give it to spark-submit")
+        work = Compaction(settings, given, bool(sequencers), target, collect, now, accept_table)
+        work.check(waits=continuous)
+    except SparkWalError as error:
+        raise as_exit(error) from None
+    if target is not None:
+        need_spark()
+        need_delta("a table")
+        work.spark = start_session(
+            "sparkwal compact", delta=True, packages=packages(target.table),
+            settings={**s3a_settings(target.table, settings), **configured},
+        )  # fmt: skip
+    try:
+        with Signals() as signals, Meter(console, "compact") as meter, told_by(console) as story:
+            try:
+                if continuous:
+                    seconds = duration(interval) / 1000
+                    _continuously(work, meter, signals, story, drain_timeout, seconds)
+                else:
+                    _once(work, meter, signals, story, drain_timeout)
+            except SparkWalError as error:
+                raise as_exit(error) from None
+    finally:
+        if work.spark is not None:
+            jvm.end(work.spark)
+    if signals.received is not None:
+        raise Stopped(signals.received)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""What the jobs share that move a log's life on: options, several logs, what is told."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sparkwal import events
+from sparkwal.errors import CompactionError, OptionError, SparkWalError
+from sparkwal.events import Event
+from sparkwal.format.keys import ROOT
+from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.policy import Policy
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.types import duration
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.sequencers import all_logs, has_log
+
+SUSPENDED = 3
+
+EXIT_CODES = """
+\b
+Exit codes:
+    0  done, or nothing was due
+    1  it failed; the message says why. Run again to go on
+    2  wrong usage: an option, a path, a table. Nothing was written
+    3  suspended: a range could not be brought into the table, or the table is not what it was.
+       Nothing is skipped or deleted; mend what the message names and run again
+  130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run again to go on
+"""
+
+
+class Failures(click.ClickException):
+    """What went wrong with one log or more of them."""
+
+    exit_code: int  # type: ignore[misc]
+
+    def __init__(self, failures: Mapping[str, SparkWalError], several: bool) -> None:
+        told = [f"{name}: {line(error)}" if several else line(error)
+                for name, error in failures.items()]  # fmt: skip
+        super().__init__("\n".join(told))
+        kinds = [*failures.values()]
+        self.exit_code = 2 if all(isinstance(error, OptionError) for error in kinds) else 1
+        if any(isinstance(error, CompactionError) for error in kinds):
+            self.exit_code = SUSPENDED
+
+
+def line(error: SparkWalError) -> str:
+    """An error as one line."""
+    text = " ".join(str(error).split())
+    return f"suspended ({error.stage}): {text}" if isinstance(error, CompactionError) else text
+
+
+def _time(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """A time with a unit: without one it would be milliseconds, and rows are deleted by it."""
+    if value is None:
+        return None
+    try:
+        if value.strip().isdecimal():
+            raise ValueError
+        duration(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time with its unit, as 7d, 24h or 30min"
+        ) from None
+    return value
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    told = _time(context, parameter, value)
+    return None if told is None else str(duration(told) // 1000)
+
+
+time_with_unit = _time
+
+
+def _flag(name: str) -> str:
+    """persistRowThreshold → --persist-row-threshold."""
+    return "--" + re.sub("(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+# Where a flag is not made from the option's name.
+_TIMES: dict[str, tuple[str, Any]] = {
+    "retainSeconds": ("--retain", _seconds),
+    "gcGrace": ("--gc-grace", _time),
+    "consumerExpiry": ("--consumer-expiry", _time),
+}
+_METAVARS = {"whole": "N", "size": "SIZE"}
+_COLLECTING = ("gcGrace", "consumerExpiry")
+
+
+def takes_lifecycle_options(
+    *, policy: bool
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a lifecycle for a command below `takes_log_options`; they join `given`.
+
+    Args:
+        policy: those of the policy too.
+    """
+    known = {each.name for each in fields(Policy)} if policy else set()
+    about = [each.metadata for each in fields(LifecycleOptions)
+             if each.name in known or each.metadata["name"] in _COLLECTING]  # fmt: skip
+    names = [each["name"] for each in about]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def read(given: dict[str, str], **others: Any) -> None:
+            mine = {name: others.pop(name.lower()) for name in names}
+            told = {name: value for name, value in mine.items() if value is not None}
+            command(given={**given, **told}, **others)
+
+        wrapped: Callable[..., None] = read
+        for each in reversed(about):
+            flag, callback = _TIMES.get(each["name"], (_flag(each["name"]), None))
+            metavar = "TIME" if callback else _METAVARS[each["parse"].__name__]
+            default = each["shown"] or _default(each["name"])
+            wrapped = click.option(
+                flag, each["name"].lower(), callback=callback, metavar=metavar,
+                help=each["meaning"] + (f".  [default: {default}]" if default else "."),
+            )(wrapped)  # fmt: skip
+        return wrapped
+
+    return decorate
+
+
+def _default(name: str) -> str:
+    [default] = [each.default for each in fields(LifecycleOptions) if each.metadata["name"] == name]
+    return "" if default is None else str(default)
+
+
+def takes_sequencers(command: Callable[..., None]) -> Callable[..., None]:
+    """--sequencer and --sequencers."""
+    one = click.option("--sequencer", metavar="NAME", help="The independent log of this name.")
+    every = click.option(
+        "--sequencers", type=click.Choice(["*"]), help="All logs under the path, one after another."
+    )
+    return one(every(command))
+
+
+def checked(
+    path: str, given: dict[str, str], sequencer: str | None, sequencers: str | None
+) -> LifecycleOptions:
+    """The options, checked. Raises OptionError."""
+    # Names without regard to case: one of each.
+    for name in ("path", "sequencer"):
+        for twin in [each for each in given if each.lower() == name]:
+            given[name] = given.pop(twin)
+    given.pop("path", None)
+    if sequencer is not None:
+        given["sequencer"] = sequencer
+    settings = parse(LifecycleOptions, {**given, "path": path})
+    if sequencers and settings.sequencer != ROOT:
+        raise OptionError("--sequencer and --sequencers: give one of them")
+    return settings
+
+
+def logs(settings: LifecycleOptions, every: bool) -> dict[str, LogStore]:
+    """The logs that are there, by the names of their sequencers."""
+    log = open_log(settings, fail_fast=True)
+    if every:
+        return {name: log.sequencer(name) for name in all_logs(log)}
+    return {settings.sequencer: log} if has_log(log) else {}
+
+
+class Story:
+    """What happens, as the library's events tell it."""
+
+    def __init__(self, console: Console) -> None:
+        self.note = "looking"
+        self._console = console
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, events.CompactionPlanned):
+            self.note = f"positions {event.cut}…{event.to - 1}"
+        elif isinstance(event, events.FloorMoved):
+            self.note = "collecting"
+        # A failure is told as the job's own message.
+        if event.level >= logging.WARNING and not isinstance(event, events.CompactionSuspended):
+            self._console.print(str(event), highlight=False, markup=False)
+
+
+@contextmanager
+def told_by(console: Console) -> Iterator[Story]:
+    """Events as a story, and nothing of them a second time through Python's logging."""
+    logging.getLogger("sparkwal").addHandler(logging.NullHandler())
+    story = Story(console)
+    stop = events.subscribe(story)
+    try:
+        yield story
+    finally:
+        stop()
+
+
+def size(count: int | None) -> str:
+    """Bytes for people."""
+    if count is None:
+        return "?"
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def shown(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table on standard output."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for heading in columns:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    # In a file or a pipe no line is cut off.
+    (console if console.is_terminal else Console(width=240)).print(table)

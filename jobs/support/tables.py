@@ -1,0 +1,35 @@
+"""What Spark needs to reach a table where it is."""
+
+from __future__ import annotations
+
+from sparkwal.options.store import StoreOptions
+from support import jvm
+
+# Of the Hadoop that PySpark 4.2 has in it.
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
+_S3A = "spark.hadoop.fs.s3a."
+
+
+def on_s3(table: str) -> bool:
+    """Whether Spark reaches a table by S3A."""
+    return table.lower().startswith(("s3://", "s3a://"))
+
+
+def packages(table: str) -> list[str]:
+    """Maven coordinates, for a session that this process starts."""
+    return [HADOOP_AWS] if on_s3(table) and not jvm.started_by_spark_submit() else []
+
+
+def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
+    """How Spark reaches a table that is on the log's own store. May hold secrets."""
+    if not on_s3(table) or jvm.started_by_spark_submit():
+        return {}
+    known = {
+        "endpoint": log.endpoint,
+        "endpoint.region": log.region,
+        "path.style.access": "true" if log.endpoint else None,
+        "access.key": log.access_key_id,
+        "secret.key": log.secret_access_key,
+        "session.token": log.session_token,
+    }
+    return {_S3A + name: value for name, value in known.items() if value is not None}
