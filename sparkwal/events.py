@@ -285,6 +285,36 @@ class Collected(Event):
 
 
 @dataclass(frozen=True)
+class ConsumerNotPublished(Event, level=logging.WARNING):
+    """a stream could not tell how far it is; it goes on, and the log keeps more than it needs to"""
+
+    path: str
+    consumer: str
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ConsumerShared(Event, level=logging.WARNING):
+    """another run has told `position` under this stream's consumer name; the log keeps what
+    either needs, and moves on only when each has a name of its own"""
+
+    path: str
+    consumer: str
+    host: str
+    position: int
+
+
+@dataclass(frozen=True)
+class LeaseLeftBehind(Event, level=logging.WARNING):
+    """the lease of a read that has ended could not be removed; it expires by itself"""
+
+    path: str
+    lease: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ProofLeftBehind(Event, level=logging.WARNING):
     """an object of the store's proof could not be deleted; you may delete it"""
 

@@ -12,9 +12,10 @@ from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
+from sparkwal.lifecycle.leases import leased
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import TRIGGERS, SourceOptions, one_log, refuse
+from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log, refuse
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
@@ -67,6 +68,7 @@ class Log:
         refuse(
             self._options, "is for spark.read and readStream", *TRIGGERS, "minPartitions", "logId"
         )
+        refuse(self._options, "is for spark.readStream", *CONSUMERS)
         self._log = open_log(self._options, fail_fast=True)
 
     def _look(self, *, floor: bool = True) -> LogRange:
@@ -95,11 +97,14 @@ class Log:
 
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
         """The first position to read and the one after the last, as far as the log goes."""
-        first = log.start() if start is None else log.checked(start, "start")
+        first = self._first(log, start)
         after = log.end() if end is None else log.until(end, "end")
         if self._options.on_corruption == "stop":
             after = log.intact_end(first, after)
         return first, after
+
+    def _first(self, log: LogRange, start: int | None) -> int:
+        return log.start() if start is None else log.checked(start, "start")
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[SlotHeader]:
         """The headers of the live records at positions start … end (inclusive), in order.
@@ -142,7 +147,8 @@ class Log:
         if include_metadata is None:
             include_metadata = self._options.include_metadata
         target = self._target(log.spark_schema, columns, include_metadata)
-        first, after = self._bounds(log, start, end)
+        lease = leased(log, lambda: self._first(log, start))
+        first, after = self._bounds(log, lease.start, end)
 
         def batches() -> Iterator[pa.RecordBatch]:
             found = (
@@ -150,13 +156,16 @@ class Log:
                 for record in log.records(first, after, at_once=1, size=WHOLE)
                 for piece in pieces_of(self._log, record)
             )
-            yield from read_pieces(
-                self._log.store,
-                found,
-                target,
-                verify=self._options.verify_checksums,
-                check=log.floor.check,
-            )
+            try:
+                yield from read_pieces(
+                    self._log.store,
+                    found,
+                    target,
+                    verify=self._options.verify_checksums,
+                    check=log.floor.check,
+                )
+            finally:
+                lease.release()
 
         return pa.RecordBatchReader.from_batches(target, batches())
 

@@ -9,6 +9,8 @@ from sparkwal.format.keys import ROOT
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import (
     boolean,
+    consumer_name,
+    duration,
     one_of,
     option,
     position,
@@ -38,6 +40,10 @@ class SourceOptions(StoreOptions):
     sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
     log_id: str | None = option("logId", text, None, "batch reads: fail unless the log has this id, which is drawn when it begins")  # fmt: skip  # noqa: E501
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
+
+    consumer: str | None = option("consumer", consumer_name, None, "streams: a name, this stream's own; the log keeps what it has not read yet")  # fmt: skip  # noqa: E501
+    cursor_interval_ms: int = option("cursorInterval", duration, 60_000, "streams with a consumer: tell the log at most this often how far it is", "1min")  # fmt: skip  # noqa: E501
+    lease_ms: int | None = option("lease", duration, None, "batch reads: the log keeps for this long what the read needs")  # fmt: skip  # noqa: E501
 
     @property
     def tolerant(self) -> bool:
@@ -70,6 +76,8 @@ class SourceOptions(StoreOptions):
             ("maxBytesPerTrigger", self.max_bytes),
             ("maxCommitsPerTrigger", self.max_commits),
             ("minPartitions", self.min_partitions),
+            ("cursorInterval", self.cursor_interval_ms),
+            ("lease", self.lease_ms),
         ):
             if value is not None and value <= 0:
                 raise OptionError(f"{name} must be greater than 0")
@@ -82,10 +90,13 @@ class SourceOptions(StoreOptions):
                 "sequencers=* reads logs whose positions have nothing in common: use "
                 "startingTimestamp and endingTimestamp, or read one sequencer"
             )
+        if self.consumer and self.lease_ms:
+            raise OptionError("a stream takes consumer, a batch read takes lease: give one of them")
         if self.on_corruption == "stop" and not self.verify_checksums:
             raise OptionError("onCorruption=stop needs verifyChecksums=true to find corruption")
 
 
+CONSUMERS = ("consumer", "cursorInterval")
 TRIGGERS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "maxCommitsPerTrigger")
 
 

@@ -98,6 +98,11 @@ class WeaselWalDataSource(Travels, DataSource):
       begins
     - onCorruption (choice; fail): at a damaged object: fail, or stop: end the replay
       before it
+    - consumer (name): streams: a name, this stream's own; the log keeps what it has not
+      read yet
+    - cursorInterval (time; 1min): streams with a consumer: tell the log at most this
+      often how far it is
+    - lease (time): batch reads: the log keeps for this long what the read needs
     """
 
     # How many tasks the session runs at once; Spark does not tell it to a reader.

@@ -20,8 +20,10 @@ from pyspark.sql.types import StructType
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
+from sparkwal.lifecycle.leases import leased
+from sparkwal.lifecycle.publishing import publisher
 from sparkwal.open import open_log
-from sparkwal.options.reading import SourceOptions, refuse
+from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.budget import Budget
 from sparkwal.reading.log_range import LogRange
@@ -158,6 +160,13 @@ class _Reader(Travels):
 class BatchReader(_Reader, DataSourceReader):
     """`spark.read`: one range of each log as it is now."""
 
+    def __init__(
+        self, options: SourceOptions, spark_schema: StructType, parallelism: int | None = None
+    ) -> None:
+        super().__init__(options, spark_schema, parallelism)
+        why = "is for spark.readStream; a batch read that takes long is given a lease instead"
+        refuse(options, why, *CONSUMERS)
+
     def partitions(self) -> list[InputPartition]:
         with readable_errors():
             logs = [log for log in self._look() if log.spark_schema is not None]
@@ -166,7 +175,7 @@ class BatchReader(_Reader, DataSourceReader):
             tasks: list[ReadTask] = []
             for log in logs:
                 log.check_id()
-                start, end = log.start(), log.end()
+                start, end = leased(log, log.start).start, log.end()
                 if self.options.on_corruption == "stop":
                     end = log.intact_end(start, end)
                 if end > start:
@@ -187,6 +196,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         super().__init__(options, spark_schema, parallelism)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
+        refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
+        self._publisher = publisher(options)
         refuse(options, "is for spark.read; a stream keeps it in its checkpoint", "logId")
         self._targets: dict[str, int] | None = None
         # Which log comes first changes: a busy one must not use up every limit.
@@ -195,7 +206,33 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Offset:
         with readable_errors():
             logs = [log for log in self._look() if self._counts(log)]
-            return self._offset({log.name: log.start() for log in logs})
+            return self._offset({log.name: self._start(log) for log in logs})
+
+    def _start(self, log: LogRange) -> int:
+        start = log.start()
+        return log.start() if self._join(log, start) else start
+
+    def _join(self, log: LogRange, start: int) -> bool:
+        """Register as a consumer before anything is read from `start`. Returns whether the floor
+        passed it before that was seen."""
+        told = self._publisher
+        if told is None or log.log_id is None or told.has_joined(log.log):
+            return False
+        passed = told.join(log.log, log.log_id, start) > start
+        if passed:
+            log.floor.look()
+        return passed
+
+    def commit(self, end: Offset) -> None:
+        if self._publisher is not None:
+            with readable_errors():
+                for name, position in self._positions(end).items():
+                    self._publisher.committed(self._log(name).log, position)
+
+    def stop(self) -> None:
+        # After an error. Of a query that is stopped Spark ends this process without asking it.
+        if self._publisher is not None:
+            self._publisher.stop()
 
     def _counts(self, log: LogRange) -> bool:
         # A stream waits for a single log; among several, one without a record does not count yet.
@@ -232,6 +269,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if self._counts(log):
                     # A new sequencer is read from its beginning, whatever the start was.
                     begin = begins[log.name] if log.name in begins else log.entry()
+                    self._join(log, begin)
                     end = log.advance(begin, targets[log.name], budget)
                     if log.name in begins or end > begin:
                         ends[log.name] = end
@@ -255,7 +293,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._check(end)
             for name, last in moved.items():
                 log = self._log(name)
-                first = log.first(firsts.get(name, int(end.get(_FROM + name, 0))))
+                begin = firsts.get(name, int(end.get(_FROM + name, 0)))
+                self._join(log, begin)
+                first = log.first(begin)
                 tasks += self._tasks(log, first, last, len(moved))
                 log.forget(last)
             return [InputPartition(task) for task in tasks]

@@ -52,6 +52,7 @@ _TYPES = {
     "whole": "number",
     "duration": "time",
     "sequencer_name": "name",
+    "consumer_name": "name",
     "timestamp": "moment",
     "star": "*",
     "parse_choice": "choice",

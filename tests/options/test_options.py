@@ -38,6 +38,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "timestamp": (["", "yesterday", "-1", "2026-13-01", "12:00"], "a time such as 2026-01-31"),
     "parse_choice": (["", "snappy", "ignore"], " or "),
     "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
+    "consumer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
     "star": (["", "**", "a", "a,b"], "* (for one of them: sequencer=NAME)"),
 }
 VALUES = [
@@ -97,6 +98,9 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (AppenderOptions, {"maxBufferedBytes": "1"}, "below batchSizeThreshold"),
     (SourceOptions, {"sequencers": "*", "startingPosition": "1"}, "sequencers=* reads logs"),
     (SourceOptions, {"sequencers": "*", "endingPosition": "1"}, "sequencers=* reads logs"),
+    (SourceOptions, {"consumer": "a", "lease": "1h"}, "a batch read takes lease"),
+    (SourceOptions, {"cursorInterval": "0"}, "cursorInterval must be greater than 0"),
+    (SourceOptions, {"lease": "0"}, "lease must be greater than 0"),
     (SourceOptions, {"mergeSchema": "true"}, "'mergeSchema' is for writing"),
     (SinkOptions, {"batchSizeTreshold": "1mb"}, "did you mean 'batchSizeThreshold'?"),
     (SinkOptions, {"BATCHTIMEOUT": "1"}, "did you mean 'batchTimeoutMs'?"),

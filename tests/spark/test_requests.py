@@ -137,15 +137,20 @@ class Idle(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...
 
 
+@pytest.mark.parametrize("more", [{}, {"consumer": "daily", "cursorInterval": "1ms"}])
 def test_an_idle_trigger_of_a_reader_costs_at_most_one_get(
-    spark: SparkSession, log: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
+    spark: SparkSession,
+    log: tuple[str, dict[str, str]],
+    s3_proxy: S3Proxy,
+    tmp_path: Path,
+    more: dict[str, str],
 ) -> None:
     path, options = log
     append(numbers(spark, 30, PARTITIONS), path, tmp_path / "cp", **options)
     interval, idle = "spark.sql.streaming.noDataProgressEventInterval", Idle()
     spark.conf.set(interval, "0")
     spark.streams.addListener(idle)
-    batches, query = follow(spark, path, tmp_path / "cp-r", available_now=False, **options)
+    batches, query = follow(spark, path, tmp_path / "cp-r", available_now=False, **options, **more)
     try:
         query.processAllAvailable()
         assert values(batches[0]) == list(range(30))

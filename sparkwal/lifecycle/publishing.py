@@ -1,0 +1,128 @@
+"""A stream tells how far it is: when it starts, and now and then when it commits.
+
+A publication that is late or lost only delays collection. So one that fails is a warning and
+the stream goes on; but it does not start before it is registered.
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from dataclasses import dataclass
+
+from sparkwal import events
+from sparkwal.errors import InvalidLogError, SparkWalError
+from sparkwal.format.consumer import Consumer
+from sparkwal.lifecycle.consumers import join, publish, read
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.clock import Clock, SystemClock, is_old
+from sparkwal.protocol.log_store import LogStore
+
+_CLOCK = SystemClock()
+
+
+@dataclass
+class _Told:
+    """One log of the stream: what it needs now, and what it told last and when.
+
+    Attributes:
+        published: None before this run knows that no other bears its name.
+    """
+
+    log: LogStore
+    log_id: str
+    position: int
+    published: int | None = None
+    boot_ms: int | None = None
+
+
+def publisher(options: SourceOptions) -> Publisher | None:
+    """Of a stream, if it is a consumer."""
+    return Publisher(options.consumer, options.cursor_interval_ms) if options.consumer else None
+
+
+class Publisher:
+    """One run of a stream that bears a consumer's name, in each log that it reads.
+
+    Args:
+        name: of the consumer; one stream's own.
+        interval_ms: it tells at most so often.
+    """
+
+    def __init__(self, name: str, interval_ms: int, clock: Clock = _CLOCK) -> None:
+        self._name, self._interval_ms, self._clock = name, interval_ms, clock
+        self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
+        self._told: dict[str, _Told] = {}
+
+    def has_joined(self, log: LogStore) -> bool:
+        """Whether this run is registered with a log."""
+        return log.prefix in self._told
+
+    def join(self, log: LogStore, log_id: str, position: int) -> int:
+        """Register before anything is read, and where the stream may begin: `consumers.join`."""
+        begin = join(log, self._consumer(log_id, position))
+        self._told[log.prefix] = _Told(log, log_id, begin)
+        return begin
+
+    def committed(self, log: LogStore, position: int) -> None:
+        """Spark will not ask for anything below `position` again. The first time it is told at
+        once: what an earlier run told holds the floor down until then. 1 GET, 1 PUT."""
+        told = self._told.get(log.prefix)
+        if told is None:
+            return
+        told.position = position
+        boot_id = self._clock.boot_id()
+        if told.boot_ms is None or is_old(self._clock, told.boot_ms, boot_id, self._interval_ms):
+            self._publish(told)
+
+    def stop(self) -> None:
+        """The stream ends: what it needs when it comes back is told."""
+        for told in self._told.values():
+            if told.position != told.published:
+                self._publish(told)
+
+    def _publish(self, told: _Told) -> None:
+        # Where the store is down each attempt takes long: the next is an interval away too.
+        told.boot_ms = self._clock.boot_ms()
+        try:
+            position = min(told.position, self._of_another(told))
+            publish(told.log, self._consumer(told.log_id, position))
+            told.published = told.position
+        except SparkWalError as error:
+            events.emit(
+                events.ConsumerNotPublished(
+                    path=told.log.url,
+                    consumer=self._name,
+                    position=told.position,
+                    reason=str(error),
+                )
+            )
+
+    def _of_another(self, told: _Told) -> int:
+        """What another run needs that has told under this name since this one did.
+
+        Safe for any number of them: none tells more than was told before, while they
+        alternate. Then the floor waits, until all but one are gone.
+        """
+        found = read(told.log, self._name)
+        if found is None or found.run_id == self._run_id:
+            return told.position
+        if found.log_id != told.log_id:
+            raise InvalidLogError(
+                f"{told.log.url} was made again: {self._name} on {found.host} reads the log "
+                f"{found.log_id}, this stream read {told.log_id}"
+            )
+        events.emit(
+            events.ConsumerShared(
+                path=told.log.url,
+                consumer=self._name,
+                host=found.host,
+                position=found.position,
+            )
+        )
+        return found.position
+
+    def _consumer(self, log_id: str, position: int) -> Consumer:
+        return Consumer(
+            self._name, log_id, position, self._clock.now_ms(), self._host, self._run_id
+        )

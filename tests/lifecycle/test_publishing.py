@@ -1,0 +1,187 @@
+"""What a stream tells of how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from protocol.query import StoppedClock
+
+from sparkwal import events
+from sparkwal.errors import StoreUnavailableError
+from sparkwal.format import keys
+from sparkwal.lifecycle.consumers import bound, forget, read
+from sparkwal.lifecycle.publishing import Publisher
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.testing.memory import MemoryStore
+
+MINUTE = 60_000
+
+
+class Stream:
+    """Runs of streams over one log, and one clock for all."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = MemoryStore(), StoppedClock()
+        self.log = LogStore(self.store, "wal")
+
+    def run(self, at: int, log_id: str = "log-1") -> Publisher:
+        publisher = Publisher("daily", MINUTE, self.clock)
+        assert publisher.join(self.log, log_id, at) == at
+        self.store.counts.clear()
+        return publisher
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.since_boot_ms += ms
+
+    @property
+    def told(self) -> int:
+        found = read(self.log, "daily")
+        assert found is not None
+        return found.position
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+@pytest.fixture
+def warned() -> Iterator[list[events.Event]]:
+    found: list[events.Event] = []
+    unsubscribe = events.subscribe(found.append)
+    yield found
+    unsubscribe()
+
+
+def test_a_stream_tells_its_first_commit_at_once_and_others_now_and_then(stream: Stream) -> None:
+    run = stream.run(0)
+    run.committed(stream.log, 3)
+    assert stream.told == 3
+    stream.pass_ms(MINUTE - 1)
+    stream.store.counts.clear()
+    run.committed(stream.log, 5)
+    assert not stream.store.counts
+    assert stream.told == 3
+    stream.pass_ms(1)
+    stream.store.counts.clear()
+    run.committed(stream.log, 8)
+    assert dict(stream.store.counts) == {"GET": 1, "PUT": 1}
+    assert stream.told == 8
+
+
+def test_a_stream_that_ends_tells_what_it_committed_last(stream: Stream) -> None:
+    run = stream.run(0)
+    run.committed(stream.log, 3)
+    run.committed(stream.log, 5)
+    run.stop()
+    assert stream.told == 5
+    stream.store.counts.clear()
+    run.stop()
+    assert not stream.store.counts
+
+
+def test_a_run_that_finds_nothing_new_tells_where_it_began(stream: Stream) -> None:
+    """Spark commits the last microbatch of a run only in the next one that has rows."""
+    stream.run(0).stop()
+    run = stream.run(7)
+    assert stream.told == 0
+    run.stop()
+    assert stream.told == 7
+
+
+def test_a_stream_that_crashed_goes_on(stream: Stream) -> None:
+    stream.run(0).committed(stream.log, 5)
+    run = stream.run(9)
+    assert stream.told == 5
+    run.committed(stream.log, 9)
+    assert stream.told == 9
+
+
+def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
+    run = Publisher("daily", MINUTE, stream.clock)
+    assert not run.has_joined(stream.log)
+    run.committed(stream.log, 5)
+    run.stop()
+    assert not stream.store.counts
+
+
+def test_a_stream_over_two_sequencers_tells_each_its_own(stream: Stream) -> None:
+    run = Publisher("daily", MINUTE, stream.clock)
+    a, b = stream.log.sequencer("a"), stream.log.sequencer("b")
+    run.join(a, "log-a", 1)
+    run.join(b, "log-b", 2)
+    run.committed(a, 10)
+    run.committed(b, 20)
+    assert bound(a, "log-a", 99, None) == 10
+    assert bound(b, "log-b", 99, None) == 20
+    assert "wal/sequencers/a/consumers/daily" in stream.store.objects
+
+
+def test_a_stream_goes_on_where_it_can_not_tell(
+    stream: Stream, warned: list[events.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = stream.run(0)
+
+    def down(key: str, body: bytes) -> None:
+        raise StoreUnavailableError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream.store, "put", down)
+        run.committed(stream.log, 3)
+        run.committed(stream.log, 4)
+    assert stream.told == 0
+    (event,) = warned
+    assert str(event).startswith("consumer_not_published path=memory://store/wal consumer=daily")
+    stream.pass_ms(MINUTE)
+    run.committed(stream.log, 5)
+    assert stream.told == 5
+
+
+def test_a_damaged_consumer_is_not_overwritten(stream: Stream, warned: list[events.Event]) -> None:
+    run = stream.run(0)
+    key = keys.consumer_key("wal", "daily")
+    stream.store.put(key, b"?")
+    run.committed(stream.log, 3)
+    assert stream.store.objects[key] == b"?"
+    assert [event.name for event in warned] == ["consumer_not_published"]
+
+
+def test_a_consumer_that_was_forgotten_while_it_runs_registers_again(stream: Stream) -> None:
+    run = stream.run(0)
+    forget(stream.log, "daily")
+    run.committed(stream.log, 3)
+    assert stream.told == 3
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_of_streams_with_one_name_the_lowest_holds(
+    stream: Stream, warned: list[events.Event], others: int
+) -> None:
+    slow = stream.run(10)
+    fast = [stream.run(100 + n) for n in range(others)]
+    for turn in range(1, 5):
+        stream.pass_ms(MINUTE)
+        slow.committed(stream.log, 10 + turn)
+        for n, run in enumerate(fast):
+            run.committed(stream.log, 200 + turn + n)
+        assert bound(stream.log, "log-1", 999, None) <= 10 + turn
+    assert {event.name for event in warned} == {"consumer_shared"}
+    warned.clear()
+    # The slow one is gone: the others are one, or still several.
+    stream.pass_ms(MINUTE)
+    fast[0].committed(stream.log, 300)
+    stream.pass_ms(MINUTE)
+    fast[0].committed(stream.log, 301)
+    assert stream.told == 301
+
+
+def test_a_stream_of_a_log_that_was_made_again_is_silent(
+    stream: Stream, warned: list[events.Event]
+) -> None:
+    old = stream.run(90)
+    new = stream.run(0, "log-2")
+    new.committed(stream.log, 4)
+    old.stop()
+    assert bound(stream.log, "log-2", 50, None) == 4
+    assert [event.name for event in warned] == ["consumer_not_published"]

@@ -1,0 +1,295 @@
+"""Streams that are consumers, and batch reads with a lease: the log keeps what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from queries import append, follow, numbers, read, refused, values
+from reading.collected import move_floor
+from test_offsets import SCHEMA, Stream
+
+import sparkwal
+from sparkwal import CollectedError, InvalidLogError, OptionError, events
+from sparkwal.lifecycle import consumers
+from sparkwal.lifecycle.consumers import ConsumerInfo, bound
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark.source import BatchReader
+from sparkwal.store.local import LocalStore
+
+
+def store_of(stream: Stream) -> LogStore:
+    return LogStore(LocalStore(stream.folder / "log", fsync=False), "")
+
+
+def told(stream: Stream) -> ConsumerInfo:
+    (found,) = sparkwal.consumers(str(stream.folder / "log"))
+    return found
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Stream:
+    """A log of a leader record and three commits, and a stream over it that has a name."""
+    stream = Stream(tmp_path, consumer="daily")
+    stream.write(1, 2, 3)
+    return stream
+
+
+def test_a_stream_registers_before_it_reads(stream: Stream) -> None:
+    stream.reader.initialOffset()
+    assert (told(stream).name, told(stream).position, told(stream).lag) == ("daily", 0, 4)
+
+
+def test_a_stream_tells_what_spark_committed_and_not_what_it_planned(stream: Stream) -> None:
+    first, _ = stream.turn(stream.reader.initialOffset())
+    stream.write(4)
+    second, _ = stream.turn(first)
+    assert told(stream).position == 0
+    stream.reader.commit(first)
+    assert told(stream).position == 4
+    stream.reader.commit(second)
+    assert told(stream).position == 4
+    stream.reader.stop()
+    assert (told(stream).position, told(stream).lag) == (5, 0)
+
+
+def test_a_stream_without_a_name_tells_nothing(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1)
+    offset, _ = stream.turn(stream.reader.initialOffset())
+    stream.reader.commit(offset)
+    stream.reader.stop()
+    assert not (tmp_path / "log" / "consumers").exists()
+
+
+def test_a_stream_that_crashed_repeats_what_was_kept_for_it(stream: Stream) -> None:
+    first, _ = stream.turn(stream.reader.initialOffset())
+    stream.reader.commit(first)
+    stream.write(4)
+    second, rows = stream.turn(first)
+    assert rows == [4]
+    stream.restart()
+    assert bound(store_of(stream), told_id(stream), 99, None) == first["default"]
+    # Spark plans the microbatch again that it had not committed.
+    (task,) = stream.reader.partitions(first, second)
+    assert sum(batch.num_rows for batch in stream.reader.read(task)) == 1
+    assert told(stream).position == first["default"]
+
+
+def told_id(stream: Stream) -> str:
+    head = sparkwal.Log(str(stream.folder / "log")).head()
+    assert head is not None
+    return head.log_id
+
+
+def test_a_stream_from_an_older_checkpoint_holds_the_floor_again(stream: Stream) -> None:
+    old, _ = stream.turn(stream.reader.initialOffset())
+    stream.write(4, 5)
+    new, _ = stream.turn(old)
+    stream.reader.commit(new)
+    assert told(stream).position == 6
+    stream.restart()
+    assert stream.turn(old)[1] == [4, 5]
+    assert told(stream).position == 4
+
+
+def test_a_stream_from_a_checkpoint_below_the_floor_is_told_so(stream: Stream) -> None:
+    old, _ = stream.turn(stream.reader.initialOffset())
+    stream.write(4, 5)
+    new, _ = stream.turn(old)
+    stream.reader.commit(new)
+    move_floor(store_of(stream), 6)
+    stream.restart()
+    with pytest.raises(CollectedError, match="position 4 .* below the log's floor, 6"):
+        stream.turn(old)
+    # And it holds nothing down that is gone for it.
+    assert told(stream).position == 6
+
+
+def moving(stream: Stream, floor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Someone who had not seen the consumer moves the floor just after it has registered."""
+    publish, moved = consumers.publish, iter([floor])
+
+    def publish_then_move(log: LogStore, consumer: Any) -> None:
+        publish(log, consumer)
+        for each in moved:
+            move_floor(log, each)
+
+    monkeypatch.setattr(consumers, "publish", publish_then_move)
+
+
+def test_a_stream_that_joins_while_the_floor_moves_begins_at_the_floor(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving(stream, 2, monkeypatch)
+    start = stream.reader.initialOffset()
+    assert start["default"] == 2
+    assert stream.turn(start)[1] == [2, 3]
+    assert told(stream).position == 2
+
+
+def test_a_stream_that_asked_for_a_position_is_told_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(tmp_path, consumer="daily", startingPosition=1)
+    stream.write(1, 2, 3)
+    moving(stream, 2, monkeypatch)
+    with pytest.raises(CollectedError, match="startingPosition: position 1"):
+        stream.reader.initialOffset()
+
+
+def test_a_stream_that_waits_for_its_log_registers_when_it_is_there(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, consumer="daily")
+    start = stream.reader.initialOffset()
+    stream.reader.stop()
+    assert sparkwal.consumers(str(tmp_path / "log")) == []
+    stream.write(1)
+    stream.turn(start)
+    assert told(stream).position == 0
+
+
+def test_a_log_that_was_made_again_is_told_by_the_new_stream_only(stream: Stream) -> None:
+    offset, _ = stream.turn(stream.reader.initialOffset())
+    stream.reader.commit(offset)
+    stream.clear()
+    stream.write(5, 6, 7, 8, 9, query="other")
+    stream.restart()
+    with pytest.raises(InvalidLogError, match="made again"):
+        stream.turn(offset)
+    assert not told(stream).of_this_log and not told(stream).live
+    stream.restart()
+    stream.reader.initialOffset()
+    assert told(stream).of_this_log and told(stream).position == 0
+
+
+def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> None:
+    log, options = tmp_path / "log", {"sequencers": "*", "consumer": "daily"}
+    for name, rows in (("a", [1, 2]), ("b", [3])):
+        appended(log / "sequencers" / name, rows)
+    stream = Stream(tmp_path, **options)
+    offset, rows = stream.turn(stream.reader.initialOffset())
+    assert sorted(rows) == [1, 2, 3]
+    # One that appears later is registered when it is read first.
+    appended(log / "sequencers" / "c", [4])
+    stream.reader._logs.clear()
+    offset, rows = stream.turn(offset)
+    assert rows == [4]
+    stream.reader.commit(offset)
+    found = sparkwal.consumers(str(log), sequencers="*")
+    assert [(each.sequencer, each.position, each.lag) for each in found] == [
+        ("a", offset["a"], 0), ("b", offset["b"], 0), ("c", offset["c"], 0),
+    ]  # fmt: skip
+    assert not (log / "consumers").exists()
+
+
+def appended(log: Path, rows: list[int]) -> None:
+    import pyarrow as pa
+
+    schema = pa.schema([("v", pa.int64())])
+    with sparkwal.Appender(str(log), schema, producer_id="p") as wal:
+        for value in rows:
+            wal.append([{"v": value}]).result()
+
+
+def batch_reader(stream: Stream, **options: object) -> BatchReader:
+    given = {name: str(value) for name, value in options.items()}
+    path = str(stream.folder / "log")
+    return BatchReader(parse(SourceOptions, {"path": path, **given}), SCHEMA)
+
+
+def test_a_batch_read_takes_a_lease(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2, 3)
+    batch_reader(stream, startingPosition=2, lease="6h").partitions()
+    lease = told(stream)
+    assert lease.name.startswith("lease-")
+    assert (lease.position, lease.expires_ms, lease.live) == (2, 6 * 3_600_000, True)
+
+
+def test_a_lease_that_came_late_begins_at_the_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2, 3)
+    moving(stream, 2, monkeypatch)
+    reader = batch_reader(stream, lease="6h")
+    rows = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert sum(batch.num_rows for batch in rows) == 2
+
+
+def test_a_scan_gives_its_lease_back(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2, 3)
+    path = str(tmp_path / "log")
+    scan = sparkwal.Log(path, lease="1h").scan()
+    assert told(stream).expires_ms == 3_600_000
+    assert scan.read_all().num_rows == 3
+    assert sparkwal.consumers(path) == []
+
+
+def test_each_kind_of_read_is_told_which_option_is_its(tmp_path: Path, stream: Stream) -> None:
+    path = str(tmp_path / "log")
+    with pytest.raises(OptionError, match="consumer is for spark.readStream; .* a lease"):
+        batch_reader(stream, consumer="daily")
+    with pytest.raises(OptionError, match="lease is for spark.read; .* consumer"):
+        Stream(tmp_path, lease="1h")
+    with pytest.raises(OptionError, match="consumer is for spark.readStream"):
+        sparkwal.Log(path, consumer="daily")
+
+
+@pytest.fixture
+def warned() -> Iterator[list[events.Event]]:
+    found: list[events.Event] = []
+    forget = events.subscribe(found.append)
+    yield found
+    forget()
+
+
+def test_two_streams_with_one_name_are_warned(
+    stream: Stream, warned: list[events.Event], tmp_path: Path
+) -> None:
+    slow, _ = stream.turn(stream.reader.initialOffset())
+    other = Stream(tmp_path, consumer="daily", startingPosition="latest")
+    other.turn(other.reader.initialOffset())
+    stream.reader.commit(slow)
+    assert [event.name for event in warned if "consumer" in event.name] == ["consumer_shared"]
+    assert told(stream).position == 0
+
+
+@pytest.mark.spark
+def test_spark_tells_the_log_how_far_a_query_is(spark: SparkSession, tmp_path: Path) -> None:
+    log, checkpoint = tmp_path / "log", tmp_path / "cp-r"
+    append(numbers(spark, 10), log, tmp_path / "cp")
+    batches, query = follow(spark, log, checkpoint, consumer="daily", available_now=False)
+    try:
+        query.processAllAvailable()
+        append(numbers(spark, 10), log, tmp_path / "cp")
+        query.processAllAvailable()
+        # Spark commits a microbatch when it begins the next one.
+        (found,) = sparkwal.consumers(str(log))
+        assert found.live and found.position > 0 and found.lag > 0
+    finally:
+        query.stop()
+    assert values([row for batch in batches for row in batch]) == list(range(20))
+    # The next run tells at once, with its first commit, where it goes on.
+    end = found.position + found.lag
+    append(numbers(spark, 10), log, tmp_path / "cp")
+    more, _ = follow(spark, log, checkpoint, consumer="daily")
+    assert values(more[0]) == list(range(20, 30))
+    (found,) = sparkwal.consumers(str(log))
+    assert found.position == end
+
+
+@pytest.mark.spark
+def test_spark_reads_with_a_lease(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    append(numbers(spark, 10), log, tmp_path / "cp")
+    assert values(read(spark, log, lease="1h").collect()) == list(range(10))
+    assert {each.expires_ms for each in sparkwal.consumers(str(log))} == {3_600_000}
+    shown = refused(lambda: read(spark, log, consumer="daily").collect())
+    assert "consumer is for spark.readStream" in shown
