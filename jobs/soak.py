@@ -21,11 +21,13 @@ import click
 from rich.console import Console
 
 from faults.disks import add_files, back_up, befall, numbered_stream, on_a_new_machine
-from faults.evidence import Stream, gather, keep, shown
+from faults.evidence import Lost, Stream, gather, keep, shown
 from faults.fleet import Fleet
+from faults.lifetimes import Lifetimes
 from faults.processes import Driver, Gone, send, wait_until
 from faults.service import Service
 from faults.storms import storm
+from faults.watching import Pace
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
@@ -36,10 +38,6 @@ BUCKET = "soak"
 STUBBORN = ["maxRetryAttempts=16", "retryBaseDelayMs=2"]
 
 console = Console(stderr=True, highlight=False)
-
-
-class Lost(Exception):
-    """The log does not hold what it must."""
 
 
 class Soak:
@@ -223,9 +221,8 @@ class Soak:
         self.kill(driver)
 
     def play(self, minutes: float) -> None:
-        """Until the time is up, or Ctrl-C. Raises Lost, Gone."""
+        """Until the time is up. Raises Lost, Gone."""
         self._end = time.monotonic() + minutes * 60
-        signal.signal(SIGINT, self._end_early)
         plays: dict[Callable[[], None], int] = {
             self.killed: 10, self.lost: 30, self.same_checkpoint: 3, self.rivals: 3,
             self.sleeper: 2, self.executors: 1,
@@ -243,7 +240,8 @@ class Soak:
                     break
             self.judge()
 
-    def _end_early(self, *_: object) -> None:
+    def end_early(self, *_: object) -> None:
+        """Go on to the proof; a signal's handler."""
         self._end = 0.0
 
     def judge(self) -> None:
@@ -287,15 +285,24 @@ class Soak:
 @click.option("--minutes", type=float, default=3.0, show_default=True)
 @click.option("--seed", type=int, help="Of everything that is random here.  [default: a new one]")
 @click.option("--store", type=click.Choice(["s3", "file"]), default="s3", show_default=True)
-def main(minutes: float, seed: int | None, store: str) -> None:
+@click.option(
+    "--lifetimes", is_flag=True,
+    help="One log all the time, which compactors bring into a Delta table and collect.",
+)  # fmt: skip
+def main(minutes: float, seed: int | None, store: str, lifetimes: bool) -> None:
     """Kill drivers, executors, Python workers and a service that appends to a log of its own,
     stop them, let them fight over one log, take the dead ones' disks away, and break the store's
     requests; after each round prove that every row is there once, in order.
+
+    With --lifetimes a stream is compacted and collected while all who take part are killed or put
+    to sleep, and the log never holds more than twice what its policy allows.
 
     Ctrl-C ends it early, with the same proof. Prints the figures as a table and as one line of
     JSON. Exit codes: 0 nothing was lost, 1 the log is wrong (it is kept, and the seed is told),
     2 wrong usage.
     """
+    if lifetimes and store != "s3":
+        raise click.UsageError("--lifetimes needs --store s3")
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     console.print(f"seed {seed}")
     work = Path(tempfile.mkdtemp(prefix="sparkwal-soak-"))
@@ -307,8 +314,11 @@ def main(minutes: float, seed: int | None, store: str) -> None:
             server = closing.enter_context(start_ministack()).url
             make_bucket(server, BUCKET)
             proxy = closing.enter_context(S3Proxy(server, seed=seed))
-        soak = Soak(seed, work, server, proxy)
+        soak: Soak | Lifetimes = Soak(seed, work, server, proxy)
+        if lifetimes and server is not None and proxy is not None:
+            soak = Lifetimes(seed, work, server, BUCKET, proxy, Pace())
         closing.callback(soak.close)
+        signal.signal(SIGINT, soak.end_early)
         try:
             soak.play(minutes)
         except (Lost, Gone) as error:

@@ -154,6 +154,7 @@ class Work:
     name: str = ""
     files: str = ""
     per_trigger: int = 1
+    every: float = 0.0
 
     def source(self, spark: SparkSession) -> DataFrame:
         """The numbered rows."""
@@ -182,6 +183,8 @@ class Work:
                 say(f"rebuilt {made.batch_id}: {made.reason}")
             write_plainly(spark, location)
         writer = self.source(spark).writeStream.format("weaselwal").options(**given)
+        if self.every:
+            writer = writer.trigger(processingTime=f"{round(self.every * 1000)} milliseconds")
         return writer.option("checkpointLocation", location).start(self.log)
 
 
@@ -221,6 +224,7 @@ def warm_up(spark: SparkSession) -> None:
 @click.option("--name", default="", help="Of the query, to make --checkpoint from the log.")
 @click.option("--files", default="", help="A folder of json files to read, in the order of time.")
 @click.option("--per-trigger", type=int, default=1, help="Files of each microbatch, at most.")
+@click.option("--every", type=float, default=0.0, help="Seconds from microbatch to microbatch.")
 @click.option("--batches", type=int, default=0, help="Stop when so many are done in all; 0: never.")
 @click.option("--rows", type=int, default=100, show_default=True, help="Of each microbatch.")
 @click.option("--base", type=int, default=0, help="Added to every value.")

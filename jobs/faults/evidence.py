@@ -14,11 +14,14 @@ from rich.table import Table
 import sparkwal
 from sparkwal.errors import SparkWalError
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.keys import batches_prefix
 from sparkwal.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.listing import all_entries
+
+
+class Lost(Exception):
+    """The log does not hold what it must, or is larger than it may be."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +152,9 @@ def _compare(
 def keep(path: str, options: Mapping[str, str], folder: Path) -> None:
     """Copy a log's objects to a folder, where `sparkwal.verify` can look at them later."""
     log = open_log(parse(SourceOptions, {**options, "path": path}))
-    for entry in all_entries(log.store, batches_prefix(log.prefix)):
-        file = folder / entry.key.removeprefix(f"{log.prefix}/" if log.prefix else "")
+    prefix = f"{log.prefix}/" if log.prefix else ""
+    for entry in all_entries(log.store, prefix):
+        file = folder / entry.key.removeprefix(prefix)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(log.store.get(entry.key))
 

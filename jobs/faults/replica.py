@@ -1,0 +1,106 @@
+"""One consumer of a log, to be killed and put to sleep: reads on where its own file says.
+
+Each line of the file tells of a range of positions that was read, and of the rows in it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+import sparkwal
+from faults.driver import say
+from sparkwal.format.consumer import Consumer
+from sparkwal.lifecycle.consumers import join, publish
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.testing.servers import log_options
+
+NAME = "replica"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Positions start … end−1, which held the values first … first+count−1, each once, in order."""
+
+    start: int
+    end: int
+    first: int
+    count: int
+
+
+def parts(file: Path) -> list[Part]:
+    """What was read so far; a line that was not finished was not read."""
+    text = file.read_text() if file.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    return [Part(**json.loads(line)) for line in whole.splitlines()]
+
+
+def count(reader: sparkwal.Log, start: int, end: int, first: int) -> int:
+    """How many rows positions start … end−1 hold.
+
+    Raises ValueError unless they are first, first+1, …: of each position in any order, as its
+    partitions have them.
+    """
+    held: dict[int, list[int]] = {}
+    for batch in reader.scan(start, end - 1, columns=["_wal_position", "value"]):
+        for position, value in zip(*(column.to_pylist() for column in batch), strict=True):
+            held.setdefault(position, []).append(value)
+    expected = first
+    for position, values in held.items():
+        if sorted(values) != list(range(expected, expected + len(values))):
+            raise ValueError(f"position {position}: its rows do not begin at {expected}, each once")
+        expected += len(values)
+    if list(held) != sorted(held):
+        raise ValueError(f"positions {start} … {end - 1} come out of order")
+    return expected - first
+
+
+@click.command()
+@click.option("--log", required=True)
+@click.option("--endpoint", required=True)
+@click.option("--file", type=click.Path(path_type=Path), required=True)
+@click.option("--every", type=float, required=True, help="Seconds from read to read.")
+def main(log: str, endpoint: str, file: Path, every: float) -> None:
+    """A consumer for jobs/soak.py --lifetimes."""
+    options = log_options(endpoint)
+    reader = sparkwal.Log(log, **options)
+    store = open_log(parse(SourceOptions, {**options, "path": log}))
+    while (head := reader.head()) is None:
+        time.sleep(0.2)
+    before = parts(file)
+    at = before[-1] if before else Part(0, 0, 0, 0)
+    me = Consumer(
+        NAME, head.log_id, at.end, int(time.time() * 1000), socket.gethostname(), uuid.uuid4().hex
+    )
+    if (begin := join(store, me)) != at.end:
+        say(f"wrong: it has read up to {at.end}, and the log begins at {begin}")
+        sys.exit(1)
+    say("ready")
+    with file.open("a") as told:
+        while True:
+            head = reader.head()
+            assert head is not None
+            if head.position >= at.end:
+                first, end = at.first + at.count, head.position + 1
+                try:
+                    at = Part(at.end, end, first, count(reader, at.end, end, first))
+                except ValueError as error:
+                    say(f"wrong: {error}")
+                    sys.exit(1)
+                told.write(json.dumps(vars(at)) + "\n")
+                told.flush()
+                publish(store, replace(me, position=end, timestamp_ms=int(time.time() * 1000)))
+            time.sleep(every)
+
+
+if __name__ == "__main__":
+    main()
