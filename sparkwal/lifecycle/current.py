@@ -19,6 +19,7 @@ from sparkwal.lifecycle.table import TableState, check_history
 from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.replay import AnotherLog
 from sparkwal.reading.log_range import LogRange
 
 # Looks at chain and table before giving up. A look takes less than a second, a compaction many.
@@ -34,12 +35,17 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True)
 class Tail:
-    """What the table does not have of a log: the positions start … end−1."""
+    """What the table does not have of a log: the positions start … end−1.
+
+    Attributes:
+        spark_schema: of the log, at its end.
+    """
 
     name: str
     log_id: str
     start: int
     end: int
+    spark_schema: str
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,8 @@ def plan_current(
         if starts is not None:
             # Only now: the chain may have gone on since the first look at the log.
             ends = [_end(log) for log in logs]
-            return CurrentPlan(target, version, _tails(logs, starts, ends), _columns(logs))
+            tails = _tails(logs, starts, ends)
+            return CurrentPlan(target, version, tails, _columns(tails))
     raise ConfirmError(
         f"{target.table if target else 'the table'} and what the log's chain says of it did not "
         f"agree in {ATTEMPTS} looks: the table does not hold the last range that was confirmed, or "
@@ -116,10 +123,12 @@ def plan_current(
 
 def _end(log: LogRange) -> int:
     """The log's end now, and the columns that it has there."""
-    seen = log.gap
+    seen, log_id = log.gap, log.log_id
     if log.look() > seen:
         log.head = None
         log.look()
+    if log.log_id != log_id:
+        raise AnotherLog(f"the log at {log.log.url} was made again while it was looked at")
     return log.gap
 
 
@@ -179,15 +188,15 @@ def _tails(logs: Sequence[LogRange], starts: list[int], ends: list[int]) -> tupl
                 f"the log {log.log.url} ends at position {end - 1}, yet its table holds it up to "
                 f"{start - 1}: it was cut or restored from a backup"
             )
-        tails.append(Tail(log.name, log.log_id or "", start, end))
+        assert log.log_id is not None and log.spark_schema is not None
+        tails.append(Tail(log.name, log.log_id, start, end, log.spark_schema))
     return tuple(tails)
 
 
-def _columns(logs: Sequence[LogRange]) -> str:
-    found = [log.spark_schema for log in logs if log.spark_schema is not None]
-    union = found[0]
-    for other in found[1:]:
-        union = union_of(union, other, "another sequencer")
+def _columns(tails: Sequence[Tail]) -> str:
+    union = tails[0].spark_schema
+    for tail in tails[1:]:
+        union = union_of(union, tail.spark_schema, f"sequencer {tail.name}")
     return union
 
 

@@ -112,7 +112,7 @@ def merged(
             replaced.append(others.filter(pc.invert(stays)))
         yield from part.filter(stays).to_batches()
     lives = pc.invert(deleted)
-    order = pa.array(range(tail.num_rows), pa.int64())
+    order = pa.array(range(tail.num_rows if stronger or replaced else 0), pa.int64())
     if stronger:
         beaten = pc.is_in(order, value_set=pa.concat_arrays(stronger).cast(pa.int64()))
         lives = pc.and_(lives, pc.invert(beaten))
@@ -146,39 +146,34 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Index:
-    """Finds rows by keys of several columns: each column's values are numbered, and then the
-    pairs of numbers, so that one number stands for a key."""
+    """Finds rows by keys of several columns: what stands before a column and its own values are
+    numbered, and the pair of numbers stands before the next. No number is null unless the key
+    is unknown.
+
+    Args:
+        columns: of the rows, each of which has another key.
+    """
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
-        self._values = [pc.unique(column) for column in columns]
-        self._pairs: list[pa.Array] = []
-        codes = _place(columns[0], self._values[0])
-        for column, values in zip(columns[1:], self._values[1:], strict=True):
-            codes = _pair(codes, column, values)
-            self._pairs.append(pc.unique(codes))
-            codes = _place(codes, self._pairs[-1])
-        self._codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+        self._steps: list[tuple[pa.Array, pa.Array]] = []
+        codes = columns[0]
+        for column in columns[1:]:
+            self._steps.append((pc.unique(codes), pc.unique(column)))
+            codes = _joined(codes, column, *self._steps[-1])
+        self._keys = codes.combine_chunks()
 
     def find(self, columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
         """For each key the number of its row, null where there is none."""
-        codes = _place(columns[0], self._values[0])
-        for column, values, pairs in zip(columns[1:], self._values[1:], self._pairs, strict=True):
-            codes = _known(_pair(codes, column, values), pairs)
-        return _known(codes, self._codes)
+        codes = columns[0]
+        for column, step in zip(columns[1:], self._steps, strict=True):
+            codes = _joined(codes, column, *step)
+        # A null is found where there is a null among the keys.
+        return pc.index_in(codes, value_set=self._keys)
 
 
-def _place(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    # A null is found where there is a null among the values.
-    return pc.index_in(column, value_set=values)
-
-
-def _known(codes: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    # Here null says "none of these".
-    return pc.index_in(codes, value_set=values, skip_nulls=True)
-
-
-def _pair(codes: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    return pc.add(
-        pc.multiply(codes.cast(pa.int64()), pa.scalar(len(values), pa.int64())),
-        _place(column, values).cast(pa.int64()),
-    )
+def _joined(
+    codes: pa.ChunkedArray, column: pa.ChunkedArray, before: pa.Array, values: pa.Array
+) -> pa.ChunkedArray:
+    high = pc.index_in(codes, value_set=before).cast(pa.int64())
+    low = pc.index_in(column, value_set=values).cast(pa.int64())
+    return pc.add(pc.multiply(high, pa.scalar(len(values), pa.int64())), low)

@@ -136,7 +136,9 @@ class _Reading:
     def rows(self) -> DataFrame:
         plan = self._plan
         log = StructType.fromJson(json.loads(plan.spark_schema))
-        tails = [self._tail(tail, log) for tail in plan.tails if tail.end > tail.start]
+        tails = [
+            _with_columns(self._tail(tail), log) for tail in plan.tails if tail.end > tail.start
+        ]
         if plan.target is None:
             if not tails:
                 return self._spark.createDataFrame([], log)
@@ -155,8 +157,9 @@ class _Reading:
         reader = self._spark.read.format("delta").option("versionAsOf", self._plan.table_version)
         return reader.load(spark_path(target.table))
 
-    def _tail(self, tail: Tail, columns: StructType) -> DataFrame:
-        """Always these columns: the log may have gained others since."""
+    def _tail(self, tail: Tail) -> DataFrame:
+        # Always these: the log may have gained others since.
+        columns = StructType.fromJson(json.loads(tail.spark_schema))
         reader = self._spark.read.format("weaselwal").options(**self._options).schema(columns)
         own: dict[str, str | int] = {
             "sequencer": tail.name,

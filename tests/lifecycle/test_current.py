@@ -275,9 +275,9 @@ def test_several_logs_in_one_table(tmp_path: Path) -> None:
     two.append(values(2))
     two.compact("written")
     one.append(values(3))
-    two.append(values(4))
+    two.append([{"id": 4, "v": "v4", "w": 4}], pa.schema([*SCHEMA, ("w", pa.int64())]))
     current = sparkwal.Log(one.path).current(sequencers="*")
-    assert rows(current) == Counter([(n, f"v{n}") for n in (1, 2, 3, 4)])
+    assert rows(current) == Counter([(n, f"v{n}", 4 if n == 4 else None) for n in (1, 2, 3, 4)])
     assert current.positions == {"a": one.end - 1, "b": two.end - 1}
     with pytest.raises(OptionError, match="positions"):
         _ = current.position
@@ -353,3 +353,23 @@ def test_an_error_of_the_tables_store_shows_no_secret() -> None:
     with pytest.raises(TableReadError) as error:
         LakeTable("s3://bucket/table", storage)
     assert secret not in str(error.value) and "AKIDEXAMPLE" not in str(error.value)
+
+
+def test_a_column_that_comes_while_the_current_state_is_looked_at_is_there(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparkwal.lifecycle import snapshot
+
+    lake.append(values(1))
+    lake.compact()
+    real, left = snapshot.LakeTable, [1]
+
+    def slow(*args: Any) -> Any:
+        if left:
+            left.pop()
+            wide = pa.schema([*SCHEMA, ("w", pa.int64())])
+            lake.append([{"id": 2, "v": "v2", "w": 2}], wide)
+        return real(*args)
+
+    monkeypatch.setattr(snapshot, "LakeTable", slow)
+    assert rows(lake.reader().current()) == Counter([(1, "v1", None), (2, "v2", 2)])

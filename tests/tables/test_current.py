@@ -277,9 +277,11 @@ def test_several_logs_in_one_table(delta: SparkSession, tmp_path: Path) -> None:
     two.append(value(2))
     two.compact("written")
     one.append(value(3))
-    two.append(value(4))
+    wide = pa.schema([*SCHEMA, ("w", pa.int64())])
+    two.append({**value(4), "w": 4}, schema=wide)
     found, plan = sparkwal.read_current(delta, one.path, sequencers="*", include_position=True)
-    assert rows(found) == of(*(value(number) for number in (1, 2, 3, 4)))
+    expected = [{**value(number), "w": 4 if number == 4 else None} for number in (1, 2, 3, 4)]
+    assert rows(found) == of(*expected)
     assert set(plan.positions) == {"a", "b"}
 
 
