@@ -188,7 +188,7 @@ def _continuously(
             raise Failed("Spark's JVM is gone; start the job again")
         pause = interval if not failed else max(interval, min(_LONGEST_PAUSE, interval * 2**failed))
         if failed:
-            console.print(f"suspended; tried again in {pause:.0f} s", highlight=False)
+            console.print(f"suspended; tried again in {pause:g} s", highlight=False)
         story.note = "waiting" if not failed else "suspended"
         until = time.monotonic() + pause
         while signals.received is None and time.monotonic() < until:

@@ -1,0 +1,82 @@
+"""Logs for the jobs that move a log's life on, and those jobs as processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+import sparkwal
+from sparkwal.format.lifecycle import LifecycleRecord
+from sparkwal.open import open_log
+from sparkwal.options.store import StoreOptions
+from sparkwal.protocol.chain import look
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+JVM_SAYS_FIRST = "WARNING: Using incubator"
+
+
+def write(path: Path | str, ids: range, sequencer: str = "default") -> None:
+    """One commit for each id."""
+    with sparkwal.Appender(
+        str(path), SCHEMA, producer_id="p", sequencer=sequencer, maxInFlightRequests=1
+    ) as wal:
+        for n in ids:
+            wal.append([{"id": n, "v": f"v{n}"}]).result()
+
+
+def chain(path: Path | str, sequencer: str = "default") -> LifecycleRecord | None:
+    return look(open_log(StoreOptions(path=str(path), sequencer=sequencer)))
+
+
+def command(job: str, *arguments: object) -> list[str]:
+    return [sys.executable, str(JOBS / f"{job}.py"), *map(str, arguments)]
+
+
+def run(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(job, *arguments), cwd=cwd, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+class Running:
+    """A job at work; `told` is what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
+        self._process, self._said = process, said
+
+    def told(self) -> str:
+        return self._said.read_text()
+
+    def until(self, holds: Callable[[], object]) -> None:
+        while not holds():
+            assert self._process.poll() is None, self.told()
+            time.sleep(0.1)
+
+    def terminate(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait()
+
+
+@contextmanager
+def running(cwd: Path, job: str, *arguments: object) -> Iterator[Running]:
+    said = cwd / f"{job}.txt"
+    with said.open("w") as output:
+        process = subprocess.Popen(
+            command(job, *arguments), cwd=cwd, stdout=output, stderr=output,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        )  # fmt: skip
+        try:
+            yield Running(process, said)
+        finally:
+            process.kill()
+            process.wait()

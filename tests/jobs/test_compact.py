@@ -1,0 +1,171 @@
+"""The compaction as a user runs it: what is done, what is refused, how it ends."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from lives import JVM_SAYS_FIRST, SCHEMA, chain, run, running, write
+
+import sparkwal
+
+SECRET = "7h1s-must-not-be-shown"
+
+
+def test_retention_without_a_table_moves_the_floor_and_starts_no_spark(tmp_path: Path) -> None:
+    write(tmp_path / "wal", range(20))
+    done = run(tmp_path, "compact", "wal", "--retain-bytes", "15kb")
+    assert done.returncode == 0, done.stderr
+    state = chain(tmp_path / "wal")
+    assert state is not None and state.floor > 0 and state.target is None
+    assert str(state.floor) in done.stdout.splitlines()[-2].split()
+    assert JVM_SAYS_FIRST not in done.stderr
+    again = run(tmp_path, "compact", "wal", "--retain", "7d")
+    assert again.returncode == 0 and chain(tmp_path / "wal") == state
+
+
+def test_each_log_under_a_path_in_its_turn(tmp_path: Path) -> None:
+    for name in ("default", "a", "b"):
+        write(tmp_path / "wal", range(10), name)
+    one = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--sequencer", "a")
+    assert one.returncode == 0, one.stderr
+    assert chain(tmp_path / "wal", "a") is not None and chain(tmp_path / "wal", "b") is None
+    every = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--sequencers", "*")
+    assert every.returncode == 0, every.stderr
+    assert all(chain(tmp_path / "wal", name) for name in ("default", "a", "b"))
+    assert [row.split()[0] for row in every.stdout.splitlines()[-4:-1]] == ["default", "a", "b"]
+
+
+TABLE = ("compact", "wal", "lake")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compact", "wal"), "give TABLE, or --retain or --retain-bytes"),
+        (("compact", "nothing", "--retain", "7d"), "there is no log at nothing"),
+        (("compact", "nothing", "lake"), "there is no log at nothing"),
+        (("compact", "wal", "--retain", "7"), "no time with its unit"),
+        (("compact", "wal", "--retain", "7d", "--gc-grace", "5min"), "at least 1h is needed"),
+        (("compact", "wal", "--retain", "7d", "--now"), "are for a log with a TABLE"),
+        (("compact", "wal", "--retain", "7d", "--key", "id"), "name the table"),
+        ((*TABLE, "--delete-when", "v = 'x'"), "give keys"),
+        ((*TABLE, "--partition-by", "id", "--cluster-by", "v"), "give one of the two"),
+        ((*TABLE, "--persist-row-threshold", "many"), "a whole number is expected"),
+        ((*TABLE, "--sequencer", "a", "--sequencers", "*"), "give one of them"),
+        ((*TABLE, "--continuous", "--accept-table"), "--accept-table is for one run"),
+        ((*TABLE, "--soft-limit-bytes", "2gb", "--hard-limit-bytes", "1gb"), "is above"),
+        ((*TABLE, "--log-option", "persistRowTreshold=1"), "did you mean 'persistRowThreshold'?"),
+        ((*TABLE, "--log-option", "compression=zstd"), "is for writing"),
+        ((*TABLE, "--log-option", f"secretAccessKey={SECRET}"), "go together"),
+        ((*TABLE, "--property", SECRET), "--property number 1 is not NAME=VALUE"),
+    ],
+)
+def test_wrong_usage_ends_with_2_before_spark_starts(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    write(tmp_path / "wal", range(1))
+    refused = run(tmp_path, *arguments)
+    assert refused.returncode == 2, refused.stderr
+    assert message in " ".join(refused.stderr.split())
+    assert SECRET not in refused.stdout + refused.stderr
+    assert JVM_SAYS_FIRST not in refused.stderr and chain(tmp_path / "wal") is None
+
+
+def made_again(path: Path) -> None:
+    """A log with the lifecycle of another."""
+    write(path, range(9))
+    life = sparkwal.Lifecycle(str(path), retainBytes="1kb")
+    assert life.run_once().floor > 0
+    shutil.rmtree(path / "batches")
+    write(path, range(9))
+
+
+def test_suspended_it_ends_with_3_and_one_message(tmp_path: Path) -> None:
+    made_again(tmp_path / "wal")
+    before = chain(tmp_path / "wal")
+    failed = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb")
+    assert failed.returncode == 3
+    [line] = failed.stderr.splitlines()
+    assert line.startswith("Error: suspended (plan): ") and "deleted and made again" in line
+    assert chain(tmp_path / "wal") == before
+
+
+def test_suspended_in_one_log_the_others_go_on(tmp_path: Path) -> None:
+    made_again(tmp_path / "wal")
+    write(tmp_path / "wal", range(9), "b")
+    failed = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--sequencers", "*")
+    assert failed.returncode == 3
+    assert "Error: default: suspended (plan)" in failed.stderr
+    assert chain(tmp_path / "wal", "b") is not None
+
+
+def test_continuously_it_waits_for_the_log_goes_on_and_ends_by_sigterm(tmp_path: Path) -> None:
+    arguments = ("wal", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
+    with running(tmp_path, "compact", *arguments) as job:
+        write(tmp_path / "wal", range(5))
+        job.until(lambda: chain(tmp_path / "wal"))
+        first = chain(tmp_path / "wal")
+        write(tmp_path / "wal", range(5))
+        job.until(lambda: chain(tmp_path / "wal") != first)
+        assert job.terminate() == 143
+        assert "Traceback" not in job.told() and "Error" not in job.told()
+
+
+def test_continuously_a_suspended_one_tries_again_and_tells_so(tmp_path: Path) -> None:
+    made_again(tmp_path / "wal")
+    arguments = ("wal", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
+    with running(tmp_path, "compact", *arguments) as job:
+        job.until(lambda: "tried again in 0.4 s" in job.told())
+        assert "default: suspended (plan): " in job.told()
+        # It was mended.
+        shutil.rmtree(tmp_path / "wal" / "lifecycle")
+        job.until(lambda: chain(tmp_path / "wal"))
+        assert job.terminate() == 143
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("delta")
+    from deltalake import DeltaTable
+
+    wal, lake = tmp_path / "wal", tmp_path / "lake"
+    settings = ("wal", "lake", "--key", "id", "--late-arrive-window-seconds", "0")
+
+    def rows() -> dict[int, str]:
+        if not list((lake / "_delta_log").glob("*.json")):
+            return {}
+        table = DeltaTable(lake).to_pyarrow_table().cast(SCHEMA).to_pydict()
+        return dict(zip(table["id"], table["v"], strict=True))
+
+    expected = {n: f"v{n}" for n in range(7)}
+    write(wal, range(4))
+    with running(tmp_path, "compact", *settings, "--continuous", "--interval", "100ms") as job:
+        job.until(lambda: len(rows()) == 4)
+        write(wal, range(2, 7))  # two of them a second time
+        job.until(lambda: rows() == expected)
+        job.until(lambda: "floor" in job.told())
+        DeltaTable(lake).restore(1)
+        write(wal, range(1))
+        job.until(lambda: "is a RESTORE" in job.told())
+        assert job.terminate() == 143
+        assert "Traceback" not in job.told()
+    # Somebody repairs the table, and says so.
+    DeltaTable(lake).restore(2)
+    again = run(tmp_path, "compact", *settings, "--accept-table", "--now")
+    assert again.returncode == 0, again.stderr
+    assert rows() == expected
+    head, state = sparkwal.Log(str(wal)).head(), chain(wal)
+    assert head is not None and state is not None and state.cut == head.position + 1
+    # What may go is told without a JVM.
+    told = run(tmp_path, "collect", "wal")
+    assert told.returncode == 0, told.stderr
+    assert "the grace" in told.stdout and JVM_SAYS_FIRST not in told.stderr
+    other = run(tmp_path, "compact", "wal", "lake", "--now")
+    assert other.returncode == 2 and "was fixed by its first run" in other.stderr
+    bare = run(tmp_path, "compact", "wal", "--retain", "7d")
+    assert bare.returncode == 2 and "is compacted into" in bare.stderr
