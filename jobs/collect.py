@@ -45,7 +45,7 @@ from support.session import (
     start_session,
     takes_log_options,
 )
-from support.tables import packages, s3a_settings
+from support.tables import jars, packages, s3a_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,6 +163,7 @@ def main(
         first = targets[0].table
         work.spark = start_session(
             "sparkwal collect", delta=True, packages=packages(first),
+            jars=jars(first),
             settings={**s3a_settings(first, settings), **configured},
         )  # fmt: skip
     doing = "counting" if dry_run else "deleting"

@@ -48,7 +48,7 @@ from support.session import (
     start_session,
     takes_log_options,
 )
-from support.tables import packages, s3a_settings
+from support.tables import jars, packages, s3a_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -288,6 +288,7 @@ def main(
         need_delta("a table")
         work.spark = start_session(
             "sparkwal compact", delta=True, packages=packages(target.table),
+            jars=jars(target.table),
             settings={**s3a_settings(target.table, settings), **configured},
         )  # fmt: skip
     try:

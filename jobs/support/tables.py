@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparkwal.options.store import StoreOptions
+from sparkwal.spark import log_store
 from support import jvm
 
 # Of the Hadoop that PySpark 4.2 has in it.
@@ -20,6 +21,11 @@ def packages(table: str) -> list[str]:
     return [HADOOP_AWS] if on_s3(table) and not jvm.started_by_spark_submit() else []
 
 
+def jars(table: str) -> str | None:
+    """The LogStore with which two writers of a table on S3 are safe; as `packages`."""
+    return str(log_store.jar()) if packages(table) else None
+
+
 def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
     """How Spark reaches a table that is on the log's own store. May hold secrets."""
     if not on_s3(table) or jvm.started_by_spark_submit():
@@ -32,4 +38,5 @@ def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
         "secret.key": log.secret_access_key,
         "session.token": log.session_token,
     }
-    return {_S3A + name: value for name, value in known.items() if value is not None}
+    found = {_S3A + name: value for name, value in known.items() if value is not None}
+    return {log_store.SETTING: log_store.CLASS, **found}

@@ -24,10 +24,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 JVM_SAYS_FIRST = "WARNING: Using incubator"
 
 
-def write(path: Path | str, ids: range, sequencer: str = "default") -> None:
+def write(path: Path | str, ids: range, sequencer: str = "default", **options: str) -> None:
     """One commit for each id."""
     with sparkwal.Appender(
-        str(path), SCHEMA, producer_id="p", sequencer=sequencer, maxInFlightRequests=1
+        str(path), SCHEMA, producer_id="p", sequencer=sequencer, maxInFlightRequests=1, **options
     ) as wal:
         for n in ids:
             wal.append([{"id": n, "v": f"v{n}"}]).result()

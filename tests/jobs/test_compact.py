@@ -169,3 +169,24 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
     assert other.returncode == 2 and "was fixed by its first run" in other.stderr
     bare = run(tmp_path, "compact", "wal", "--retain", "7d")
     assert bare.returncode == 2 and "is compacted into" in bare.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.s3
+@pytest.mark.timeout(600)
+def test_a_log_and_its_table_on_the_same_s3(
+    tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_bucket: str
+) -> None:
+    pytest.importorskip("delta")
+    path, options = s3_path
+    write(path, range(9), **options)
+    reach = [f"--log-option={name}={value}" for name, value in options.items()]
+    lake = f"s3a://{s3_bucket}/lake"
+    done = run(tmp_path, "compact", path, lake, "--now", *reach)
+    assert done.returncode == 0, done.stderr
+    current = sparkwal.Log(path, **options).current()
+    assert current.table_version == 1 and sorted(current.to_pandas()["id"]) == [*range(9)]
+    told = run(tmp_path, "collect", path, *reach)
+    assert told.returncode == 0, told.stderr
+    assert "the grace" in told.stdout
+    assert options["secretAccessKey"] not in done.stdout + done.stderr + told.stdout + told.stderr
