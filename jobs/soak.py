@@ -314,9 +314,11 @@ def main(minutes: float, seed: int | None, store: str, lifetimes: bool) -> None:
             server = closing.enter_context(start_ministack()).url
             make_bucket(server, BUCKET)
             proxy = closing.enter_context(S3Proxy(server, seed=seed))
-        soak: Soak | Lifetimes = Soak(seed, work, server, proxy)
+        soak: Soak | Lifetimes
         if lifetimes and server is not None and proxy is not None:
             soak = Lifetimes(seed, work, server, BUCKET, proxy, Pace())
+        else:
+            soak = Soak(seed, work, server, proxy)
         closing.callback(soak.close)
         signal.signal(SIGINT, soak.end_early)
         try:

@@ -39,7 +39,7 @@ class Pace:
         limit: how many times as large as allowed the log may be.
     """
 
-    every: float = 0.6
+    every: float = 1.0
     rows: int = 1000
     late: int = 20
     age: int = 40
@@ -80,7 +80,7 @@ class Watch:
         self._s3 = s3_client(options["endpoint"])
         self._storage: Storage | None = None
         self._told: Counter[str] = Counter()
-        # Of the compactors' runs, each in seconds; of the consumer: when it was where.
+        # Seconds of the runs that brought a range; when the consumer was where.
         self._runs: list[float] = []
         self._positions: list[tuple[float, int]] = []
 
@@ -132,8 +132,9 @@ class Watch:
         word, _, rest = line.partition(" ")
         if word == "ran":
             run = json.loads(rest)
-            self._runs.append(run["seconds"])
             self.counted["runs"] += 1
+            if run["k"]:
+                self._runs.append(run["seconds"])
             self.counted["ranges_published"] += bool(run["k"])
             self.counted["ranges_carried_on"] += run["found"] == "an open range"
             for what in ("slots", "data", "uploads", "bytes"):
