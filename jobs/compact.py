@@ -82,7 +82,9 @@ class Compaction:
     def round(self) -> dict[str, Run | SparkWalError]:
         """One run of each log; what went wrong with one keeps no other from going on."""
         found: dict[str, Run | SparkWalError] = {}
-        for name in logs(self.settings, self.every):
+        # One log that was found stays; under a path others may come.
+        known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
+        for name in [*known]:
             try:
                 found[name] = self._run(name)
             except SparkWalError as error:
@@ -154,7 +156,9 @@ def _say(name: str, run: Run) -> None:
         return
     told = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
     what = ", ".join(f"{column} {value}" for column, value in told if value != "–")
-    console.print(f"{time.strftime('%H:%M:%S')} {name}: {what}", highlight=False, markup=False)
+    console.print(
+        f"{time.strftime('%H:%M:%S')} {name}: {what}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float) -> None:
@@ -179,7 +183,7 @@ def _continuously(
             if isinstance(run, Run):
                 _say(name, run)
             elif isinstance(run, CompactionError | StoreUnavailableError):
-                console.print(f"{name}: {line(run)}", highlight=False, markup=False)
+                console.print(f"{name}: {line(run)}", highlight=False, markup=False, soft_wrap=True)
             else:
                 raise Failures({name: run}, work.every)
         if all(isinstance(run, Run) for run in found.values()):

@@ -187,7 +187,7 @@ class Story:
             self.note = "collecting"
         # A failure is told as the job's own message.
         if event.level >= logging.WARNING and not isinstance(event, events.CompactionSuspended):
-            self._console.print(str(event), highlight=False, markup=False)
+            self._console.print(str(event), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
