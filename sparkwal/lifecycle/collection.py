@@ -15,7 +15,7 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.lifecycle.compaction import confirmed
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.consumers import standing
+from sparkwal.lifecycle.consumers import forget_expired_leases, standing
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.log_store import LogStore
@@ -132,6 +132,8 @@ def collect(
     if batch and not dry_run:
         log.store.delete_many(batch)
     uploads = _discard_uploads(log, head, bound, dry_run)
+    if not dry_run:
+        forget_expired_leases(log)
     found = Collection(bound, slots, data, uploads, size, held)
     if not dry_run and (found.objects or uploads):
         events.emit(

@@ -304,7 +304,10 @@ class Lifecycle:
         # Defends against: the floor goes back
         if floor <= state.floor:
             return state
-        moved = published(self._log, state, FLOOR, self._clock, self._host, floor=floor)
+        moved = published(
+            self._log, state, FLOOR, self._clock, self._host,
+            floor=floor, gc_grace_ms=self._grace_ms,
+        )  # fmt: skip
         events.emit(events.FloorMoved(path=self._log.url, floor=floor))
         return moved
 
@@ -325,7 +328,7 @@ class Lifecycle:
 
     def _bound(self, state: LifecycleRecord) -> tuple[int, str]:
         return collection.collection_bound(
-            self._log, state, self._table, self._grace_ms, self._expiry_ms
+            self._log, state, self._table, max(self._grace_ms, state.gc_grace_ms), self._expiry_ms
         )
 
     def _collect(self, head: Head, state: LifecycleRecord) -> Collection | None:

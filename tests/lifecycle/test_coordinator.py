@@ -13,7 +13,7 @@ from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.format.lifecycle import MERGE, Target
-from sparkwal.lifecycle.consumers import publish
+from sparkwal.lifecycle.consumers import lease, publish
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import look
@@ -369,3 +369,28 @@ def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
 def test_every_failure_tells_its_stage() -> None:
     stages = {kind.stage for kind in CompactionError.__subclasses__()}
     assert stages == {"plan", "read", "write", "confirm", "publish"}
+
+
+def test_a_grace_is_shortened_only_with_the_floor_that_readers_see(life: Life) -> None:
+    life.write(3)
+    life.process(gc_grace_ms=24 * GRACE_MS).run_once()
+    life.later(2 * GRACE_MS)
+    # Those who looked at that floor rely on the day that it names.
+    assert life.process(gc_grace_ms=GRACE_MS).run_once().collection is None
+    life.write(1)
+    life.process(gc_grace_ms=GRACE_MS).run_once()
+    life.later(2 * GRACE_MS)
+    found = life.process(gc_grace_ms=GRACE_MS).run_once().collection
+    assert found is not None and found.bound == find_head(life.log).gap
+
+
+def test_collection_removes_leases_that_expired(life: Life) -> None:
+    life.write(3)
+    life.process().run_once()
+    state = look(life.log)
+    assert state is not None
+    name, start = lease(life.log, state.log_id, 0, 1000, life.plot.clock, "there")
+    assert start == state.floor
+    life.later(2 * GRACE_MS)
+    life.process().run_once()
+    assert keys.consumer_key("wal", name) not in life.plot.store.objects
