@@ -64,7 +64,7 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
     low, high = head.number, keys.MAX + 1
     while low < high:
         middle = (low + high) // 2
-        # Defends against: what is below a new floor is deleted at once
+        # Safety (§10): "what is below a new floor is deleted at once"
         if age_ms(middle) > grace_ms:
             high = middle
         else:
@@ -100,7 +100,7 @@ def collection_bound(
     if state.target is not None and bound > 0:
         if table is None:
             raise InvalidLogError(f"{log.url} has a table; collecting it needs Delta to look at it")
-        # Defends against: the log is collected although the table was restored
+        # Safety (§10): "the log is collected although the table was restored"
         confirmed(log, state, table)
         bound = min(bound, state.cut)
     return bound, held
@@ -156,7 +156,7 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int]]
             continue  # none of ours
         position = keys.position(number, window)
         if keys.is_slot(number, window) and (
-            # Defends against: a writer that starts finds no records to look back at
+            # Safety (§10): "a writer that starts finds no records to look back at"
             position >= bound - KEPT_SLOTS
             # Defends against: the record that holds a query's checkpoint is collected
             or position in pinned

@@ -49,7 +49,6 @@ def promise(
 
     Raises PlanError, MovedOn.
     """
-    # Defends against: a second range is promised before the first is done
     assert not head.is_open and to > head.cut
     table.prepare(log, spark_schema)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
@@ -78,7 +77,6 @@ def carry_out(
     Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
     """
     found = _written(log, intent, table, clock)
-    # Defends against: a range is published that the newest snapshot does not hold
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
     assert done.target is not None
     held = [each for each in found.changes or () if (each.log_id, each.k) == (done.log_id, done.k)]
@@ -104,8 +102,10 @@ def _written(log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock)
         found = confirmed(log, intent, table)
         if found.k == intent.k:
             return found
+        # Safe to repeat: the table takes each transaction once.
+        # Safety (§10): "a range is published without another look at the table"; "who carries a
+        # range on takes what came since too"
         try:
-            # Safe to repeat: the table takes each transaction once.
             table.write(intent)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
@@ -138,7 +138,7 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
     except ConfirmError as error:
         raise unless_moved_on(error) from None
     assert found is not None and state.target is not None
-    # Defends against: a table whose transactions were forgotten gets a range again
+    # Safety (§10): "a table whose transactions were forgotten gets a range again"
     if found.k not in (before, state.k):
         raise unless_moved_on(
             ConfirmError(

@@ -201,6 +201,7 @@ class Lifecycle:
         if head.live is None:
             return head, None
         log_id = head.live.header.log_id
+        # Safety (§10): "a log that was made again is collected as the one before was"
         if state is not None and state.log_id != log_id:
             raise PlanError(
                 f"the lifecycle under {self._log.url} belongs to the log {state.log_id}, and the "
@@ -217,6 +218,7 @@ class Lifecycle:
             return Recovery("no lifecycle", gap=head.gap), head, None
         if self._target is not None and state.target is not None:
             fits(self._target, state.target)
+        # Safety (§10): "a second range is promised before the first is done"
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
         table = self._the_table(state)
@@ -298,7 +300,7 @@ class Lifecycle:
         # A table that no range has reached yet counts too.
         if measured.table:
             keeps = self._policy.retain_seconds, self._policy.retain_bytes
-            # Defends against: the floor passes what the table is confirmed to have
+            # Safety (§10): "the floor passes what the table is confirmed to have"
             floor = state.cut if keeps == (None, None) else min(floor, state.cut)
         floor = consumers_bound(self._log, state.log_id, floor, self._expiry_ms)
         # Defends against: the floor goes back

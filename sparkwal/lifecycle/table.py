@@ -109,7 +109,7 @@ def check_history(
             f"the history of {name} does not reach back to version {state.table_version}, which "
             f"was confirmed to hold the log up to position {state.cut}: {_ACCEPT}"
         )
-    # Defends against: a table that was restored is taken as it is
+    # Safety (§10): "a table that was restored is taken as it is"
     for change in table.changes:
         if change.undoes:
             raise ConfirmError(

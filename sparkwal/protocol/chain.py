@@ -80,10 +80,11 @@ def put_next(
     Returns the record, or None where somebody else's is there: look again and decide anew.
     Raises InvalidLogError for a damaged record there.
     """
-    # Defends against: a lifecycle record does not go to the number after the head it was made from
     record = replace(
         head,
         kind=kind,
+        # Safety (§10): "a lifecycle record is put after the newest one instead of the one that it
+        # was made from"
         number=head.number - 1,
         record_id=uuid.uuid4().hex,
         timestamp_ms=max(clock.now_ms(), head.timestamp_ms),
@@ -98,4 +99,5 @@ def put_next(
         found = decode(log.store.get(key), f"{log.store.url}/{key}")
     except NotFound:
         return None
+    # Safety (§10): "a lifecycle record that was refused counts as put"
     return record if found.record_id == record.record_id else None

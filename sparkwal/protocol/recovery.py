@@ -103,6 +103,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
         head = _head(log, last, record, window, tolerant)
     # A collection leaves 1000 slots below its bound. A full page may be all there is, and be short
     # of nothing.
+    # Safety (§10): "a full LIST counts as the whole of a log"
     if page.more or len(page.entries) >= LIST_LIMIT:
         return head
     slots = [n for n in numbers if keys.is_slot(n, window)]

@@ -13,7 +13,7 @@ from .endings import all_in
 from .explore import Budget
 from .machine import Machine
 from .queries import BY_ID, Kind, backup, query, source
-from .world import Call, State, apply
+from .world import State, apply, without
 
 NAMED = Kind()
 BLIND = Kind(BY_ID, blind=True)
@@ -164,7 +164,7 @@ def _put_back(lost: int) -> State:
     commits = [position for position, _, _ in oracle.committed(state)]
     kept = {oracle.slot_key(position) for position in range(commits[-lost])}
     for key in set(state.objects) - kept:
-        state, _ = apply(state, Call("delete", (key,)))
+        state = without(state, key)
     return replace(state, acknowledged=frozenset(), denied=frozenset())
 
 

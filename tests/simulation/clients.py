@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.store.base import Entry, Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import Page, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 
@@ -27,6 +27,7 @@ class WorldStore:
     Attributes:
         patient: others may go on before a lost reply is noticed, as it takes a while. It
             matters where the process's own threads are among these others.
+        undone: whether the table had been restored, whenever a lifecycle record's age was asked.
     """
 
     ask: Ask
@@ -34,6 +35,7 @@ class WorldStore:
     url: str = "sim://store"
     identity: str = "sim://store"
     concurrency: int = 3
+    undone: list[bool] = field(default_factory=list)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         try:
@@ -50,11 +52,12 @@ class WorldStore:
         return bytes(self.ask(Call("get_range", (key, offset, length))))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        entries: list[Entry] = list(self.ask(Call("list", (prefix, limit))))
-        return Page(entries, more=len(entries) == limit)
+        entries, more = self.ask(Call("list", (prefix, limit, after)))
+        return Page(list(entries), more)
 
     def delete(self, key: str) -> None:
-        self.ask(Call("delete", (key,)))
+        undone = self.undone[-1:]
+        self.ask(Call("delete", (key, *undone)))
 
     def delete_many(self, keys: Sequence[str]) -> None:
         # A store deletes them one after another, in any order, and others see it.
@@ -71,10 +74,14 @@ class WorldStore:
         pass  # nothing is ever sent in parts
 
     def put(self, key: str, body: bytes) -> None:
-        raise AssertionError("the simulated processes overwrite nothing")
+        self.ask(Call("overwrite", (key, bytes(body))))
 
     def age_ms(self, key: str) -> int:
-        raise AssertionError("the simulated objects have no age")
+        age, undone = self.ask(Call("age", (key,)))
+        # A collection begins with the age of a lifecycle record.
+        if "/lifecycle/" in key:
+            self.undone.append(undone)
+        return int(age)
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,9 @@ class ReadersStore(WorldStore):
     committed: list[Verdict] = field(default_factory=list)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        committed, entries = self.ask(Call("look", (prefix, limit)))
+        committed, (entries, more) = self.ask(Call("look", (prefix, limit, after)))
         self.committed.append(committed)
-        return Page(list(entries), more=len(entries) == limit)
+        return Page(list(entries), more)
 
 
 class WorldHints(Hints):

@@ -7,16 +7,33 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import SimpleNamespace
 
 import pyarrow as pa
 
 from sparkwal.format import arrowfile
 from sparkwal.format.header import CommitHeader, Header
-from sparkwal.protocol import pipeline
+from sparkwal.format.lifecycle import LifecycleRecord
+from sparkwal.format.lifecycle import encode as encode_state
+from sparkwal.lifecycle import collection, consumers
+from sparkwal.protocol import chain, pipeline
 
+from .machine import Machine
 from .threads import simulated
 
 Inlined = Sequence[tuple[int, int, Sequence[pa.RecordBatch]]]
+
+
+@lru_cache(maxsize=10_000)
+def _remembering_state(state: LifecycleRecord) -> bytes:
+    return encode_state(state)
+
+
+def _draw() -> SimpleNamespace:
+    """A name as random as it must be: a run repeats."""
+    machine = Machine.current
+    machine.drawn += 1
+    return SimpleNamespace(hex=f"{machine.name}-{machine.drawn}")
 
 
 @contextmanager
@@ -42,6 +59,11 @@ def searching() -> Iterator[None]:
             records[key] = encode_record(header, inlined, spark_schema, codec)
         return records[key]
 
+    uuids = chain.uuid, consumers.uuid
+    lifecycle = chain.encode, chain.decode, collection.decode
+    chain.encode = _remembering_state
+    chain.decode = collection.decode = lru_cache(maxsize=10_000)(lifecycle[1])
+    chain.uuid = consumers.uuid = SimpleNamespace(uuid4=_draw)  # type: ignore[assignment]
     arrowfile.open_front = lru_cache(maxsize=100_000)(open_front)
     arrowfile.encode = remembering
     pipeline.encode_record = remembering_record
@@ -55,3 +77,5 @@ def searching() -> Iterator[None]:
         logger.setLevel(level)
         arrowfile.open_front, arrowfile.encode = open_front, encode
         pipeline.encode_record = encode_record
+        chain.uuid, consumers.uuid = uuids
+        chain.encode, chain.decode, collection.decode = lifecycle

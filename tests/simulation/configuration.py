@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sparkwal.protocol import archive
+from sparkwal.lifecycle import collection
+from sparkwal.protocol import archive, recovery
 
 from .explore import Budget, Report, explore
 from .machine import Process
@@ -20,28 +21,34 @@ class Configuration:
 
     Attributes: as of `explore.explore`; `begin` and `ending` make them.
         entries: as many a record holds at most when a leader begins, and as many it keeps.
+        kept: slot records that a collection leaves, and that the search for the head lists.
     """
 
     processes: dict[str, Process]
     budget: Budget = Budget(0, 0)
     begin: Callable[[], State] = State
     deletes: bool = False
+    still: tuple[str, ...] = ()
     every_start: bool = False
     gets_in: str = ""
+    ends: Mapping[str, str] = field(default_factory=dict)
     follows: Mapping[str, str] = field(default_factory=dict)
     ending: Callable[[], Callable[[State], None]] | None = None
     entries: tuple[int, int] = (archive.MOST, archive.KEPT)
+    kept: int = collection.KEPT_SLOTS
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
         """See `explore.explore`."""
-        with archiving(self.entries):
+        with archiving(self.entries), keeping(self.kept):
             return explore(
                 self.processes,
                 self.budget,
                 begin=self.begin(),
                 deletes=self.deletes,
+                still=self.still,
                 every_start=self.every_start,
                 gets_in=self.gets_in,
+                ends=self.ends,
                 follows=self.follows,
                 ending=self.ending() if self.ending else None,
                 most_states=most_states,
@@ -57,3 +64,13 @@ def archiving(entries: tuple[int, int]) -> Iterator[None]:
         yield
     finally:
         archive.MOST, archive.KEPT = before
+
+
+@contextmanager
+def keeping(slots: int) -> Iterator[None]:
+    before = collection.KEPT_SLOTS, recovery.LIST_LIMIT
+    collection.KEPT_SLOTS, recovery.LIST_LIMIT = slots, min(slots, recovery.LIST_LIMIT)
+    try:
+        yield
+    finally:
+        collection.KEPT_SLOTS, recovery.LIST_LIMIT = before

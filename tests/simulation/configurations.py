@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import archives, checkpoints
+from . import archives, checkpoints, lifecycles
 from .clients import TTL_MS
 from .configuration import Configuration
 from .explore import Budget, died_in_flight
@@ -22,6 +22,7 @@ def exhaustive() -> dict[str, Configuration]:
     return {
         **archives.exhaustive(),
         **checkpoints.exhaustive(),
+        **lifecycles.exhaustive(),
         "one life, two batches, two partitions, every fault twice": Configuration(
             {"A": driver("A", "q/2", 2)},
             Budget(1, 2),
@@ -142,6 +143,7 @@ def _three_in_flight() -> State:
 def large() -> dict[str, Configuration]:
     """Up to minutes each; `python -m tests.simulation.search` searches them too."""
     return {
+        **lifecycles.large(),
         "three in flight, takeovers with one and with two": Configuration(
             {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 1, 2)},
             begin=_three_in_flight,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import oracle, starts
 from .codec import searching
@@ -58,6 +58,18 @@ class Report:
     histories: int
 
 
+class Calm(NamedTuple):
+    """What a process reads at once, since its answer never changes.
+
+    Attributes:
+        lasting: prefixes of keys; what is there is never changed or removed.
+        still: prefixes of keys; nothing is written there either.
+    """
+
+    lasting: tuple[str, ...]
+    still: tuple[str, ...]
+
+
 DEAD = -1  # in the place of a history
 _DIES = object()  # in the place of an answer
 Node = tuple[State, tuple[int, ...], Budget]
@@ -71,8 +83,10 @@ def explore(
     *,
     begin: State | None = None,
     deletes: bool = False,
+    still: Sequence[str] = (),
     every_start: bool = False,
     gets_in: str = "",
+    ends: Mapping[str, str] = MappingProxyType({}),
     follows: Mapping[str, str] = MappingProxyType({}),
     ending: Callable[[State], None] | None = None,
     most_states: int = 10_000_000,
@@ -85,8 +99,11 @@ def explore(
         deletes: whether some process deletes objects. If none does, a request whose key
             is taken has one answer whenever it is made, so it is made at once: fewer
             interleavings to look at, none left out that anyone could tell apart.
+        still: folders of the log in which no process writes or deletes anything. What is read
+            there is read at once, and undisturbed.
         every_start: whether each log that comes up is read from every position too.
         gets_in: the name of a process that must not be fenced before it led.
+        ends: process → the outcomes that it may have, with spaces between them.
         follows: process → the one that must have ended or died before it begins.
         ending: checks a world in which every process has ended or died.
         rng: depth first and in this order, which finds a flaw sooner; without it
@@ -102,9 +119,13 @@ def explore(
                 histories,
                 budget,
                 begin or State(),
-                deletes,
+                Calm(
+                    (f"{PREFIX}/lifecycle/",) if deletes else _LASTING,
+                    tuple(f"{PREFIX}/{folder}/" for folder in still),
+                ),
                 every_start,
                 gets_in,
+                {names.index(name): outcomes for name, outcomes in ends.items()},
                 {names.index(name): names.index(before) for name, before in follows.items()},
                 ending,
                 most_states,
@@ -139,9 +160,10 @@ def _explore(
     histories: Histories,
     budget: Budget,
     begin: State,
-    deletes: bool,
+    calm: Calm,
     every_start: bool,
     gets_in: str,
+    ends: Mapping[int, str],
     follows: Mapping[int, int],
     ending: Callable[[State], None] | None,
     most_states: int,
@@ -149,7 +171,7 @@ def _explore(
 ) -> Report:
     actors: list[int] = []
     for process in range(len(names)):
-        begin, history, _ = _settled(histories, process, 0, begin, True)
+        begin, history, _ = _settled(histories, process, 0, begin, Calm((), calm.still), True)
         actors.append(history)
     start: Node = (begin, tuple(actors), budget)
     verdicts: dict[Any, oracle.Verdict] = {_key(start): ()}
@@ -160,7 +182,7 @@ def _explore(
     while frontier:
         node = frontier.popleft() if rng is None else frontier.pop()
         key = _key(node)
-        steps = _steps(names, histories, node, deletes, follows)
+        steps = _steps(names, histories, node, calm, follows)
         if rng is not None:
             rng.shuffle(steps)
         for label, child, calls in steps:
@@ -170,9 +192,16 @@ def _explore(
                 continue
             parents[child_key] = (key, label)
             try:
-                verdicts[child_key] = oracle.check(verdicts[key], child[0])
+                verdicts[child_key] = (
+                    verdicts[key]
+                    if child[0] is node[0]
+                    else oracle.check(_known(verdicts[key], node[0], child[0]), child[0])
+                )
+                if child[0].blame:
+                    raise oracle.Violation(child[0].blame)
                 _check_readers(histories, child, verdicts[child_key])
                 _check_gets_in(names, histories, child, gets_in)
+                _check_ends(names, histories, child, ends)
                 if ending is not None and all(
                     _ended(histories, child, p) for p in range(len(names))
                 ):
@@ -187,6 +216,11 @@ def _explore(
         if len(verdicts) > most_states:
             raise RuntimeError(f"more than {most_states} states")
     return Report(len(verdicts), taken, len(histories))
+
+
+def _known(verdict: oracle.Verdict, before: State, after: State) -> oracle.Verdict:
+    """Of a log that was made again nothing is known."""
+    return verdict if before.former == after.former else ()
 
 
 def _key(node: Node) -> Any:
@@ -220,6 +254,17 @@ def _check_gets_in(names: list[str], histories: Histories, node: Node, gets_in: 
                 raise oracle.Violation(f"{gets_in} did not get in")
 
 
+def _check_ends(
+    names: list[str], histories: Histories, node: Node, ends: Mapping[int, str]
+) -> None:
+    for process, outcomes in ends.items():
+        history = node[1][process]
+        if history != DEAD:
+            outcome = histories.where(process, history).outcome
+            if outcome is not None and outcome.split()[0] not in outcomes.split():
+                raise oracle.Violation(f"{names[process]} ended with {outcome}")
+
+
 def _ended(histories: Histories, node: Node, process: int) -> bool:
     history = node[1][process]
     return history == DEAD or histories.where(process, history).outcome is not None
@@ -229,7 +274,7 @@ def _steps(
     names: list[str],
     histories: Histories,
     node: Node,
-    deletes: bool,
+    calm: Calm,
     follows: Mapping[int, int],
 ) -> list[Step]:
     state, actors, budget = node
@@ -257,7 +302,7 @@ def _steps(
             for how, after, answer, left in _outcomes(state, call, budget):
                 reached = histories.after(history, thread, answer)
                 world, reached, local = _settled(
-                    histories, process, reached, after, deletes or left.faults > 0
+                    histories, process, reached, after, calm, left.faults > 0
                 )
                 others = (*actors[:process], reached, *actors[process + 1 :])
                 steps.append(((names[process], call, how), (world, others, left), 1 + local))
@@ -265,44 +310,52 @@ def _steps(
 
 
 def _settled(
-    histories: Histories, process: int, history: int, state: State, disturbed: bool
+    histories: Histories, process: int, history: int, state: State, calm: Calm, faults: bool
 ) -> tuple[State, int, int]:
     """What a process does on its own machine happens at once, and so does a request whose
     answer is the same whenever it is made: the world, the history, and how many calls."""
     count = 0
-    while (found := _at_once(histories, process, history, state, disturbed)) is not None:
+    while (found := _at_once(histories, process, history, state, calm, faults)) is not None:
         state, history = found
         count += 1
     return state, history, count
 
 
 def _at_once(
-    histories: Histories, process: int, history: int, state: State, disturbed: bool
+    histories: Histories, process: int, history: int, state: State, calm: Calm, faults: bool
 ) -> tuple[State, int] | None:
     calls = histories.where(process, history).calls
     for thread, call in calls:
         if call.operation in LOCAL:
             state, answer = apply(state, call)
             return state, histories.after(history, thread, answer)
-    if not disturbed:
-        for thread, call in calls:
-            if _is_decided(state, call):
-                then, answer = apply(state, call)
-                beyond = histories.after(history, thread, answer)
-                following = histories.where(process, beyond).calls
-                # What it does next here others may see: they may come before it.
-                if not any(call.operation in SEEN for _, call in following):
-                    return then, beyond
+    for thread, call in calls:
+        if _is_decided(state, call, calm, faults):
+            then, answer = apply(state, call)
+            beyond = histories.after(history, thread, answer)
+            following = histories.where(process, beyond).calls
+            # What it does next here others may see: they may come before it.
+            if not any(call.operation in SEEN for _, call in following):
+                return then, beyond
     return None
 
 
-def _is_decided(state: State, call: Call) -> bool:
-    """Whether a request reaches an object that nobody will ever change or remove."""
-    return (
-        call.operation in ("get_range", "put")
-        and call.arguments[0] in state.objects
-        and call.arguments[0].startswith(f"{PREFIX}/batches/")
-    )
+def _is_decided(state: State, call: Call, calm: Calm, faults: bool) -> bool:
+    """Whether the answer is the same whenever the request is made."""
+    if not call.arguments or not isinstance(call.arguments[0], str):
+        return False
+    where = call.arguments[0]
+    if where.startswith(calm.still):
+        if call.operation in _WRITES and where not in state.objects:
+            raise RuntimeError(f"{call.operation} {where}: this folder was to be still")
+        return call.operation in ("get_range", "list", "look", "put")
+    if faults or call.operation not in ("get_range", "put") or where not in state.objects:
+        return False
+    return where.startswith(calm.lasting)
+
+
+_WRITES = frozenset({"put", "overwrite", "delete"})
+_LASTING = f"{PREFIX}/lifecycle/", f"{PREFIX}/batches/"
 
 
 def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State, Any, Budget]]:
@@ -311,9 +364,10 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
     if budget.faults and call.operation in REMOTE:
         less = replace(budget, faults=budget.faults - 1)
         outcomes.append(("refused", state, Refused(), less))
-        if call.operation == "put":
+        if call.operation in ("put", "overwrite", "table_write"):
             after, _ = apply(state, call)
             outcomes.append(("done, but the reply is lost", after, Lost(), less))
+        if call.operation == "put":
             delayed = replace(state, late=state.late | {call.arguments})
             outcomes.append(("on its way, no reply", delayed, Lost(), less))
     if budget.disks and call.operation == "mount":

@@ -25,6 +25,8 @@ class Machine:
     Attributes:
         calls: thread → what it has asked of the world. Thread 0 is the process's own.
         outcome: what thread 0 ended with; the others may go on.
+        name: of the process, where it draws names that nobody else may draw.
+        drawn: how many.
     """
 
     current: Machine
@@ -32,6 +34,7 @@ class Machine:
     def __init__(self, process: Process) -> None:
         self.calls: dict[int, Call] = {}
         self.outcome: str | None = None
+        self.name, self.drawn = "", 0
         self._threads: list[greenlet] = []
         self._ready: deque[greenlet] = deque()
         self._closed = False

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from . import lifecycle_oracle
 from .data import PREFIX, partitions_of, rows_of
 
 if TYPE_CHECKING:
+    from .lake import Row
     from .world import State
 
 _MAX = 2**64 - 1
@@ -35,6 +37,13 @@ def header(body: bytes) -> dict[str, Any]:
     return document
 
 
+@lru_cache(maxsize=10_000)
+def document(body: bytes) -> dict[str, Any]:
+    """What a consumer told."""
+    found: dict[str, Any] = json.loads(body.partition(b"\n")[0])
+    return found
+
+
 @lru_cache(maxsize=100_000)
 def _values(body: bytes) -> tuple[int, ...]:
     return tuple(pa.ipc.open_file(body).read_all().column("v").to_pylist())
@@ -51,8 +60,7 @@ def live(state: State) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     term = 0
     position = 0
-    # A collected record still counts, and nothing that takes its place later does.
-    records = {**state.objects, **dict(state.collected)} if state.collected else state.objects
+    records = objects(state)
     while (body := records.get(slot_key(position))) is not None:
         record = header(body)
         if record["term"] >= term:
@@ -60,6 +68,43 @@ def live(state: State) -> list[dict[str, Any]]:
             found.append(record)
         position += 1
     return found
+
+
+def chain(state: State) -> list[dict[str, Any]]:
+    """The lifecycle records, oldest first; they are there without a gap."""
+    found = []
+    number = _MAX
+    while (body := state.objects.get(f"{PREFIX}/lifecycle/{number:020d}")) is not None:
+        found.append(header(body))
+        number -= 1
+    return found
+
+
+def chain_head(state: State) -> dict[str, Any] | None:
+    """The newest lifecycle record."""
+    return (chain(state) or [None])[-1]
+
+
+def rows(records: list[dict[str, Any]]) -> tuple[Row, ...]:
+    """The rows that commit records hold, as they were written."""
+    return tuple(
+        (record["log_id"], record["position"], written(record))
+        for record in records
+        if record["kind"] == "commit"
+    )
+
+
+def written(record: dict[str, Any]) -> tuple[int, ...]:
+    """What its writer wrote."""
+    query, number = record["query_id"], record["batch_id"]
+    return tuple(
+        row for part in range(partitions_of(query)) for row in rows_of(query, number, part)
+    )
+
+
+def objects(state: State) -> dict[str, bytes]:
+    """With those that were collected, and without what was put in their place later."""
+    return {**state.objects, **dict(state.collected)} if state.collected else state.objects
 
 
 def committed(state: State) -> Verdict:
@@ -106,6 +151,8 @@ def check(before: Verdict, state: State) -> Verdict:
             _check_source(records, state)
         else:
             _check_rows(records[-1], state)
+    if state.tables or state.modified:
+        lifecycle_oracle.check(state, records)
     return now
 
 
@@ -125,12 +172,13 @@ def _check_memory(head: dict[str, Any], last: dict[str, int], state: State) -> N
 def _check_rows(record: dict[str, Any], state: State) -> None:
     position, query, number = record["position"], record["query_id"], record["batch_id"]
     found: dict[int, list[int]] = {}
+    there = objects(state)
     for batch in record["batches"]:
-        body = state.objects.get(f"{PREFIX}/batches/{batch['number']}")
+        body = there.get(f"{PREFIX}/batches/{batch['number']}")
         if body is None or zlib.crc32(body) != batch["crc32"]:
             raise Violation(f"position {position} names an object that is not there")
         found.setdefault(batch["partition"], []).extend(_values(body))
-    own = iter(_values(state.objects[slot_key(position)]))
+    own = iter(_values(there[slot_key(position)]))
     for inline in record["inline"]:
         found.setdefault(inline["partition"], []).extend(islice(own, inline["rows"]))
     expected = {p: rows_of(query, number, p) for p in range(partitions_of(query))}

@@ -225,7 +225,7 @@ def collector(grace_ms: int) -> Process:
         ask(Call("sleep", (grace_ms,)))
         for position in range(head.position):
             number = keys.slot(position, head.window)
-            ask(Call("collect", (keys.key(PREFIX, number),)))
+            ask(Call("delete", (keys.key(PREFIX, number),)))
         return "done"
 
     return run

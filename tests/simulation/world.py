@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 from sparkwal.store.base import Entry, NotFound, Transient
 
-from . import oracle
+from . import lake, oracle
+from .data import PREFIX
+from .lake import Row, Table
+
+# A consumer that has not told its position for longer counts no more.
+EXPIRY_MS = 3_600_000
 
 # A checkpoint folder: (name, content) of all its files, by name.
 Folder = tuple[tuple[str, bytes], ...]
@@ -49,6 +54,7 @@ LOCAL = frozenset(
         "publish_plan",
         "now",
         "read_folder",
+        "join",
         "unlock",
         "source_end",
         "rows",
@@ -57,7 +63,9 @@ LOCAL = frozenset(
 # Of these, what other processes can see.
 SEEN = frozenset({"save_hint", "forget_hint", "publish_plan"})
 # Calls that go through the network.
-REMOTE = frozenset({"put", "get_range", "list", "look"})
+REMOTE = frozenset(
+    {"put", "overwrite", "get_range", "list", "look", "age", "table_look", "table_write"}
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,11 @@ class State:
         source: rows that the queries' source has so far; −1 where no query has a source.
         dropped: rows of the source that the query filters out.
         archived: rows below are no longer in the source.
+        modified: key → when it was last written, of objects that somebody asks the age of.
+        tables: the versions of the log's table; of those that were there before it too.
+        joined: consumers that may rely on what they told.
+        former: (log_id, its commits) of logs that were deleted and made again.
+        blame: what a process did though it must not; "" for nothing.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -100,6 +113,11 @@ class State:
     source: int = -1
     dropped: frozenset[int] = frozenset()
     archived: int = 0
+    modified: dict[str, int] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    joined: frozenset[str] = frozenset()
+    former: tuple[tuple[str, tuple[Row, ...]], ...] = ()
+    blame: str = ""
 
     def key(self) -> Hashable:
         """Equal for states that behave alike."""
@@ -119,6 +137,10 @@ class State:
             self.locks,
             self.source,
             self.archived,
+            frozenset(self.modified.items()),
+            self.tables,
+            self.joined,
+            self.former,
         )
 
 
@@ -148,7 +170,10 @@ def put(state: State, key: str, body: bytes) -> tuple[State, bool]:
     if key in state.objects:
         return state, False
     contents = state.contents | {_number((key, body))}
-    return replace(state, objects={**state.objects, key: body}, contents=contents), True
+    after = replace(state, objects={**state.objects, key: body}, contents=contents)
+    if key.startswith(f"{PREFIX}/lifecycle/"):
+        after = replace(after, modified={**state.modified, key: state.now_ms})
+    return after, True
 
 
 def _get_range(state: State, key: str, offset: int, length: int) -> tuple[State, Any]:
@@ -156,20 +181,55 @@ def _get_range(state: State, key: str, offset: int, length: int) -> tuple[State,
     return state, NotFound(key) if body is None else body[offset : offset + length]
 
 
-def _list(state: State, prefix: str, limit: int) -> tuple[State, Any]:
-    keys = sorted(key for key in state.objects if key.startswith(prefix))[:limit]
-    return state, tuple(Entry(key, len(state.objects[key])) for key in keys)
+def _list(state: State, prefix: str, limit: int, after: str = "") -> tuple[State, Any]:
+    """The first entries, and whether there are more."""
+    keys = sorted(key for key in state.objects if key.startswith(prefix) and key > after)
+    found = tuple(Entry(key, len(state.objects[key])) for key in keys[:limit])
+    return state, (found, len(keys) > limit)
 
 
-def _look(state: State, prefix: str, limit: int) -> tuple[State, Any]:
+def _look(state: State, prefix: str, limit: int, after: str = "") -> tuple[State, Any]:
     """A LIST, and what is committed at that moment."""
-    return state, (oracle.committed(state), _list(state, prefix, limit)[1])
+    return state, (oracle.committed(state), _list(state, prefix, limit, after)[1])
 
 
-def _delete(state: State, key: str) -> tuple[State, Any]:
-    objects = {k: b for k, b in state.objects.items() if k != key}
-    contents = frozenset(_number(item) for item in objects.items())
-    return replace(state, objects=objects, contents=contents), None
+def _delete(state: State, key: str, undone: bool = False) -> tuple[State, Any]:
+    if key not in state.objects:
+        return state, None
+    if undone:
+        blame = f"{key} was deleted by one that began when the table had been restored"
+        state = replace(state, blame=blame)
+    gone = state.collected
+    # The log goes on counting its first object there, and no stray that came after.
+    if key.startswith(f"{PREFIX}/batches/") and all(key != known for known, _ in gone):
+        gone = gone | {(key, state.objects[key])}
+    return replace(without(state, key), collected=gone), None
+
+
+def without(state: State, *keys: str) -> State:
+    """The objects are gone."""
+    objects = {k: b for k, b in state.objects.items() if k not in keys}
+    return replace(state, objects=objects, contents=_contents(objects))
+
+
+def _contents(objects: dict[str, bytes]) -> frozenset[int]:
+    return frozenset(_number(item) for item in objects.items())
+
+
+def _overwrite(state: State, key: str, body: bytes) -> tuple[State, None]:
+    objects = {**state.objects, key: body}
+    modified = {**state.modified, key: state.now_ms}
+    # One that was taken for gone must join again.
+    joined = frozenset(n for n in state.joined if state.now_ms - state.modified[n] <= EXPIRY_MS)
+    after = replace(state, objects=objects, contents=_contents(objects), modified=modified)
+    return replace(after, joined=joined), None
+
+
+def _age(state: State, key: str) -> tuple[State, Any]:
+    """And whether the table has lost something that its log counts on."""
+    if key not in state.objects:
+        return state, NotFound(key)
+    return state, (state.now_ms - state.modified[key], lake.is_undone(state))
 
 
 def _load_hint(state: State, leader_id: str) -> tuple[State, Any]:
@@ -218,13 +278,6 @@ def _take_plan(state: State) -> tuple[State, Any]:
 
 def _sleep(state: State, milliseconds: int) -> tuple[State, Any]:
     return replace(state, now_ms=state.now_ms + milliseconds), None
-
-
-def _collect(state: State, key: str) -> tuple[State, Any]:
-    gone = (
-        state.collected | {(key, state.objects[key])} if key in state.objects else state.collected
-    )
-    return _delete(replace(state, collected=gone), key)
 
 
 def _now(state: State) -> tuple[State, Any]:
@@ -309,6 +362,8 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "list": _list,
     "look": _look,
     "delete": _delete,
+    "overwrite": _overwrite,
+    "age": _age,
     "load_hint": _load_hint,
     "save_hint": _save_hint,
     "forget_hint": _forget_hint,
@@ -320,7 +375,6 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "publish_plan": _publish_plan,
     "take_plan": _take_plan,
     "sleep": _sleep,
-    "collect": _collect,
     "now": _now,
     "idle": lambda state: (state, None),
     "mount": lambda state, machine: (state, None),
@@ -334,4 +388,5 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "source_end": _source_end,
     "rows": _rows,
     "archive": _archive,
+    **lake.OPERATIONS,
 }

@@ -1,0 +1,161 @@
+"""Processes that take a log's life on, and those that stand in their way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwal.errors import SparkWalError, StoreUnavailableError, WriteError
+from sparkwal.format import schema
+from sparkwal.format.header import CommitHeader
+from sparkwal.format.lifecycle import LifecycleRecord, Target
+from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.table import TableState
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
+from sparkwal.store.base import Transient
+
+from .clients import TTL_MS, WorldClock, WorldStore, world_log
+from .lake import Row
+from .machine import Ask, Machine, Process
+from .world import EXPIRY_MS, Call
+
+TARGET = Target("sim://table")
+AT_ONCE = Policy(late_window_seconds=0)
+# More than a writer trusts what it saw, and the time that a store accepts its request.
+GRACE_MS = 2 * TTL_MS
+
+
+@dataclass(frozen=True)
+class WorldTable:
+    """The table of a simulated process."""
+
+    ask: Ask
+    log: LogStore
+
+    def prepare(self, log: LogStore, spark_schema: str) -> None:
+        self.ask(Call("table_make"))
+
+    def look(self, log_id: str, since: int) -> TableState | None:
+        try:
+            found: TableState | None = self.ask(Call("table_look", (log_id, since)))
+        except Transient as error:
+            raise WriteError(error.reason) from error
+        return found
+
+    def write(self, state: LifecycleRecord) -> None:
+        begun = self.look(state.log_id, -1)
+        if begun is None:
+            raise WriteError("the table is gone")
+        if begun.k >= state.k:
+            return
+        rows = self._rows(state)
+        call = Call("table_write", ((begun.table_id, begun.version), state.log_id, state.k, rows))
+        try:
+            self.ask(call)
+        except Transient as error:
+            raise WriteError(error.reason) from error
+
+    def _rows(self, state: LifecycleRecord) -> tuple[Row, ...]:
+        window = find_head(self.log).window
+        found: list[Row] = []
+        for record in live_records(self.log, window, state.cut, state.to, log_id=state.log_id):
+            header = record.header
+            if isinstance(header, CommitHeader):
+                target = schema.to_arrow(record.spark_schema)
+                batches = read_pieces(self.log.store, pieces_of(self.log, record), target)
+                values = [v for batch in batches for v in batch.column(0).to_pylist()]
+                found.append((header.log_id, header.position, tuple(values)))
+        return tuple(found)
+
+
+def compactor(
+    name: str,
+    *,
+    runs: int = 1,
+    collects: bool = True,
+    policy: Policy = AT_ONCE,
+    table: bool = True,
+) -> Process:
+    """One life of a compactor: so many runs, and others may come between them.
+
+    Args:
+        name: unique; makes the names that it draws unique.
+    """
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = name
+        log = world_log(WorldStore(ask), 1)
+        life = Lifecycle(
+            log,
+            policy,
+            table=WorldTable(ask, log) if table else None,
+            target=TARGET if table else None,
+            gc_grace_ms=GRACE_MS,
+            consumer_expiry_ms=EXPIRY_MS,
+            collects=collects,
+            clock=WorldClock(ask),
+            host=name,
+        )
+        for each in range(runs):
+            if each:
+                ask(Call("idle"))
+            try:
+                life.run_once()
+            except SparkWalError as error:
+                return type(error).__name__
+        return "done"
+
+    return run
+
+
+def collector(name: str) -> Process:
+    """Only collects."""
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = name
+        log = world_log(WorldStore(ask), 1)
+        life = Lifecycle(
+            log,
+            AT_ONCE,
+            table=WorldTable(ask, log),
+            target=TARGET,
+            gc_grace_ms=GRACE_MS,
+            consumer_expiry_ms=EXPIRY_MS,
+            clock=WorldClock(ask),
+            host=name,
+        )
+        try:
+            life.collect(dry_run=False)
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
+def outsider(*operations: Call) -> Process:
+    """Does this, one after the other, at any time."""
+
+    def run(ask: Ask) -> str:
+        for call in operations:
+            try:
+                ask(call)
+            except StoreUnavailableError:
+                return "StoreUnavailableError"
+        return "done"
+
+    return run
+
+
+def others(*processes: Process) -> Process:
+    """These live one after the other, and nobody disturbs them."""
+    return outsider(*(Call("undisturbed", (each,)) for each in processes))
+
+
+def hours(*milliseconds: int) -> Process:
+    """Time passes."""
+    return outsider(*(Call("sleep", (each,)) for each in milliseconds))

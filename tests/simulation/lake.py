@@ -1,0 +1,162 @@
+"""The table of the simulated world, as Delta behaves where a log's lifecycle depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sparkwal.lifecycle.table import Change, TableConflict, TableState
+
+from . import oracle
+from .data import PREFIX
+
+if TYPE_CHECKING:
+    from .machine import Process
+    from .world import State
+
+# (log_id, position, its rows)
+Row = tuple[str, int, tuple[int, ...]]
+
+
+class Version(NamedTuple):
+    """What one commit left.
+
+    Attributes:
+        log_id, k: of the range that it brought; "" and 0 for others' commits.
+        txns: (log_id, k) of the last range of each log.
+    """
+
+    operation: str
+    log_id: str
+    k: int
+    undoes: bool
+    rows: tuple[Row, ...]
+    txns: tuple[tuple[str, int], ...]
+
+
+Table = tuple[Version, ...]
+
+
+def table_id(state: State) -> str:
+    """Of the table that is there now."""
+    return f"table-{len(state.tables)}"
+
+
+def is_undone(state: State) -> bool:
+    """Whether the table was restored or made again since its log's chain confirmed it."""
+    head = oracle.chain_head(state)
+    if head is None or head["target"] is None:
+        return False
+    since = int(head["table_version"]) + 1
+    again = head["table_id"] != table_id(state)
+    return again or any(version.undoes for version in state.tables[-1][since:])
+
+
+def _make(state: State, *, again: bool = False) -> tuple[State, None]:
+    if state.tables and not again:
+        return state, None
+    made = Version("CREATE TABLE", "", 0, False, (), ())
+    return replace(state, tables=(*state.tables, (made,))), None
+
+
+def _look(state: State, log_id: str, since: int) -> tuple[State, TableState | None]:
+    if not state.tables:
+        return state, None
+    versions = state.tables[-1]
+    changes = tuple(
+        Change(number, v.operation, v.log_id, v.k, v.undoes)
+        for number, v in enumerate(versions)
+        if number > since
+    )
+    k = dict(versions[-1].txns).get(log_id, 0)
+    return state, TableState(table_id(state), len(versions) - 1, k, changes)
+
+
+def _write(
+    state: State, begun: tuple[str, int], log_id: str, k: int, rows: tuple[Row, ...]
+) -> tuple[State, TableConflict | None]:
+    """Commit a transaction that began with a look at version `begun` of that table."""
+    versions = state.tables[-1]
+    if begun[0] != table_id(state):
+        return state, TableConflict("the table was made again")
+    txns = dict(versions[-1].txns)
+    later = versions[begun[1] + 1 :]
+    if any(v.log_id == log_id for v in later):
+        return state, TableConflict("the same log was written at the same time")
+    if any(v.operation == "OPTIMIZE" for v in later):
+        return state, TableConflict("OPTIMIZE was faster")
+    # As an append it conflicts with nothing else, a RESTORE included.
+    now = tuple(sorted({**txns, log_id: k}.items()))
+    return _commit(state, Version("WRITE", log_id, k, False, versions[-1].rows + rows, now))
+
+
+def _commit(state: State, version: Version) -> tuple[State, None]:
+    return replace(state, tables=(*state.tables[:-1], (*state.tables[-1], version))), None
+
+
+def _optimize(state: State) -> tuple[State, None]:
+    newest = state.tables[-1][-1]
+    return _commit(state, newest._replace(operation="OPTIMIZE", log_id="", k=0, undoes=False))
+
+
+def _restore(state: State, version: int) -> tuple[State, None]:
+    """Delta keeps the newest transactions over it."""
+    *_, newest = versions = state.tables[-1]
+    before = versions[min(version, len(versions) - 1)].rows
+    return _commit(state, Version("RESTORE", "", 0, True, before, newest.txns))
+
+
+def _forget(state: State) -> tuple[State, None]:
+    """Its transactions are cut off, as a retention of transactions does."""
+    newest = state.tables[-1][-1]
+    return _commit(state, newest._replace(operation="OPTIMIZE", log_id="", k=0, txns=()))
+
+
+def _make_log_again(state: State) -> tuple[State, None]:
+    """Somebody deletes the log's records and objects, and whatever it promised."""
+    from .world import without
+
+    records = oracle.live(state)
+    former = (records[0]["log_id"], oracle.rows(records)) if records else ("", ())
+    kept = without(state, *(key for key in state.objects if key.startswith(f"{PREFIX}/batches/")))
+    return replace(
+        kept,
+        collected=frozenset(),
+        acknowledged=frozenset(),
+        denied=frozenset(),
+        promised={},
+        checkpoint={},
+        former=(*state.former, former),
+    ), None
+
+
+def undisturbed(state: State, process: Process) -> tuple[State, None]:
+    """The whole life of a process, while all others stand still."""
+    from .machine import Machine
+    from .world import apply
+
+    machine = Machine(process)
+    while machine.calls:
+        thread, call = min(machine.calls.items())
+        state, answer = apply(state, call)
+        machine.answer(thread, answer)
+    return state, None
+
+
+def _join(state: State, key: str) -> tuple[State, None]:
+    return replace(state, joined=state.joined | {key}), None
+
+
+OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
+    "table_make": _make,
+    "table_make_again": lambda state: _make(state, again=True),
+    "table_look": _look,
+    "table_write": _write,
+    "optimize": _optimize,
+    "restore": _restore,
+    "forget": _forget,
+    "make_log_again": _make_log_again,
+    "join": _join,
+    "undisturbed": undisturbed,
+}

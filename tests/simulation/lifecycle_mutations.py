@@ -1,0 +1,120 @@
+"""The mutations of what happens to a log after its rows were written."""
+
+from __future__ import annotations
+
+from .mutation import Mutation
+
+_TWO = "two compactors, a crash"
+_WRITER = "a compactor, a writer, a crash"
+_OPTIMIZE = "a compactor takes over, OPTIMIZE"
+_RESTORED = "a compactor takes over, the table is restored"
+_AGAIN = "a log that is made again"
+_ZOMBIE = "a zombie's slot is collected"
+
+MUTATIONS = [
+    Mutation(
+        "a lifecycle record is put after the newest one instead of the one that it was made from",
+        _TWO,
+        "protocol/chain.py",
+        "number=head.number - 1,",
+        "number=(look(log) or head).number - 1,",
+    ),
+    Mutation(
+        "a lifecycle record that was refused counts as put",
+        "two compactors, the log grows",
+        "protocol/chain.py",
+        "return record if found.record_id == record.record_id else None",
+        "return record",
+    ),
+    Mutation(
+        "a second range is promised before the first is done",
+        _TWO,
+        "lifecycle/coordinator.py",
+        "if not state.is_open:\n"
+        '            return Recovery("at rest", state.cut, state.floor, head.gap), head, state\n',
+        "if True:\n"
+        "            state = replace(state, to=state.cut)\n"
+        '            return Recovery("at rest", state.cut, state.floor, head.gap), head, state\n',
+    ),
+    Mutation(
+        "a range is published without another look at the table",
+        _OPTIMIZE,
+        "lifecycle/compaction.py",
+        "try:\n            table.write(intent)\n",
+        "try:\n            table.write(intent)\n"
+        "            return TableState(found.table_id, found.version + 1, intent.k, ())\n",
+    ),
+    Mutation(
+        "who carries a range on takes what came since too",
+        _WRITER,
+        "lifecycle/compaction.py",
+        "try:\n            table.write(intent)\n",
+        "try:\n"
+        "            from dataclasses import replace\n"
+        "            from sparkwal.protocol.recovery import find_head\n"
+        "            table.write(replace(intent, to=find_head(log).gap))\n",
+    ),
+    Mutation(
+        "a range brings the rows of a log that was made again",
+        _AGAIN,
+        "simulation/compacting.py",
+        "log_id=state.log_id)",
+        "log_id=None)",
+    ),
+    Mutation(
+        "a log that was made again is collected as the one before was",
+        "a log that is made again before it is collected",
+        "lifecycle/coordinator.py",
+        "if state is not None and state.log_id != log_id:",
+        "if False:",
+    ),
+    Mutation(
+        "a table whose transactions were forgotten gets a range again",
+        "a compactor takes over, the table forgets",
+        "lifecycle/compaction.py",
+        "if found.k not in (before, state.k):",
+        "if False:",
+    ),
+    Mutation(
+        "a table that was restored is taken as it is",
+        _RESTORED,
+        "lifecycle/table.py",
+        "for change in table.changes:",
+        "for change in ():",
+    ),
+    Mutation(
+        "the floor passes what the table is confirmed to have",
+        _WRITER,
+        "lifecycle/coordinator.py",
+        "floor = state.cut if keeps == (None, None) else min(floor, state.cut)",
+        "floor = head.gap",
+    ),
+    Mutation(
+        "what is below a new floor is deleted at once",
+        _ZOMBIE,
+        "lifecycle/collection.py",
+        "if age_ms(middle) > grace_ms:",
+        "if age_ms(middle) >= 0:",
+    ),
+    Mutation(
+        "the log is collected although the table was restored",
+        _RESTORED,
+        "lifecycle/collection.py",
+        "confirmed(log, state, table)\n",
+        "pass\n",
+    ),
+    Mutation(
+        "a writer that starts finds no records to look back at",
+        "a collection and a writer",
+        "lifecycle/collection.py",
+        "position >= bound - KEPT_SLOTS",
+        "position >= bound",
+    ),
+    Mutation(
+        "a full LIST counts as the whole of a log",
+        "an appender sleeps until all but the last records are collected",
+        "protocol/recovery.py",
+        "if page.more or len(page.entries) >= LIST_LIMIT:",
+        "if page.more:",
+    ),
+]

@@ -1,0 +1,156 @@
+"""What must hold while a log's rows go to a table and leave the log: told from the objects and
+the table alone, and without the lifecycle's code."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from . import oracle
+from .data import PREFIX
+
+if TYPE_CHECKING:
+    from .lake import Row, Version
+    from .world import State
+
+_MAX = 2**64 - 1
+
+
+def check(state: State, records: list[dict[str, Any]]) -> None:
+    """Raises Violation unless every promise of the lifecycle holds.
+
+    Args:
+        records: the live records of the log, collected ones too.
+    """
+    chain = oracle.chain(state)
+    _check_chain(state, chain)
+    truth = oracle.rows(records)
+    logs = dict(state.former)
+    if records:
+        logs[records[0]["log_id"]] = truth
+    if chain and chain[-1]["kind"] == "done":
+        _check_done(state, chain[-1], logs)
+    _check_table(state, logs)
+    _check_all_there(state, records, truth, chain)
+    _check_consumers(state, records)
+
+
+def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
+    if len(chain) != sum(key.startswith(f"{PREFIX}/lifecycle/") for key in state.objects):
+        raise oracle.Violation("the chain has a hole")
+    for before, after in pairwise([_BEGINNING, *chain]):
+        was, now = _of(before), _of(after)
+        kind = after["kind"]
+        if before is not _BEGINNING and before["log_id"] != after["log_id"]:
+            raise oracle.Violation("the chain goes on with another log")
+        if now["floor"] < was["floor"]:
+            raise oracle.Violation(f"the floor went back from {was['floor']} to {now['floor']}")
+        if after["target"] is not None and now["floor"] > now["cut"]:
+            raise oracle.Violation(f"the floor {now['floor']} is above the cut {now['cut']}")
+        expected = {
+            "intent": (was["cut"] == was["to"] == now["cut"] < now["to"], was["k"] + 1),
+            "done": (was["cut"] < was["to"] == now["cut"] == now["to"], was["k"]),
+            "floor": ((was["cut"], was["to"]) == (now["cut"], now["to"]), was["k"]),
+        }[kind]
+        if expected != (True, now["k"]):
+            raise oracle.Violation(f"after {was} the chain goes on with {kind} {now}")
+
+
+def _of(record: dict[str, Any]) -> dict[str, int]:
+    (cut,), (to,), (floor,) = (record[name].values() for name in ("cut", "to", "floor"))
+    return {"k": record["k"], "cut": cut, "to": to, "floor": floor}
+
+
+_BEGINNING = {"k": 0, "cut": {"": 0}, "to": {"": 0}, "floor": {"": 0}}
+
+
+def _check_done(state: State, done: dict[str, Any], logs: dict[str, tuple[Row, ...]]) -> None:
+    """The version that the newest done names holds all rows below the cut, each once."""
+    cut = _of(done)["cut"]
+    table = state.tables[int(done["table_id"].removeprefix("table-")) - 1]
+    held = [row for row in table[done["table_version"]].rows if row[0] == done["log_id"]]
+    wanted = [row for row in logs[done["log_id"]] if row[1] < cut]
+    if held != wanted:
+        raise oracle.Violation(
+            f"the chain says that version {done['table_version']} of the table holds what is "
+            f"below {cut}; it holds {held}, and {wanted} were written"
+        )
+
+
+def _check_table(state: State, logs: dict[str, tuple[Row, ...]]) -> None:
+    """Whole ranges in order, each once, and of the log that its transaction names."""
+    # What somebody restored or made again is no longer the lifecycle's to answer for.
+    if len(state.tables) != 1 or any(version.undoes for version in state.tables[0]):
+        return
+    newest = state.tables[0][-1]
+    for log_id in {row[0] for row in newest.rows}:
+        held = tuple(row for row in newest.rows if row[0] == log_id)
+        if held != logs[log_id][: len(held)]:
+            raise oracle.Violation(f"the table holds {held} of {logs[log_id]}")
+    for before, after in pairwise(state.tables[0]):
+        if {row[0] for row in after.rows[len(before.rows) :]} - {after.log_id}:
+            raise oracle.Violation(f"a range holds rows of another log: {after.rows}")
+
+
+def _check_all_there(
+    state: State,
+    records: list[dict[str, Any]],
+    truth: tuple[Row, ...],
+    chain: list[dict[str, Any]],
+) -> None:
+    """Every row that was committed is in the log, or below the floor and in the table."""
+    gone = _gone(state, records)
+    if not gone:
+        return
+    ours = [record for record in chain if record["log_id"] == records[0]["log_id"]]
+    floor = _of(ours[-1])["floor"] if ours else 0
+    if max(gone) >= floor:
+        raise oracle.Violation(f"position {max(gone)} was collected; the floor is {floor}")
+    if ours[-1]["target"] is None:
+        return
+    # What a RESTORE took away stays in the table's history.
+    versions: list[Version] = [state.tables[-1][-1]]
+    if any(version.undoes for version in state.tables[-1]) or len(state.tables) > 1:
+        versions = [version for table in state.tables for version in table]
+    for row in truth:
+        if row[1] in gone and not any(row in version.rows for version in versions):
+            raise oracle.Violation(f"{row} was collected and is not in the table")
+
+
+def _gone(state: State, records: list[dict[str, Any]]) -> list[int]:
+    """Positions that a reader can not read any more as they were written."""
+    return [
+        record["position"]
+        for record in records
+        if any(state.objects.get(key) != body for key, body in _needed(state, record))
+    ]
+
+
+def _needed(state: State, record: dict[str, Any]) -> list[tuple[str, bytes]]:
+    numbers = [batch["number"] for batch in record.get("batches", ())]
+    names = [oracle.slot_key(record["position"])]
+    names += [f"{PREFIX}/batches/{number}" for number in numbers]
+    there = oracle.objects(state)
+    return [(name, there[name]) for name in names]
+
+
+def _check_consumers(state: State, records: list[dict[str, Any]]) -> None:
+    """Nothing is collected that a live consumer has not read."""
+    from .world import EXPIRY_MS
+
+    if not state.joined or not records:
+        return
+    gone = _gone(state, records)
+    for key in state.joined:
+        told = oracle.document(state.objects[key]) if key in state.objects else None
+        if told is None or told["log_id"] != records[0]["log_id"]:
+            continue
+        if state.now_ms - state.modified[key] <= EXPIRY_MS and any(
+            position >= told["position"] for position in gone
+        ):
+            raise oracle.Violation(f"{gone} were collected; {key} goes on at {told['position']}")
+
+
+def check_delivered(outcome: str, state: State) -> None:
+    """What a reader that is not to miss anything delivered, or why it did not."""
+    raise NotImplementedError
