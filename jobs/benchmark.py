@@ -7,7 +7,7 @@ import support.installed  # noqa: F401
 # isort: split
 import click
 
-from benchmarks import aging, appender, restart, scale, sinks, triggers
+from benchmarks import aging, appender, lake, restart, scale, sinks, triggers
 
 
 @click.group()
@@ -15,7 +15,15 @@ def main() -> None:
     """Measure sparkwal on this machine. `benchmark.py COMMAND --help` tells the options."""
 
 
-for _command in (sinks.main, aging.main, appender.main, restart.main, scale.main, triggers.main):
+for _command in (
+    sinks.main,
+    aging.main,
+    lake.main,
+    appender.main,
+    restart.main,
+    scale.main,
+    triggers.main,
+):
     main.add_command(_command)
 
 
