@@ -91,7 +91,7 @@ def collection_bound(
     """
     floor = old_floor(log, state, grace_ms)
     held = "the grace" if floor < state.floor else ""
-    # Defends against: consumers are listed before the floor is taken
+    # Safety (§10): "consumers are listed before the floor is taken"
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
         told = [each.consumer for each in standing(log, state.log_id) if each.is_live(expiry_ms)]

@@ -126,7 +126,7 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
 
     Raises InvalidLogError for a damaged consumer.
     """
-    # Defends against: the floor passes a consumer that is live
+    # Safety (§10): "the floor passes a consumer that is live"
     for consumer in _consumers(log):
         if consumer.log_id != log_id or consumer.position >= floor:
             continue
@@ -156,11 +156,11 @@ def join(log: LogStore, consumer: Consumer) -> int:
 
 
 def _begin(log: LogStore, consumer: Consumer) -> int:
-    # Defends against: a new consumer reads from where the floor was before it was seen.
     # Whoever moved the floor did not see this consumer; whoever moves it after the PUT does.
     while True:
         publish(log, consumer)
         floor = floor_of(log, consumer.log_id)
+        # Safety (§10): "a new consumer begins where the floor was before it told so"
         if floor <= consumer.position:
             return consumer.position
         consumer = replace(consumer, position=floor)

@@ -303,7 +303,7 @@ class Lifecycle:
             # Safety (§10): "the floor passes what the table is confirmed to have"
             floor = state.cut if keeps == (None, None) else min(floor, state.cut)
         floor = consumers_bound(self._log, state.log_id, floor, self._expiry_ms)
-        # Defends against: the floor goes back
+        # Safety (§10): "the floor goes back"
         if floor <= state.floor:
             return state
         moved = published(

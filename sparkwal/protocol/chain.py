@@ -42,7 +42,7 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
             continue  # the whole log is being deleted
         if found.number != number:
             raise InvalidLogError(f"{where}: the record says number {found.number}")
-        # Defends against: the chain of a log that was there before is taken for this one's
+        # Safety (§10): "the chain of a log that was there before is taken for this one's"
         return found if log_id in (None, found.log_id) else None
     return None
 

@@ -87,10 +87,11 @@ class Floor:
         """The floor, by a look that is young enough."""
         if self.log_id is None:
             return 0
+        # Safety (§10): "a reader trusts a look at the floor for ever"
         if self._looked is None or self._is_old(self._looked):
             self.look()
         assert self._looked is not None
-        # The chain of a log that was there before says nothing of this one.
+        # Safety (§10): "a reader takes the floor of a log that was there before for this one's"
         return self._looked.position if self._looked.log_id == self.log_id else 0
 
     def _is_old(self, looked: Looked) -> bool:
@@ -140,5 +141,6 @@ class Floor:
             # Perhaps it was collected, and that is why it is missing.
             self.check(reached)
             raise
+        # Safety (§10): "a reader does not look at the floor after it has read"
         if reached < end:
             self.check(reached)

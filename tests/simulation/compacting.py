@@ -18,15 +18,15 @@ from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import Transient
 
-from .clients import TTL_MS, WorldClock, WorldStore, world_log
+from .clients import WorldClock, WorldStore, world_log
 from .lake import Row
 from .machine import Ask, Machine, Process
 from .world import EXPIRY_MS, Call
 
 TARGET = Target("sim://table")
 AT_ONCE = Policy(late_window_seconds=0)
-# More than a writer trusts what it saw, and the time that a store accepts its request.
-GRACE_MS = 2 * TTL_MS
+# The least there is: more than a reader or a writer trusts what it saw.
+GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import oracle, starts
+from . import lifecycle_oracle, oracle, starts
 from .codec import searching
 from .data import PREFIX
 from .histories import Histories
@@ -240,8 +240,14 @@ def _check_readers(histories: Histories, node: Node, now: oracle.Verdict) -> Non
     for process, history in enumerate(node[1]):
         if history != DEAD:
             outcome = histories.where(process, history).outcome
-            if outcome is not None and outcome.startswith("read "):
+            if outcome is None:
+                continue
+            if outcome.startswith("read "):
                 oracle.check_reading(outcome, now)
+            elif outcome.startswith("delivered "):
+                lifecycle_oracle.check_delivered(outcome, node[0])
+            elif outcome.startswith("collected "):
+                lifecycle_oracle.check_collected(outcome, node[0])
 
 
 def _check_gets_in(names: list[str], histories: Histories, node: Node, gets_in: str) -> None:

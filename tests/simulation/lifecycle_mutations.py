@@ -117,4 +117,71 @@ MUTATIONS = [
         "if page.more or len(page.entries) >= LIST_LIMIT:",
         "if page.more:",
     ),
+    Mutation(
+        "the floor goes back",
+        "a consumer comes back",
+        "lifecycle/coordinator.py",
+        "if floor <= state.floor:",
+        "if floor == state.floor:",
+    ),
+    Mutation(
+        "consumers are listed before the floor is taken",
+        "a consumer joins while the floor moves and the log is collected",
+        "lifecycle/collection.py",
+        "bound = consumers_bound(log, state.log_id, floor, expiry_ms)\n",
+        "bound = min(floor, early)\n",
+        (
+            "    floor = old_floor(log, state, grace_ms)\n",
+            "    early = consumers_bound(log, state.log_id, 2**40, expiry_ms)\n"
+            "    from sparkwal.protocol.chain import look\n"
+            "    state = look(log) or state\n"
+            "    floor = old_floor(log, state, grace_ms)\n",
+        ),
+    ),
+    Mutation(
+        "the floor passes a consumer that is live",
+        "a consumer joins while the floor moves",
+        "lifecycle/consumers.py",
+        "for consumer in _consumers(log):\n        if consumer.log_id != log_id or",
+        "for consumer in ():\n        if consumer.log_id != log_id or",
+    ),
+    Mutation(
+        "a new consumer begins where the floor was before it told so",
+        "a consumer joins while the log is collected",
+        "lifecycle/consumers.py",
+        "if floor <= consumer.position:",
+        "if True:",
+    ),
+    Mutation(
+        "a reader does not look at the floor after it has read",
+        "a reader while all is collected, a stray leader",
+        "reading/floor.py",
+        "if reached < end:\n            self.check(reached)\n",
+        "",
+        (
+            "for record in records:\n                self.check(reached)\n",
+            "for record in records:\n",
+        ),
+    ),
+    Mutation(
+        "the chain of a log that was there before is taken for this one's",
+        "a log that is made again, and a consumer that joins",
+        "protocol/chain.py",
+        "return found if log_id in (None, found.log_id) else None",
+        "return found",
+    ),
+    Mutation(
+        "a reader takes the floor of a log that was there before for this one's",
+        "a log that is made again, and a consumer that joins",
+        "reading/floor.py",
+        "return self._looked.position if self._looked.log_id == self.log_id else 0",
+        "return self._looked.position",
+    ),
+    Mutation(
+        "a reader trusts a look at the floor for ever",
+        "a reader while all is collected, a stray",
+        "reading/floor.py",
+        "if self._looked is None or self._is_old(self._looked):",
+        "if self._looked is None:",
+    ),
 ]

@@ -3,6 +3,7 @@ the table alone, and without the lifecycle's code."""
 
 from __future__ import annotations
 
+import ast
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -152,5 +153,23 @@ def _check_consumers(state: State, records: list[dict[str, Any]]) -> None:
 
 
 def check_delivered(outcome: str, state: State) -> None:
-    """What a reader that is not to miss anything delivered, or why it did not."""
-    raise NotImplementedError
+    """Raises Violation unless a reader delivered what was written, all of it, each row once."""
+    log_id, start, end, rows = ast.literal_eval(outcome.removeprefix("delivered "))
+    logs = dict(state.former)
+    if records := oracle.live(state):
+        logs[records[0]["log_id"]] = oracle.rows(records)
+    wanted = tuple(row for row in logs.get(log_id, ()) if start <= row[1] < end)
+    chain = oracle.chain(state)
+    floor = _of(chain[-1])["floor"] if chain and chain[-1]["log_id"] == log_id else 0
+    if start > floor:
+        raise oracle.Violation(f"a reader of all began at {start}; the floor is {floor}")
+    if rows != wanted:
+        raise oracle.Violation(f"a reader delivered {rows}; {wanted} were written")
+
+
+def check_collected(outcome: str, state: State) -> None:
+    """Raises Violation where a reader was told that rows are gone, and they are not."""
+    position = int(outcome.removeprefix("collected "))
+    chain = oracle.chain(state)
+    if not chain or _of(chain[-1])["floor"] <= position:
+        raise oracle.Violation(f"a reader was told that {position} was collected")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from . import oracle
 from .codec import searching
 from .compacting import GRACE_MS, collector, compactor, hours, others, outsider
 from .configuration import Configuration, keeping
 from .explore import Budget
+from .following import follower, latecomer
 from .lake import undisturbed
-from .machine import Process
+from .machine import Machine, Process
 from .processes import appender, driver
-from .world import Call, State, apply
+from .world import Call, State, apply, without
 
 _STILL = "batches", "consumers"
 _PAST = GRACE_MS + 1
@@ -25,6 +27,7 @@ _ONE_AND_THE_NEXT = {"A": compactor("A"), "B": compactor("B")}
 def exhaustive() -> dict[str, Configuration]:
     """Name → what is searched to the end."""
     return {
+        **followed(),
         "two compactors, a crash": Configuration(
             {"A": compactor("A"), "B": compactor("B", runs=2)},
             Budget(1, 0),
@@ -150,9 +153,95 @@ def exhaustive() -> dict[str, Configuration]:
     }
 
 
+def followed() -> dict[str, Configuration]:
+    """The same with readers."""
+    return {
+        "a reader while all is collected, a stray": Configuration(
+            {
+                "R": follower("R", 2),
+                "O": others(compactor("A"), hours(_PAST), compactor("C")),
+            },
+            begin=_stray,
+            ends={"R": "delivered collected"},
+            deletes=True,
+            kept=2,
+        ),
+        "a reader while all is collected, a stray leader": Configuration(
+            {
+                "R": follower("R", 2),
+                "O": others(compactor("A"), hours(_PAST), compactor("C")),
+            },
+            begin=_stray_leader,
+            ends={"R": "delivered collected"},
+            deletes=True,
+            kept=2,
+        ),
+        "a log that is made again, and a consumer that joins": Configuration(
+            {
+                "K": follower("K", 1, joins=True),
+                "O": others(outsider(Call("make_log_again")), driver("X", "q", 6, inline=1000)),
+            },
+            begin=lambda: _compacted(2, 0),
+            ends={"K": "delivered nothing InvalidLogError AnotherLog"},
+            deletes=True,
+        ),
+        "a reader whose objects are collected": Configuration(
+            {
+                "R": follower("R", 2),
+                "O": others(compactor("A"), hours(_PAST), compactor("C")),
+            },
+            begin=lambda: _with_objects(2),
+            ends={"R": "delivered collected"},
+            deletes=True,
+            kept=4,
+        ),
+        "a consumer joins while the floor moves": Configuration(
+            {
+                "K": follower("K", 0, joins=True),
+                "A": compactor("A", collects=False),
+                "O": others(hours(_PAST), compactor("C")),
+            },
+            begin=lambda: _almost(_with_objects(2)),
+            ends={"K": "delivered"},
+            follows={"O": "A"},
+            deletes=True,
+            kept=4,
+        ),
+        "a consumer joins while the log is collected": Configuration(
+            {
+                "K": follower("K", 0, joins=True),
+                "C": collector("C"),
+                "O": others(compactor("A", collects=False), hours(_PAST)),
+            },
+            begin=lambda: _with_objects(2),
+            ends={"K": "delivered"},
+            deletes=True,
+            kept=4,
+        ),
+        "a consumer comes back": Configuration(
+            {"K": latecomer("K", "W-0", 0), "A": compactor("A")},
+            begin=lambda: _compacted(1, 1),
+            still=("batches",),
+        ),
+    }
+
+
 def large() -> dict[str, Configuration]:
     """Searched by `python -m tests.simulation.search`."""
     return {
+        "a consumer joins while the floor moves and the log is collected": Configuration(
+            {
+                "K": follower("K", 0, joins=True),
+                "A": compactor("A", collects=False),
+                "T": hours(_PAST),
+                "C": collector("C"),
+            },
+            begin=lambda: _almost(_with_objects(2)),
+            ends={"K": "delivered"},
+            follows={"T": "A"},
+            deletes=True,
+            kept=4,
+        ),
         "two compactors, a fault": Configuration(
             {"A": compactor("A", collects=False), "B": compactor("B", collects=False)},
             Budget(0, 1),
@@ -185,6 +274,43 @@ def _compacted(batches: int, more: int) -> State:
     state = after([compactor("0")], _written(batches))
     state = after([driver("V", "q", batches + more, inline=1000)], state)
     return replace(state, hints={}, plan=-1)
+
+
+def _with_objects(batches: int) -> State:
+    """A log whose rows are in objects of their own."""
+    return replace(after([driver("W", "q", batches)]), hints={}, plan=-1)
+
+
+def _stray() -> State:
+    """A log, and a PUT under way of a writer that lost position 3 to it: only once that is
+    free it succeeds."""
+    both = _written(1)
+    other = after([driver("Z", "z", 1, inline=1000)], both)
+    key = oracle.slot_key(3)
+    ours = after([driver("X", "q", 5, inline=1000)], both)
+    return replace(ours, hints={}, plan=-1, late=frozenset({(key, other.objects[key])}))
+
+
+def _stray_leader() -> State:
+    """The same with a leader record: a reader finds no hole, and takes what follows for dead."""
+    ours = after([driver("X", "q", 4, inline=1000)], _written(1))
+    key = oracle.slot_key(3)
+    later = [oracle.slot_key(position) for position in range(3, 6)]
+    other = after([driver("Z", "z", 1, inline=1000)], without(ours, *later))
+    return replace(ours, hints={}, plan=-1, late=frozenset({(key, other.objects[key])}))
+
+
+def _almost(state: State) -> State:
+    """A compactor brought the log into the table, and died before it moved the floor."""
+    with searching():
+        machine = Machine(compactor("0"))
+        while True:
+            thread, call = min(machine.calls.items())
+            if call.operation == "put" and oracle.header(call.arguments[1])["kind"] == "floor":
+                machine.close()
+                return state
+            state, answer = apply(state, call)
+            machine.answer(thread, answer)
 
 
 def _collectable(batches: int, more: int) -> State:

