@@ -9,13 +9,14 @@ from sparkwal.format import keys, schema
 from sparkwal.format.consumer import Consumer, encode
 from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle.consumers import join, publish
+from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 
 from .clients import WorldClock, WorldStore, world_log
-from .compacting import outsider
+from .compacting import WorldTable, outsider
 from .data import PREFIX
 from .lake import Row
 from .machine import Ask, Machine, Process
@@ -60,6 +61,30 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False) -> Process:
         except SparkWalError as error:
             return type(error).__name__
         return f"delivered {(log_id, start, position, tuple(found))!r}"
+
+    return run
+
+
+def current(name: str) -> Process:
+    """Reads table and log as one, as the library plans it; it may sleep anywhere."""
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = name
+        log = world_log(WorldStore(ask, concurrency=1), 1)
+        clock = WorldClock(ask)
+        try:
+            planning = LogRange(_OPTIONS, "default", log, clock)
+            plan = plan_current([planning], lambda target: WorldTable(ask, log))
+            (tail,) = plan.tails
+            found = ()
+            if plan.target is not None:
+                found = ask(Call("table_rows", (plan.table_version,)))
+            reading = LogRange(_OPTIONS, "default", log, clock)
+            reading.look()
+            rows = (*found, *_rows(reading, tail.start, tail.end))
+        except SparkWalError as error:
+            return type(error).__name__
+        return f"delivered {(tail.log_id, 0, tail.end, rows)!r}"
 
     return run
 

@@ -144,6 +144,10 @@ def undisturbed(state: State, process: Process) -> tuple[State, None]:
     return state, None
 
 
+def _rows(state: State, version: int) -> tuple[State, tuple[Row, ...]]:
+    return state, state.tables[-1][version].rows
+
+
 def _join(state: State, key: str) -> tuple[State, None]:
     return replace(state, joined=state.joined | {key}), None
 
@@ -152,6 +156,7 @@ OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "table_make": _make,
     "table_make_again": lambda state: _make(state, again=True),
     "table_look": _look,
+    "table_rows": _rows,
     "table_write": _write,
     "optimize": _optimize,
     "restore": _restore,

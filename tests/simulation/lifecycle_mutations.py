@@ -178,6 +178,21 @@ MUTATIONS = [
         "return self._looked.position",
     ),
     Mutation(
+        "the log is read from the cut although the table holds the open range",
+        "table and log as one, a compactor, a writer",
+        "lifecycle/current.py",
+        "return head.to\n",
+        "return head.cut\n",
+    ),
+    Mutation(
+        "a table that is ahead of the chain is read as if it were not",
+        "table and log as one, a compactor, a writer",
+        "lifecycle/current.py",
+        "if table is not None and table.table_id == head.table_id and table.k > head.k:\n"
+        "        return None\n",
+        "if table is not None and table.k > head.k:\n        return head.to\n",
+    ),
+    Mutation(
         "a reader trusts a look at the floor for ever",
         "a reader while all is collected, a stray",
         "reading/floor.py",

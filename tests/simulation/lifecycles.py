@@ -10,7 +10,7 @@ from .codec import searching
 from .compacting import GRACE_MS, collector, compactor, hours, others, outsider
 from .configuration import Configuration, keeping
 from .explore import Budget
-from .following import follower, latecomer
+from .following import current, follower, latecomer
 from .lake import undisturbed
 from .machine import Machine, Process
 from .processes import appender, driver
@@ -184,6 +184,26 @@ def followed() -> dict[str, Configuration]:
             begin=lambda: _compacted(2, 0),
             ends={"K": "delivered nothing InvalidLogError AnotherLog"},
             deletes=True,
+        ),
+        "table and log as one, a compactor, a writer": Configuration(
+            {
+                "R": current("R"),
+                "A": compactor("A", collects=False),
+                "O": others(driver("X", "q", 3, inline=1000)),
+            },
+            begin=lambda: _compacted(1, 1),
+            ends={"R": "delivered CollectedError"},
+            still=("consumers",),
+        ),
+        "table and log as one while all is collected": Configuration(
+            {
+                "R": current("R"),
+                "O": others(compactor("A"), hours(_PAST), compactor("C")),
+            },
+            begin=lambda: _compacted(3, 2),
+            ends={"R": "delivered CollectedError"},
+            deletes=True,
+            kept=2,
         ),
         "a reader whose objects are collected": Configuration(
             {
