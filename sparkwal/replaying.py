@@ -200,6 +200,15 @@ class _OneLog:
         self._floor = Floor(log, self.log_id or None, clock)
         # As it was at the time of the head: a replay begins there.
         self._first = self._floor.current()
+        if self._first > self.gap and self._damage is None:
+            # The log went on meanwhile.
+            self._head = find_head(log)
+            self.gap = self._head.gap
+            if self._first > self.gap:
+                raise InvalidLogError(
+                    f"the log at {log.url} ends at {self.gap}, before its floor {self._first}: it "
+                    "was cut or restored from an older copy"
+                )
         if place is not None:
             self._check(place)
 

@@ -20,7 +20,7 @@ from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head
-from sparkwal.store.base import Entry
+from sparkwal.store.base import Entry, NotFound
 from sparkwal.store.listing import all_entries
 
 # So many slot records stay below the bound: look-backs and the search for the head need them.
@@ -56,23 +56,39 @@ class Collection:
 def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
     """The floor of the newest record that is older than the grace, by the store's own clock; 0
     where none is: O(log n) requests."""
+    try:
+        number = _first_older(log, head, grace_ms)
+    except NotFound:
+        # Something else deletes them, a rule of the bucket for example.
+        number = _first_there(log, grace_ms)
+    if number is None:
+        return 0
+    key = keys.lifecycle_key(log.prefix, number)
+    return decode(log.store.get(key), f"{log.store.url}/{key}").floor
 
-    def age_ms(number: int) -> int:
-        return log.store.age_ms(keys.lifecycle_key(log.prefix, number))
 
+def _first_older(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int | None:
+    """By halving. Raises NotFound where a record between others is gone."""
     # Older records have higher numbers.
     low, high = head.number, keys.MAX + 1
     while low < high:
         middle = (low + high) // 2
         # Safety (§10): "what is below a new floor is deleted at once"
-        if age_ms(middle) > grace_ms:
+        if log.store.age_ms(keys.lifecycle_key(log.prefix, middle)) > grace_ms:
             high = middle
         else:
             low = middle + 1
-    if low > keys.MAX:
-        return 0
-    key = keys.lifecycle_key(log.prefix, low)
-    return decode(log.store.get(key), f"{log.store.url}/{key}").floor
+    return low if low <= keys.MAX else None
+
+
+def _first_there(log: LogStore, grace_ms: int) -> int | None:
+    """One by one, of those that are there."""
+    prefix = keys.lifecycle_prefix(log.prefix)
+    for entry in all_entries(log.store, prefix):
+        number = keys.decode(entry.key.removeprefix(prefix))
+        if number is not None and log.store.age_ms(entry.key) > grace_ms:
+            return number
+    return None
 
 
 def collection_bound(

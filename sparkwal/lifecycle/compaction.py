@@ -35,6 +35,27 @@ class MovedOn(Exception):
     """Somebody else moved the lifecycle on meanwhile: look again and decide anew."""
 
 
+def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
+    """Raises PlanError where the log that is there is not the one that `state` tells of.
+
+    Args:
+        gap, log_id: of the log, looked at after its chain was.
+    """
+    # Safety (§10): "a log that was made again is collected as the one before was"
+    if state.log_id != log_id:
+        raise PlanError(
+            f"the lifecycle under {log.url} belongs to the log {state.log_id}, and the log there "
+            f"now is {log_id}: it was deleted and made again. Delete lifecycle/ and consumers/ "
+            "there too, and give the new log a table of its own"
+        )
+    # A log that came back older is not what its floor has passed.
+    if gap < state.floor:
+        raise PlanError(
+            f"{log.url} ends at {gap}, before its floor {state.floor}: it was cut or restored from "
+            "an older copy. Restore lifecycle/ of that copy too"
+        )
+
+
 def promise(
     log: LogStore,
     head: LifecycleRecord,

@@ -17,7 +17,14 @@ from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle import FLOOR, LifecycleRecord, Target
 from sparkwal.lifecycle import collection
 from sparkwal.lifecycle.collection import Collection
-from sparkwal.lifecycle.compaction import MovedOn, carry_out, confirmed, promise, published
+from sparkwal.lifecycle.compaction import (
+    MovedOn,
+    carry_out,
+    check_log,
+    confirmed,
+    promise,
+    published,
+)
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.measuring import measure, split
 from sparkwal.lifecycle.policy import (
@@ -200,14 +207,8 @@ class Lifecycle:
         head = find_head(self._log)
         if head.live is None:
             return head, None
-        log_id = head.live.header.log_id
-        # Safety (§10): "a log that was made again is collected as the one before was"
-        if state is not None and state.log_id != log_id:
-            raise PlanError(
-                f"the lifecycle under {self._log.url} belongs to the log {state.log_id}, and the "
-                f"log there now is {log_id}: it was deleted and made again. Delete lifecycle/ and "
-                "consumers/ there too, and give the new log a table of its own"
-            )
+        if state is not None:
+            check_log(self._log, head.gap, head.live.header.log_id, state)
         return head, state
 
     def _recover(self) -> tuple[Recovery, Head, LifecycleRecord | None]:

@@ -19,13 +19,14 @@ def change(version: int, info: Mapping[str, Any] | None) -> Change:
         # Who leaves out what was done may have done anything.
         return Change(version, "version without a commitInfo", undoes=True)
     operation = str(info.get("operation", ""))
-    log_id, k = _range(info.get("userMetadata"))
+    log_id, k, cut, to = _range(info.get("userMetadata"))
     metrics = info.get("operationMetrics") or {}
     return Change(
         version, operation, log_id, k, _undoes(version, operation, info),
         # Of a write, and of a merge.
         rows=_first(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
         bytes=_first(metrics, "numOutputBytes", "numTargetBytesAdded"),
+        cut=cut, to=to,
     )  # fmt: skip
 
 
@@ -34,16 +35,22 @@ def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
     return next((int(text) for text in found if text.isdecimal()), None)
 
 
-def _range(told: object) -> tuple[str, int]:
-    """Which range of which log a version holds, of its userMetadata."""
+def _range(told: object) -> tuple[str, int, int, int]:
+    """Which range of which log a version holds, and its positions, of its userMetadata."""
+    nothing = "", 0, 0, 0
     try:
         document = json.loads(str(told)) if told else None
     except ValueError:
-        return "", 0
+        return nothing
     if not isinstance(document, dict):
-        return "", 0
+        return nothing
     log_id, k = document.get("log_id"), document.get("k")
-    return (log_id, k) if isinstance(log_id, str) and isinstance(k, int) else ("", 0)
+    if not (isinstance(log_id, str) and isinstance(k, int)):
+        return nothing
+    cut, to = document.get("cut"), document.get("to")
+    if not (isinstance(cut, int) and isinstance(to, int)):
+        return log_id, k, 0, 0
+    return log_id, k, cut, to
 
 
 def _undoes(version: int, operation: str, info: Mapping[str, Any]) -> bool:

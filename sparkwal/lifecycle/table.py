@@ -25,6 +25,7 @@ class Change:
     Attributes:
         operation: the table format's name for what was done, e.g. "WRITE", "RESTORE".
         log_id, k: which range of which log it holds; "" and 0 for what others did.
+        cut, to: the positions cut … to−1 that its writer said the range has; 0 and 0 for unknown.
         undoes: it takes away, or may take away, what earlier versions held as a whole: a
             restore, an overwrite, a table replaced or made anew.
         rows, bytes: that it brought; None where its writer did not tell.
@@ -37,6 +38,8 @@ class Change:
     undoes: bool = False
     rows: int | None = None
     bytes: int | None = None
+    cut: int = 0
+    to: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,15 @@ def check_history(
             f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
             f"{list(expected)} could be there. {_ACCEPT}"
         )
+    for change in table.changes:
+        differs = change.to and (change.cut, change.to) != (state.cut, state.to)
+        # One that the log promised before it was restored is another.
+        if change.log_id == state.log_id and change.k and differs:
+            raise ConfirmError(
+                f"{name} has positions {change.cut} … {change.to - 1} as range {change.k} of the "
+                f"log, whose lifecycle promises {state.cut} … {state.to - 1}: the log was restored "
+                f"from an older copy, or is there twice. {_ACCEPT}"
+            )
 
 
 _ACCEPT = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
@@ -57,7 +57,7 @@ class ModelTable:
         if len(self.versions) != read_at and self.versions[-1].change.operation == "OPTIMIZE":
             raise TableConflict("OPTIMIZE was faster")
         txns = {**self.versions[-1].txns, state.log_id: state.k}
-        self._commit("WRITE", (*self.versions[-1].rows, *rows), txns, state.log_id, state.k)
+        self._commit("WRITE", (*self.versions[-1].rows, *rows), txns, state)
         self.before("written")
 
     def optimize(self) -> None:
@@ -81,9 +81,12 @@ class ModelTable:
 
     def _commit(
         self, operation: str, rows: tuple[int, ...], txns: dict[str, int],
-        log_id: str = "", k: int = 0, undoes: bool = False,
+        state: LifecycleRecord | None = None, undoes: bool = False,
     ) -> None:  # fmt: skip
-        change = Change(len(self.versions), operation, log_id, k, undoes)
+        change = Change(len(self.versions), operation, undoes=undoes)
+        if state is not None:
+            told = {name: getattr(state, name) for name in ("log_id", "k", "cut", "to")}
+            change = replace(change, **told)
         self.versions.append(Version(change, rows, txns))
 
     def _read(self, state: LifecycleRecord) -> list[int]:

@@ -189,3 +189,13 @@ def test_bounds_do_not_go_with_a_cursor(path: Path) -> None:
 def test_an_empty_path_has_nothing_to_replay(tmp_path: Path) -> None:
     replay = sparkwal.Log(str(tmp_path / "none")).replay(sequencers="*")
     assert values(replay) == [] and replay.stopped is None
+
+
+def test_a_log_that_ends_before_its_floor_is_not_replayed_as_an_empty_one(path: Path) -> None:
+    shutil.copytree(path / "batches", path / "copy")
+    append(path, 3, 4)
+    sparkwal.Lifecycle(str(path), retainSeconds=0).run_once()
+    shutil.rmtree(path / "batches")
+    (path / "copy").rename(path / "batches")
+    with pytest.raises(InvalidLogError, match="before its floor"):
+        sparkwal.Log(str(path)).replay()

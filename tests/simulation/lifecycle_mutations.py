@@ -64,8 +64,8 @@ MUTATIONS = [
     Mutation(
         "a log that was made again is collected as the one before was",
         "a log that is made again before it is collected",
-        "lifecycle/coordinator.py",
-        "if state is not None and state.log_id != log_id:",
+        "lifecycle/compaction.py",
+        "if state.log_id != log_id:",
         "if False:",
     ),
     Mutation(
@@ -93,8 +93,8 @@ MUTATIONS = [
         "what is below a new floor is deleted at once",
         _ZOMBIE,
         "lifecycle/collection.py",
-        "if age_ms(middle) > grace_ms:",
-        "if age_ms(middle) >= 0:",
+        "if log.store.age_ms(keys.lifecycle_key(log.prefix, middle)) > grace_ms:",
+        "if log.store.age_ms(keys.lifecycle_key(log.prefix, middle)) >= 0:",
     ),
     Mutation(
         "the log is collected although the table was restored",
