@@ -149,8 +149,14 @@ def fits(target: Target, before: Target) -> None:
     asked, fixed = vars(target), vars(before)
     differing = [name for name in fixed if asked[name] != fixed[name]]
     if differing:
-        told = ", ".join(f"{n} is {fixed[n]!r}, {asked[n]!r} was asked for" for n in differing)
+        told = "; ".join(f"{n}: {_said(fixed[n])} first, {_said(asked[n])} now" for n in differing)
         raise PlanError(
             f"how this log is compacted was fixed by its first run: {told}. Leave it as it is, or "
             "begin a new log"
         )
+
+
+def _said(value: str | tuple[str | tuple[str, str], ...]) -> str:
+    """A value of a target, as a flag of the job is given."""
+    parts = (value,) if isinstance(value, str) else value
+    return ", ".join(p if isinstance(p, str) else "=".join(p) for p in parts) or "none"

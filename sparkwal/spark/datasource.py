@@ -73,8 +73,8 @@ class WeaselWalDataSource(Travels, DataSource):
 
     Options: reading
 
-    - startingPosition (position; earliest): earliest, latest or the first position to
-      read
+    - startingPosition (position; earliest): earliest (the log's floor: what was
+      compacted is not read), latest or the first position to read
     - endingPosition (number; the head): batch reads: the last position to read,
       inclusive
     - startingTimestamp (moment): read commits at or after this time: ISO 8601 (UTC
