@@ -141,6 +141,10 @@ def _from_cursor(
             opened = open_log_at(log, given)
             if several is None and not cursor.exists() and opened.head() is None:
                 raise Refused(f"there is no log at {log}; check the path")
+            if isinstance(several, list) and not cursor.exists():
+                for name in several:
+                    if open_log_at(log, {**given, "sequencer": name}).head() is None:
+                        raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
             done = replay_from(opened, cursor, Path(output), several, wanted, metadata, told)
         except CollectedError as error:
             console.print(str(error), highlight=False, markup=False)

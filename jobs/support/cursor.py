@@ -68,10 +68,14 @@ def replay_from(
     Raises Refused where the output holds what this cursor has not reached; what
     `sparkwal.Log.replay` raises.
     """
-    kept = cursor.read_text(encoding="utf-8").strip() if cursor.exists() else None
+    # What is no text is no cursor: the replay says so.
+    kept = cursor.read_text("utf-8", "replace").strip() if cursor.exists() else None
     replay = log.replay(kept, sequencers=sequencers)
     target = _columns(replay, columns, metadata)
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{output} can be no folder for the output: {error.strerror}") from None
     _check_output(output, cursor, _reached(replay))
     done = Replayed()
     while True:
@@ -129,6 +133,8 @@ def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> p
     for name in columns:
         if name not in known.names:
             raise Refused(f"there is no column {name!r}; there are {', '.join(known.names)}")
+        if columns.count(name) > 1:
+            raise Refused(f"column {name!r} is asked for twice; name each once")
     return pa.schema([known.field(name) for name in columns])
 
 

@@ -31,9 +31,16 @@ def size(text: str) -> int:
     return _quantity(text, _SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes")
 
 
+_LONGEST_MS = 36_500 * 86_400_000
+
+
 def duration(text: str) -> int:
     """Milliseconds from "500", "500ms", "2s", "1min"."""
-    return _quantity(text, _TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds")
+    found = _quantity(text, _TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds")
+    if found > _LONGEST_MS:
+        # Stored in the log it would make a record that nobody can read.
+        raise ValueError("a time of at most 36500d")
+    return found
 
 
 def whole(text: str) -> int:

@@ -225,3 +225,25 @@ def test_what_a_cursor_does_not_go_with_is_refused(path: Path, tmp_path: Path) -
     none = run(tmp_path / "typo")
     assert none.exit_code == 2 and "there is no log" in none.output
     assert not (tmp_path / "cursor").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--sequencers", "default,nobody"), "no log of sequencer nobody"),
+        (("--columns", "v,v"), "'v' is asked for twice"),
+        (("--output", "/dev/null/out"), "no folder for the output"),
+    ],
+)
+def test_what_a_replay_cannot_do_is_refused_before_a_cursor_is_made(
+    path: Path, more: tuple[str, ...], told: str
+) -> None:
+    done = run(path, *more)
+    assert done.exit_code == 2 and told in done.output
+    assert not (path.parent / "cursor").exists()
+
+
+def test_a_cursor_that_is_no_text_is_damaged(path: Path) -> None:
+    (path.parent / "cursor").write_bytes(b"\xff\xfe\x00")
+    done = run(path)
+    assert done.exit_code == 2 and "the cursor is damaged" in done.output

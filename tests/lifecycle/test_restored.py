@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format import keys
+from sparkwal.lifecycle.options import LifecycleOptions
 from sparkwal.lifecycle.policy import Policy
+from sparkwal.options.parsing import parse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.recovery import find_head
 
@@ -76,3 +78,8 @@ def test_a_floor_is_found_where_older_records_of_the_lifecycle_are_gone() -> Non
         found = life.process(**alone).collect(dry_run=True)
         assert found is not None and found.bound <= floor
         assert found.bound > 0
+
+
+def test_a_grace_that_no_record_can_hold_is_refused() -> None:
+    with pytest.raises(OptionError, match="at most 36500d"):
+        parse(LifecycleOptions, {"path": "/tmp/wal", "gcGrace": "99999999999999d"})
