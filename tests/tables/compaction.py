@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import sparkwal
@@ -71,14 +73,24 @@ class Compaction:
         self.k, self.cut = state.k, state.to
         return found
 
-    def rows(self, version: int | None = None) -> Rows:
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return [
-            row.asDict(recursive=True)
-            for row in reader.load(spark_path(self.target.table)).collect()
-        ]
+    def rows(self) -> Rows:
+        """Of the newest version."""
+        found = self.spark.read.format("delta").load(spark_path(self.target.table)).collect()
+        return [row.asDict(recursive=True) for row in found]
+
+    def rows_of(self, *versions: int) -> list[Rows]:
+        """Of each of these versions, in one job of Spark's."""
+        found: list[Rows] = [[] for _ in versions]
+        path = spark_path(self.target.table)
+        each = [
+            self.spark.read.format("delta").option("versionAsOf", version).load(path)
+            .withColumn("_n", F.lit(n))
+            for n, version in enumerate(versions)
+        ]  # fmt: skip
+        for row in reduce(DataFrame.union, each).collect():
+            values = row.asDict(recursive=True)
+            found[values.pop("_n")].append(values)
+        return found
 
     def sql(self, text: str) -> None:
         """A statement of a user; {t} is the table."""

@@ -14,45 +14,36 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sparkwal
-from sparkwal.spark import log_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 collect_ignore_glob = [] if os.environ.get("SPARKWAL_TABLES") else ["test_*.py"]
 
-HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
-
 
 @pytest.fixture(scope="session")
 def delta() -> Iterator[SparkSession]:
-    """A small local Spark with Delta Lake, which Ivy downloads the first time."""
-    from delta import configure_spark_with_delta_pip
-    from pyspark.sql import SparkSession
+    """Spark with Delta Lake."""
+    from .session import start
 
     source = str(Path(sparkwal.__file__).parents[1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", source, prepend=os.pathsep)
-        extensions = "io.delta.sql.DeltaSparkSessionExtension"
-        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        builder = (
-            SparkSession.builder.master("local[2]")
-            .appName("sparkwal-tables")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.extensions", extensions)
-            .config("spark.sql.catalog.spark_catalog", catalog)
-            .config("spark.databricks.delta.snapshotPartitions", "2")
-            # VACUUM would list and delete in 10,000 tasks.
-            .config("spark.jars", str(log_store.jar()))
-            .config(log_store.SETTING, log_store.CLASS)
-            .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
-        )
-        session = configure_spark_with_delta_pip(builder, [HADOOP_AWS]).getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
+        session = start({})
         yield session
         session.stop()
+
+
+@pytest.fixture
+def bucket(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Iterator[str]:
+    """One that S3A reaches: an endpoint of a bucket is a setting of Hadoop's."""
+    from .session import s3a
+
+    conf = delta._jsc.hadoopConfiguration()
+    given = s3a(ministack_url)
+    for name, value in given.items():
+        conf.set(name, value)
+    yield s3_bucket
+    for name in given:
+        conf.unset(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,32 +14,11 @@ from pyspark.sql import SparkSession
 from sparkwal.errors import PlanError
 from sparkwal.spark import log_store
 from sparkwal.spark.delta_log import DeltaLog
-from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 from .compaction import Compaction, as_set
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
-
-
-@pytest.fixture
-def bucket(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Iterator[str]:
-    """One that S3A reaches: an endpoint of a bucket is a setting of Hadoop's."""
-    conf = delta._jsc.hadoopConfiguration()
-    given = {
-        "endpoint": ministack_url,
-        "endpoint.region": REGION,
-        "access.key": ACCESS_KEY,
-        "secret.key": SECRET_KEY,
-        "path.style.access": "true",
-        "connection.ssl.enabled": "false",
-        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-    }
-    for name, value in given.items():
-        conf.set(f"fs.s3a.{name}", value)
-    yield s3_bucket
-    for name in given:
-        conf.unset(f"fs.s3a.{name}")
 
 
 class Versions:

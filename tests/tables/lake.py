@@ -1,0 +1,86 @@
+"""A log with a table of Spark's, and a compaction that can stop after any step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import sparkwal
+from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.open import open_store
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+STAGES = ("none", "intent", "written", "done")
+
+
+def value(number: int) -> dict[str, Any]:
+    return {"id": number, "v": f"v{number}"}
+
+
+class Lake:
+    """Its rows, its table, the head of its chain."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, *keys: str, sequencer: str = "default", **how: Any
+    ) -> None:
+        self.spark, self.path, self.name = spark, str(folder / "log"), sequencer
+        mode = "merge" if keys else "append"
+        self.target = Target(str(folder / "table"), mode, tuple(keys), **how)
+        options = {"path": self.path, "sequencer": sequencer}
+        self.table = SparkDeltaTable(spark, self.target, options)
+        store, root = open_store(self.path, S3Config(), RetryPolicy())
+        self.log = LogStore(store, root).sequencer(sequencer)
+
+    def append(self, *rows: dict[str, Any], schema: pa.Schema = SCHEMA) -> None:
+        with sparkwal.Appender(
+            self.path, schema, producer_id="p", mergeSchema=True, sequencer=self.name
+        ) as wal:
+            wal.append(pa.Table.from_pylist([*rows], schema)).result()
+
+    def head(self) -> LifecycleRecord:
+        info = sparkwal.Log(self.path, sequencer=self.name).head()
+        assert info is not None
+        return look(self.log) or beginning(info.log_id, self.name, 3_600_000)
+
+    def put(self, kind: str, **changes: Any) -> None:
+        assert put_next(self.log, self.head(), kind, SystemClock(), "here", **changes)
+
+    def intent(self) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        head, info = self.head(), sparkwal.Log(self.path, sequencer=self.name).head()
+        assert info is not None
+        changes: dict[str, Any] = {}
+        if head.target is None:
+            self.table.prepare(self.log, from_arrow_schema(info.schema).json())
+            found = self.table.look(head.log_id, -1)
+            assert found is not None
+            changes = {
+                "target": self.target, "table_id": found.table_id, "table_version": found.version,
+            }  # fmt: skip
+        self.put(INTENT, k=head.k + 1, to=info.position + 1, **changes)
+
+    def write(self) -> None:
+        self.table.write(self.head())
+
+    def done(self) -> None:
+        head = self.head()
+        found = self.table.look(head.log_id, head.table_version)
+        assert found is not None and found.k == head.k
+        self.put(DONE, cut=head.to, table_version=found.version)
+
+    def compact(self, stage: str = "done") -> None:
+        steps = {"intent": self.intent, "written": self.write, "done": self.done}
+        for name in STAGES[1 : STAGES.index(stage) + 1]:
+            steps[name]()
+
+    def current(self, **options: Any) -> DataFrame:
+        return sparkwal.read_current(self.spark, self.path, **options)
