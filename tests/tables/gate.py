@@ -1,0 +1,63 @@
+"""Holds up a range at a place where it could be stopped, or overtaken."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sparkwal.format.lifecycle import DONE, LifecycleRecord
+from sparkwal.lifecycle import compaction
+from sparkwal.spark.delta import SparkDeltaTable, quoted
+
+
+class Gate:
+    """Two files: whoever comes touches the one, and goes on when the other is there."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self._reached, self._open = folder / "reached", folder / "open"
+
+    def reached(self) -> bool:
+        return self._reached.exists()
+
+    def open(self) -> None:
+        self._open.touch()
+
+    def in_the_write(self, patch: pytest.MonkeyPatch) -> None:
+        """Spark's workers wait, with rows of the log that go to a table of this process.
+
+        A MERGE has its snapshot of the table then, and has written nothing.
+        """
+        reached, opened = str(self._reached), str(self._open)
+        rows = SparkDeltaTable._rows
+
+        def wait(_):  # with type hints Spark would ask whether it takes whole columns
+            Path(reached).touch()
+            while not Path(opened).exists():
+                time.sleep(0.05)
+            return True
+
+        def held(table: SparkDeltaTable, spark: SparkSession, state: LifecycleRecord) -> DataFrame:
+            found = rows(table, spark, state)
+            column = F.col(quoted(found.columns[0]))
+            return found.where(F.udf(wait, "boolean")(column))
+
+        patch.setattr(SparkDeltaTable, "_rows", held)
+
+    def before_done(self, patch: pytest.MonkeyPatch) -> None:
+        """This process waits, with a range that the table has."""
+        put = compaction.put_next
+
+        def held(log: Any, head: Any, kind: str, *rest: Any, **changes: Any) -> Any:
+            if kind == DONE:
+                self._reached.touch()
+                while not self._open.exists():
+                    time.sleep(0.05)
+            return put(log, head, kind, *rest, **changes)
+
+        patch.setattr(compaction, "put_next", held)
