@@ -1,0 +1,111 @@
+"""Compactors as processes, killed and put to sleep where it matters most."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import sparkwal
+from faults.processes import Application
+from sparkwal.spark.delta_log import DeltaLog, spark_path
+
+from .gate import Gate
+from .lake import SCHEMA, value
+from .session import s3a
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+Start = Callable[..., Application]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts compactors of the log at tmp_path / "log"; none outlives the test."""
+    started: list[Application] = []
+    script = Path(__file__).with_name("compactor.py")
+
+    def run(table: str, place: str, **settings: str) -> Application:
+        arguments = [str(tmp_path / "log"), table, str(tmp_path / "gate"), place]
+        command = [sys.executable, str(script), *arguments, json.dumps(settings)]
+        started.append(Application("compactor", tmp_path, command, tmp_path / "tmp"))
+        return started[-1]
+
+    yield run
+    for each in started:
+        each.end()
+
+
+class Log:
+    """A log, and its lifecycle in this process."""
+
+    def __init__(self, spark: SparkSession, folder: Path, table: str) -> None:
+        self.spark, self.path, self.table = spark, str(folder / "log"), table
+        self.life = sparkwal.Lifecycle(
+            self.path, spark=spark, table=table, keys=["id"], lateArriveWindowSeconds=0
+        )
+        self.values: dict[int, str] = {}
+
+    def append(self, *ids: int) -> None:
+        for number in ids:
+            row = {**value(number), "v": f"{number} of {len(self.values)}"}
+            with sparkwal.Appender(self.path, SCHEMA, producer_id="p") as wal:
+                wal.append([row]).result()
+            self.values[number] = row["v"]
+
+    def check(self, ranges: int) -> None:
+        """The table is a model's, and each range one version of it."""
+        path = spark_path(self.table)
+        found = self.spark.read.format("delta").load(path).collect()
+        assert sorted(found) == sorted(self.values.items())
+        head = sparkwal.Log(self.path).head()
+        assert head is not None
+        table = DeltaLog(self.spark, path).look(head.log_id, 0)
+        assert table is not None and table.changes is not None
+        assert [each.k for each in table.changes if each.k] == [*range(1, ranges + 1)]
+        state = self.life.recover()
+        assert (state.found, state.cut) == ("at rest", head.position + 1)
+
+
+@pytest.mark.parametrize(("place", "written"), [("in_the_write", False), ("before_done", True)])
+def test_what_a_killed_compactor_began_the_next_one_ends(
+    delta: SparkSession, tmp_path: Path, start: Start, place: str, written: bool
+) -> None:
+    log = Log(delta, tmp_path, str(tmp_path / "table"))
+    log.append(1, 2)
+    killed = start(log.table, place)
+    killed.wait_for(Gate(tmp_path / "gate").reached, place)
+    killed.kill()
+    log.append(2, 3)
+    found = log.life.recover()
+    assert (found.found, found.was_written) == ("an open range", written)
+    assert found.finished is not None and found.finished.k == 1
+    log.life.run_once()
+    log.check(ranges=2)
+
+
+@pytest.mark.s3
+def test_a_compactor_that_slept_in_its_write_is_too_late(
+    delta: SparkSession, tmp_path: Path, start: Start, bucket: str, ministack_url: str
+) -> None:
+    """On S3: on a local disk nobody else of this library writes the table meanwhile."""
+    log = Log(delta, tmp_path, f"s3a://{bucket}/table")
+    log.append(1, 2)
+    settings = {f"spark.hadoop.{name}": each for name, each in s3a(ministack_url).items()}
+    sleeper = start(log.table, "in_the_write", **settings)
+    gate = Gate(tmp_path / "gate")
+    sleeper.wait_for(gate.reached, "in the write")
+    sleeper.signal(signal.SIGSTOP)
+    for ids in ((), (2, 3)):
+        log.append(*ids)
+        log.life.run_once()
+    log.check(ranges=2)
+    gate.open()
+    sleeper.signal(signal.SIGCONT)
+    sleeper.wait_line("ran")
+    assert "retried" in sleeper.lines()
+    log.check(ranges=2)
