@@ -14,8 +14,8 @@ from rich.console import Console
 
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
-from sparkwal.lifecycle.coordinator import Range, Run
 from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.report import Range, Run
 from sparkwal.lifecycle.table import fits
 from sparkwal.options.types import duration
 from sparkwal.protocol.chain import look

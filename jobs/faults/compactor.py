@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 from faults.driver import error_line, say, session
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import Target
-from sparkwal.lifecycle.coordinator import Lifecycle, Run
+from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.report import Run
 from sparkwal.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions

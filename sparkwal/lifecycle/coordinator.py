@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
@@ -36,7 +36,8 @@ from sparkwal.lifecycle.policy import (
     SoftLimit,
     decide,
 )
-from sparkwal.lifecycle.table import Change, Table, fits
+from sparkwal.lifecycle.report import Range, Recovery, Run, range_of
+from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.log_store import LogStore
@@ -46,63 +47,6 @@ DAY_MS = 86_400_000
 R = TypeVar("R")
 # How often others may move the lifecycle on first before this one gives up.
 _LOOKS = 10
-
-Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
-
-
-@dataclass(frozen=True)
-class Range:
-    """Positions start … end−1, which the table has as range `k`.
-
-    Attributes:
-        rows, bytes: that the table took for it, merged and as stored there; None where its
-            history does not tell.
-    """
-
-    k: int
-    start: int
-    end: int
-    table_version: int
-    rows: int | None = None
-    bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What was found when the lifecycle was looked at, and what was done to go on.
-
-    Attributes:
-        found: "an open range": somebody promised a range to the table and did not publish it.
-        finished: that range, if it is in the table now.
-        was_written: whether the table held it already, and only the record was missing.
-        cut, floor, gap: positions below `cut` are in the table, below `floor` may be deleted;
-            the log's next position is `gap`.
-    """
-
-    found: Found
-    cut: int = 0
-    floor: int = 0
-    gap: int = 0
-    finished: Range | None = None
-    was_written: bool = False
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one run did.
-
-    Attributes:
-        compacted: the range that it brought into the table, if one was due.
-        floor: where it is now.
-        collection: what was deleted; None where nothing could be.
-        actions: what the policy asked for.
-    """
-
-    recovery: Recovery
-    compacted: Range | None = None
-    floor: int = 0
-    collection: Collection | None = None
-    actions: tuple[Action, ...] = ()
 
 
 class Lifecycle:
@@ -225,7 +169,7 @@ class Lifecycle:
         table = self._the_table(state)
         written = confirmed(self._log, state, table).k == state.k
         done, held = carry_out(self._log, state, table, self._clock, self._host)
-        finished = _range(state, done, held)
+        finished = range_of(state, done, held)
         found = Recovery("an open range", done.cut, done.floor, head.gap, finished, written)
         return found, head, done
 
@@ -290,7 +234,7 @@ class Lifecycle:
             self._clock, self._host,
         )  # fmt: skip
         done, held = carry_out(self._log, intent, self._table, self._clock, self._host)
-        return done, _range(intent, done, held)
+        return done, range_of(intent, done, held)
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState
@@ -309,7 +253,8 @@ class Lifecycle:
             return state
         moved = published(
             self._log, state, FLOOR, self._clock, self._host,
-            floor=floor, gc_grace_ms=self._grace_ms,
+            # Never shorter: who looked at an earlier record relies on the grace that it names.
+            floor=floor, gc_grace_ms=max(self._grace_ms, state.gc_grace_ms),
         )  # fmt: skip
         events.emit(events.FloorMoved(path=self._log.url, floor=floor))
         return moved
@@ -343,8 +288,3 @@ class Lifecycle:
         found = collection.collect(self._log, head, state, bound, held, dry_run=False)
         self._collected = bound
         return found
-
-
-def _range(intent: LifecycleRecord, done: LifecycleRecord, held: Change | None) -> Range:
-    rows, size = (held.rows, held.bytes) if held else (None, None)
-    return Range(intent.k, intent.cut, intent.to, done.table_version, rows, size)

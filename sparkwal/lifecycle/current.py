@@ -20,6 +20,7 @@ from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import AnotherLog
+from sparkwal.reading.floor import handed_on
 from sparkwal.reading.log_range import LogRange
 
 # Looks at chain and table before giving up. A look takes less than a second, a compaction many.
@@ -39,6 +40,7 @@ class Tail:
 
     Attributes:
         spark_schema: of the log, at its end.
+        floor_seen: the look at the floor that the read relies on, as `floor.handed_on`.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Tail:
     start: int
     end: int
     spark_schema: str
+    floor_seen: str
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,8 @@ def _tails(logs: Sequence[LogRange], starts: list[int], ends: list[int]) -> tupl
                 f"{start - 1}: it was cut or restored from a backup"
             )
         assert log.log_id is not None and log.spark_schema is not None
-        tails.append(Tail(log.name, log.log_id, start, end, log.spark_schema))
+        seen = handed_on(log.floor.looked())
+        tails.append(Tail(log.name, log.log_id, start, end, log.spark_schema, seen))
     return tuple(tails)
 
 

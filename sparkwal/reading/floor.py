@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format.lifecycle import Lifecycle
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, SystemClock, is_old
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import SlotRecord
 
-# The least grace is an hour. The rest of it is for clocks that differ: a store like S3 refuses
-# whoever is 15 minutes off.
+# Of a log without a chain: the least grace is an hour. The rest of a grace is for clocks that
+# differ: a store like S3 refuses whoever is 15 minutes off.
 LOOK_TTL_MS = 30 * 60_000
 _SKEW_MS = 15 * 60_000
 _CLOCK = SystemClock()
@@ -42,6 +42,20 @@ class Looked:
     boot_ms: int
     boot_id: str
     ttl_ms: int
+
+
+def handed_on(looked: Looked) -> str:
+    """A look as the option floorSeen takes it, for a read that is planned now and made later."""
+    return f"{looked.position}:{looked.wall_ms}:{looked.ttl_ms}"
+
+
+def taken_over(log: LogStore, log_id: str, seen: str) -> Looked:
+    """The look of `handed_on`, of a read of this very log. Raises OptionError."""
+    try:
+        position, wall_ms, ttl_ms = map(int, seen.split(":"))
+    except ValueError:
+        raise OptionError(f"floorSeen is {seen!r}: it is what `read_current` gives") from None
+    return Looked(log.prefix, log_id, position, wall_ms, 0, "", ttl_ms)
 
 
 class Floor:
@@ -80,15 +94,21 @@ class Floor:
             wall_ms=wall_ms,
             boot_ms=boot_ms,
             boot_id=boot_id,
-            ttl_ms=min(LOOK_TTL_MS, state.gc_grace_ms // 2) if state else LOOK_TTL_MS,
+            # The grace of a chain never shrinks.
+            ttl_ms=state.gc_grace_ms // 2 if state else LOOK_TTL_MS,
         )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a look, of this process or of another, is young enough."""
+        return self._looked is not None and not self._is_old(self._looked)
 
     def current(self) -> int:
         """The floor, by a look that is young enough."""
         if self.log_id is None:
             return 0
         # Safety (§10): "a reader trusts a look at the floor for ever"
-        if self._looked is None or self._is_old(self._looked):
+        if not self.is_known:
             self.look()
         assert self._looked is not None
         # Safety (§10): "a reader takes the floor of a log that was there before for this one's"

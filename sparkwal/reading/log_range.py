@@ -24,7 +24,7 @@ from sparkwal.protocol.replay import (
 )
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.budget import Budget
-from sparkwal.reading.floor import Floor
+from sparkwal.reading.floor import Floor, taken_over
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.parallel import run_parallel
@@ -49,7 +49,9 @@ class LogRange:
         self.options, self.name = options, name
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
-        self.floor = Floor(self.log, clock=clock)
+        seen = options.floor_seen
+        looked = taken_over(self.log, options.log_id or "", seen) if seen else None
+        self.floor = Floor(self.log, clock=clock, looked=looked)
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0
@@ -138,7 +140,7 @@ class LogRange:
         self._known, self._terms, self._kept = {}, {}, 0
         steps: list[Callable[[], None]] = [self._find_head]
         # At once, where the log is likely to be there: who waits for one does not ask twice.
-        if floor and self.head is None:
+        if floor and self.head is None and not self.floor.is_known:
             steps.append(self.floor.look)
         for _ in run_parallel(self.log.store, lambda step: step(), steps):
             pass

@@ -166,6 +166,7 @@ class _Reading:
             "startingPosition": tail.start,
             "endingPosition": tail.end - 1,
             "logId": tail.log_id,
+            "floorSeen": tail.floor_seen,
         }
         return reader.options(**own).load(self._path)
 

@@ -96,6 +96,8 @@ class WeaselWalDataSource(Travels, DataSource):
       own offset
     - logId (text): batch reads: fail unless the log has this id, which is drawn when it
       begins
+    - floorSeen (text): batch reads: with logId; how `read_current` hands on what it saw
+      of the floor, so that a DataFrame is good for half of gcGrace
     - onCorruption (choice; fail): at a damaged object: fail, or stop: end the replay
       before it
     - consumer (name): streams: a name, this stream's own; the log keeps what it has not

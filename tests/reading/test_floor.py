@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from protocol.query import SCHEMA, StoppedClock
-from reading.collected import LIMITS, Query, collect, move_floor, written
+from reading.collected import DAY_MS, LIMITS, Query, collect, move_floor, written
 
 from sparkwal import log as log_module
-from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import keys, schema
 from sparkwal.log import Log
 from sparkwal.options.parsing import parse
@@ -20,7 +20,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
-from sparkwal.reading.floor import LOOK_TTL_MS
+from sparkwal.reading.floor import LOOK_TTL_MS, handed_on
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.reading.verification import verify_store
@@ -177,16 +177,16 @@ def test_a_look_is_repeated_when_it_is_old_and_not_before(
     begin = found.advance(FLOOR, found.look(), None)
     for _ in range(3):
         store.counts.clear()
-        clock.since_boot_ms += LOOK_TTL_MS // 4
+        clock.since_boot_ms += DAY_MS // 8
         assert found.advance(begin, found.look(), None) == begin
         assert store.counts == {"GET": 1}
-    clock.since_boot_ms += LOOK_TTL_MS // 4
+    clock.since_boot_ms += DAY_MS // 8
     store.counts.clear()
     found.look()
     assert store.counts == {"LIST": 1, "GET": 2}
     # A clock of another boot says nothing, nor does one that was set.
     for change in ("boot", "wall_ms"):
-        setattr(clock, change, {"boot": "next", "wall_ms": clock.wall_ms + LOOK_TTL_MS}[change])
+        setattr(clock, change, {"boot": "next", "wall_ms": clock.wall_ms + DAY_MS}[change])
         store.counts.clear()
         found.look()
         assert store.counts["LIST"] == 1
@@ -435,3 +435,35 @@ def test_the_first_record_above_the_floor_may_be_dead(tmp_path: Path) -> None:
         assert [r.header.position for r in found.records(floor, found.gap)] == list(
             range(floor, found.gap)
         )
+
+
+def test_a_read_that_is_made_later_relies_on_its_plans_look(store: MemoryStore) -> None:
+    """A DataFrame of table and log outlives the compactions after it, for half of the grace."""
+    log, clock = LogStore(store, "wal"), StoppedClock()
+    move_floor(log, 1)
+    planned = reader(log, clock)
+    seen = handed_on(planned.floor.looked())
+    move_floor(log, HEAD - 1)
+    given = {"startingPosition": "3", "logId": str(planned.log_id)}
+
+    def later(**options: str) -> LogRange:
+        settings = parse(SourceOptions, {"path": "s3://b/wal", **given, **options})
+        found = LogRange(settings, "default", log, clock)
+        store.counts.clear()
+        found.look()
+        return found
+
+    with pytest.raises(CollectedError):
+        later().start()
+    clock.since_boot_ms += DAY_MS // 3
+    clock.wall_ms += DAY_MS // 3
+    found = later(floorSeen=seen)
+    assert store.counts["LIST"] == 1
+    assert found.start() == 3
+    assert [r.header.position for r in found.records(3, 6)] == [3, 4, 5]
+    clock.since_boot_ms += DAY_MS // 3
+    clock.wall_ms += DAY_MS // 3
+    with pytest.raises(CollectedError):
+        later(floorSeen=seen).start()
+    with pytest.raises(OptionError, match="floorSeen is 'x'"):
+        later(floorSeen="x")
