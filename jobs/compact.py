@@ -168,7 +168,8 @@ def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain:
     if runs:
         target = f" → {work.target.table}" if work.target else ""
         shown(f"{work.settings.path}{target}", _COLUMNS, [_row(*item) for item in runs.items()])
-    if failures:
+    # A signal to all of the job's processes ends Spark's too, and what it did then failed.
+    if failures and signals.received is None:
         raise Failures(failures, work.every)
 
 
@@ -178,6 +179,8 @@ def _continuously(
     failed = 0
     while signals.received is None:
         found = attended(work.round, meter, signals, work.spark, drain, lambda: story.note)
+        if signals.received is not None and not all(isinstance(r, Run) for r in found.values()):
+            return
         failed += 1
         for name, run in found.items():
             if isinstance(run, Run):

@@ -176,6 +176,3 @@ def _target(outer: Check) -> Target | None:
         cluster_by=texts("cluster_by"),
         properties=tuple((name, value) for name, value in pairs),
     )
-
-
-Lifecycle = LifecycleRecord  # until all callers say so

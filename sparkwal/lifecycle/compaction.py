@@ -68,9 +68,12 @@ def promise(
 ) -> LifecycleRecord:
     """Put the intent for the positions from the cut up to `to`.
 
-    Raises PlanError, MovedOn.
+    Raises PlanError, ConfirmError, MovedOn.
     """
     assert not head.is_open and to > head.cut
+    if head.k:
+        # Before `prepare`, which would put an empty table where one was dropped.
+        confirmed(log, head, table)
     table.prepare(log, spark_schema)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError
-from sparkwal.format.lifecycle import Lifecycle
+from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, SystemClock, is_old
 from sparkwal.protocol.log_store import LogStore
@@ -74,7 +74,7 @@ class Floor:
         looked: Looked | None = None,
     ) -> None:
         self.log, self.log_id, self._clock = log, log_id, clock
-        self._state: Lifecycle | None = None
+        self._state: LifecycleRecord | None = None
         self._looked: Looked | None = None
         if looked is not None:
             # The boot clock is this machine's own; only the wall clock is of both.
@@ -101,13 +101,13 @@ class Floor:
     @property
     def is_known(self) -> bool:
         """Whether a look, of this process or of another, is young enough."""
+        # Safety (§10): "a reader trusts a look at the floor for ever"
         return self._looked is not None and not self._is_old(self._looked)
 
     def current(self) -> int:
         """The floor, by a look that is young enough."""
         if self.log_id is None:
             return 0
-        # Safety (§10): "a reader trusts a look at the floor for ever"
         if not self.is_known:
             self.look()
         assert self._looked is not None

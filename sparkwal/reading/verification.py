@@ -62,8 +62,11 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
+        positions = f"positions {self.floor}…{self.head}"
+        if self.floor > self.head >= 0:
+            positions = f"no position above its floor, {self.floor}"
         told = (
-            f"{self.path}: positions {self.floor}…{self.head}, {self.commits} commits, "
+            f"{self.path}: {positions}, {self.commits} commits, "
             f"{self.leaders} leader records, {self.dead} dead, {self.rows} rows, "
             f"{self.bytes} bytes, {len(self.orphans)} orphans"
         )

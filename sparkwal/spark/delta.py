@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType, StructField, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, WriteError
-from sparkwal.format.lifecycle import APPEND, MERGE, Lifecycle, Target
+from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.table import TableConflict, TableState
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.delta_log import DeltaLog, spark_path
@@ -67,7 +67,7 @@ class SparkDeltaTable:
         except Exception as error:
             raise WriteError(f"{self.target.table} cannot be read: {line(error)}") from error
 
-    def write(self, state: Lifecycle) -> None:
+    def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range as one version of the table; see `Table.write`."""
         session = _session(self._spark)
         # Read by a MERGE, which takes no options, and by an append.
@@ -91,7 +91,7 @@ class SparkDeltaTable:
         except Exception as error:
             raise self._failure(state, error) from error
 
-    def _rows(self, session: SparkSession, state: Lifecycle) -> DataFrame:
+    def _rows(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
         """The rows of [cut, to), in the log's order from one partition to the next."""
         return (
             session.read.format("weaselwal")
@@ -127,7 +127,7 @@ class SparkDeltaTable:
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatchedInsert(inserts, values=dict(columns)).execute()
 
-    def _failure(self, state: Lifecycle, error: Exception) -> Exception:
+    def _failure(self, state: LifecycleRecord, error: Exception) -> Exception:
         range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
         if is_conflict(error):
             return TableConflict(f"{self.target.table}: {line(error)}")
@@ -218,7 +218,7 @@ def _session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def _told(state: Lifecycle) -> str:
+def _told(state: LifecycleRecord) -> str:
     """What the table's history keeps about a range."""
     told = {
         "log_id": state.log_id,

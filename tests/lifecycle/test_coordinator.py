@@ -246,6 +246,16 @@ def test_a_table_made_again_suspends_it(life: Life) -> None:
         life.process().run_once()
 
 
+def test_a_table_that_is_gone_is_not_made_again_by_who_looks_for_it(life: Life) -> None:
+    life.write(2)
+    life.process().run_once()
+    life.table.versions = []
+    life.write(1)
+    with pytest.raises(ConfirmError, match="is gone"):
+        life.process().run_once()
+    assert life.table.versions == []
+
+
 def test_how_it_is_compacted_is_fixed_by_the_first_run(life: Life) -> None:
     life.write(2)
     life.process().run_once()

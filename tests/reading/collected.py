@@ -8,7 +8,7 @@ from pathlib import Path
 from protocol.query import LIMITS, Query, hints_in
 
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import FLOOR, Lifecycle
+from sparkwal.format.lifecycle import FLOOR, LifecycleRecord
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.log_store import LogStore
@@ -30,7 +30,7 @@ def written(folder: Path, commits: int, store: MemoryStore | None = None) -> Mem
     return store
 
 
-def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> Lifecycle:
+def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> LifecycleRecord:
     """The next record of the log's chain says this floor."""
     live = find_head(log).live
     assert live is not None

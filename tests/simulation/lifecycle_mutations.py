@@ -196,7 +196,7 @@ MUTATIONS = [
         "a reader trusts a look at the floor for ever",
         "a reader while all is collected, a stray",
         "reading/floor.py",
-        "if self._looked is None or self._is_old(self._looked):",
-        "if self._looked is None:",
+        "return self._looked is not None and not self._is_old(self._looked)",
+        "return self._looked is not None",
     ),
 ]

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import sparkwal
-from sparkwal.format.lifecycle import APPEND, INTENT, MERGE, Lifecycle, Target
+from sparkwal.format.lifecycle import APPEND, INTENT, MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.table import TableState, check_history
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.delta import SparkDeltaTable
@@ -49,14 +49,14 @@ class Compaction:
         spark_schema = from_arrow_schema(self.schema).json()
         self.table.prepare(LogStore(MemoryStore(), "unused"), spark_schema)
 
-    def intent(self, to: int | None = None) -> Lifecycle:
+    def intent(self, to: int | None = None) -> LifecycleRecord:
         """The next range, up to the head or `to`."""
         head = sparkwal.Log(self.path).head()
         assert head is not None
         self.log_id = head.log_id
         found = self.table.look(head.log_id, -1)
         assert found is not None
-        return Lifecycle(
+        return LifecycleRecord(
             kind=INTENT, number=1, record_id="r", log_id=head.log_id, sequencer="default",
             k=self.k + 1, cut=self.cut, to=head.position + 1 if to is None else to, floor=0,
             target=self.target, table_id=found.table_id, table_version=found.version,
