@@ -125,7 +125,7 @@ def check_history(
     if len(set(found)) != len(found) or not set(found) <= set(expected):
         raise ConfirmError(
             f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
-            f"{list(expected)} could be there. {_ACCEPT}"
+            f"{list(expected)} could be there: the log came back from an older copy? {_ACCEPT}"
         )
     for change in table.changes:
         differs = change.to and (change.cut, change.to) != (state.cut, state.to)
