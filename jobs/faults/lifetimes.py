@@ -233,7 +233,7 @@ class Lifetimes:
         if self._compactors[0].exit_code():
             raise Lost(f"the lifecycle cannot go on: {self._compactors[0].errors()[-3000:]}")
         found = judge(self.log, self.options, self._table, self._stream, self._file)
-        for name in ("commits", "rows_in_table", "rows_in_tail", "ranges", "versions"):
+        for name in ("commits_after_floor", "rows_in_table", "rows_in_tail", "ranges", "versions"):
             self.counted[name] = getattr(found, name)
         for name, figure in self._watch.figures().items():
             self.counted[name] = figure

@@ -29,7 +29,7 @@ class Outcome:
         versions: of the table, those of others too.
     """
 
-    commits: int = 0
+    commits_after_floor: int = 0
     rows_in_table: int = 0
     rows_in_tail: int = 0
     versions: int = 0
@@ -65,7 +65,7 @@ def _judge(
     from deltalake import DeltaTable
 
     report = sparkwal.verify(path, **options)
-    found.commits = report.commits
+    found.commits_after_floor = report.commits
     found.problems += report.problems
     state = look(open_log(parse(SourceOptions, {**options, "path": path})))
     if state is None or state.is_open:
