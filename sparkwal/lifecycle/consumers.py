@@ -98,7 +98,9 @@ def standing(log: LogStore, log_id: str) -> list[Standing]:
 
 def _consumers(log: LogStore) -> Iterator[Consumer]:
     prefix = keys.consumers_prefix(log.prefix)
-    names = (entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix))
+    names = (
+        entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix, after=prefix)
+    )
     for found in run_parallel(log.store, lambda name: read(log, name), names):
         if found is not None:
             yield found

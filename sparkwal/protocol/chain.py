@@ -30,7 +30,8 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
     Raises InvalidLogError for a damaged record.
     """
     prefix = keys.lifecycle_prefix(log.prefix)
-    while entries := log.store.list(prefix, 1).entries:
+    # After the prefix itself, which some tools make an object that stands for a folder.
+    while entries := log.store.list(prefix, 1, prefix).entries:
         key = entries[0].key
         number = keys.decode(key.removeprefix(prefix))
         where = f"{log.store.url}/{key}"

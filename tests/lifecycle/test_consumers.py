@@ -159,8 +159,8 @@ def test_a_copied_consumer_is_refused(log: LogStore, store: MemoryStore) -> None
 
 
 def test_what_else_lies_among_the_consumers_is_named(log: LogStore, store: MemoryStore) -> None:
-    store.put("wal/consumers/", b"")
-    with pytest.raises(InvalidLogError, match="wal/consumers/: this is no intact consumer"):
+    store.put("wal/consumers/notes", b"")
+    with pytest.raises(InvalidLogError, match="wal/consumers/notes: this is no intact consumer"):
         bound(log, "log-1", 50, None)
 
 

@@ -20,6 +20,7 @@ from sparkwal.format.lifecycle import (
     decode,
     encode,
 )
+from sparkwal.lifecycle.consumers import bound
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.log_store import LogStore
@@ -102,3 +103,12 @@ def test_a_record_under_another_name_is_refused(log: LogStore, begun: LifecycleR
     log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(begun))
     with pytest.raises(InvalidLogError, match="the record says number"):
         look(log)
+
+
+def test_an_object_that_stands_for_the_folder_is_no_record(
+    log: LogStore, begun: LifecycleRecord
+) -> None:
+    log.store.put_if_absent("wal/lifecycle/", b"")
+    assert look(log) == begun
+    log.store.put_if_absent("wal/consumers/", b"")
+    assert bound(log, "log-1", 7, None) == 7
