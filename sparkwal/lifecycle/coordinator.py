@@ -163,7 +163,7 @@ class Lifecycle:
             return Recovery("no lifecycle", gap=head.gap), head, None
         if self._target is not None and state.target is not None:
             fits(self._target, state.target)
-        # Safety (§10): "a second range is promised before the first is done"
+        # Defends against: a second range is promised before the first is done
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
         table = self._the_table(state)

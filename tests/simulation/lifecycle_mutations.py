@@ -27,16 +27,6 @@ MUTATIONS = [
         "return record",
     ),
     Mutation(
-        "a second range is promised before the first is done",
-        _TWO,
-        "lifecycle/coordinator.py",
-        "if not state.is_open:\n"
-        '            return Recovery("at rest", state.cut, state.floor, head.gap), head, state\n',
-        "if True:\n"
-        "            state = replace(state, to=state.cut)\n"
-        '            return Recovery("at rest", state.cut, state.floor, head.gap), head, state\n',
-    ),
-    Mutation(
         "a range is published without another look at the table",
         _OPTIMIZE,
         "lifecycle/compaction.py",

@@ -40,6 +40,7 @@ def retried() -> Iterator[list[str]]:
     forget()
 
 
+@pytest.mark.slow
 def test_a_merge_begins_anew_when_others_changed_what_it_read(
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retried: list[str]
 ) -> None:
