@@ -17,11 +17,9 @@ from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log, refuse
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.scan import scan
 from sparkwal.replaying import Replay
 from sparkwal.sequencers import all_logs
 
@@ -151,19 +149,8 @@ class Log:
         first, after = self._bounds(log, lease.start, end)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            found = (
-                piece
-                for record in log.records(first, after, at_once=1, size=WHOLE)
-                for piece in pieces_of(self._log, record)
-            )
             try:
-                yield from read_pieces(
-                    self._log.store,
-                    found,
-                    target,
-                    verify=self._options.verify_checksums,
-                    check=log.floor.check,
-                )
+                yield from scan(log, first, after, target)
             finally:
                 lease.release()
 

@@ -24,7 +24,7 @@ from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import AnotherLog, live_records
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
-from sparkwal.reading.floor import Floor
+from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 
@@ -205,10 +205,7 @@ class _OneLog:
             self._head = find_head(log)
             self.gap = self._head.gap
             if self._first > self.gap:
-                raise InvalidLogError(
-                    f"the log at {log.url} ends at {self.gap}, before its floor {self._first}: it "
-                    "was cut or restored from an older copy"
-                )
+                raise ends_before(log.url, self.gap, self._first)
         if place is not None:
             self._check(place)
 

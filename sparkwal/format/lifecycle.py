@@ -88,6 +88,11 @@ class LifecycleRecord:
         """Whether a range was promised to the table and is not confirmed there."""
         return self.to > self.cut
 
+    @property
+    def confirmed_k(self) -> int:
+        """The last range that the table was confirmed to hold."""
+        return self.k - 1 if self.is_open else self.k
+
 
 def encode(state: LifecycleRecord) -> bytes:
     """The record as an object."""

@@ -26,7 +26,6 @@ from sparkwal.store.listing import all_entries
 # So many slot records stay below the bound: look-backs and the search for the head need them.
 KEPT_SLOTS = 1000
 _AT_ONCE = 1000  # keys of one DELETE
-SMALLEST_GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ the table was read again and holds it. Anyone may carry on from any point, any n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwal import events
@@ -91,16 +92,29 @@ def promise(
     return intent
 
 
+@dataclass(frozen=True)
+class Carried:
+    """A range that is in the table.
+
+    Attributes:
+        done: the record that says so.
+        held: what the table's history tells of the range, if it does.
+        was_written: whether the table had it already, and only the record was missing.
+    """
+
+    done: LifecycleRecord
+    held: Change | None
+    was_written: bool
+
+
 def carry_out(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
-) -> tuple[LifecycleRecord, Change | None]:
+) -> Carried:
     """Write the open range unless the table has it, confirm it, publish it.
-
-    Returns the record, and what the table's history tells of the range.
 
     Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
     """
-    found = _written(log, intent, table, clock)
+    found, was_written = _written(log, intent, table, clock)
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
     assert done.target is not None
     held = [each for each in found.changes or () if (each.log_id, each.k) == (done.log_id, done.k)]
@@ -113,11 +127,13 @@ def carry_out(
             table_version=done.table_version,
         )
     )
-    return done, held[0] if held else None
+    return Carried(done, held[0] if held else None, was_written)
 
 
-def _written(log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock) -> TableState:
-    """The newest snapshot, which holds the range."""
+def _written(
+    log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock
+) -> tuple[TableState, bool]:
+    """The newest snapshot, which holds the range, and whether it did before anything was done."""
     pause = _FIRST_PAUSE
     for attempt in range(CONFLICTS):
         if attempt:
@@ -125,7 +141,7 @@ def _written(log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock)
             pause *= 2
         found = confirmed(log, intent, table)
         if found.k == intent.k:
-            return found
+            return found, not attempt
         # Safe to repeat: the table takes each transaction once.
         # Safety (§10): "a range is published without another look at the table"; "who carries a
         # range on takes what came since too"
@@ -136,7 +152,7 @@ def _written(log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock)
     assert intent.target is not None
     found = confirmed(log, intent, table)
     if found.k == intent.k:
-        return found
+        return found, False
     raise WriteError(
         f"other writers of {intent.target.table} were faster {CONFLICTS} times; run it again when "
         "they are done (OPTIMIZE, VACUUM, a MERGE or another job)"
@@ -156,9 +172,9 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
         return MovedOn() if now is None or now.number != state.number else error
 
     found = table.look(state.log_id, state.table_version)
-    before = state.k - 1 if state.is_open else state.k
+    before = state.confirmed_k
     try:
-        check_history(state, found, (state.k,) if state.is_open else ())
+        check_history(state, found)
     except ConfirmError as error:
         raise unless_moved_on(error) from None
     assert found is not None and state.target is not None

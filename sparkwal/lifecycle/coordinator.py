@@ -21,7 +21,6 @@ from sparkwal.lifecycle.compaction import (
     MovedOn,
     carry_out,
     check_log,
-    confirmed,
     promise,
     published,
 )
@@ -119,7 +118,7 @@ class Lifecycle:
         if state is None or state.target is None:
             raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
         found = self._the_table(state).look(state.log_id, state.table_version)
-        if found is None or found.k not in (state.k, state.k - 1 if state.is_open else state.k):
+        if found is None or found.k not in (state.confirmed_k, state.k):
             told = "there is no table" if found is None else f"it says it holds range {found.k}"
             raise PlanError(
                 f"{state.target.table} cannot be taken for one that holds range {state.k} of "
@@ -166,19 +165,23 @@ class Lifecycle:
         # Defends against: a second range is promised before the first is done
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        table = self._the_table(state)
-        written = confirmed(self._log, state, table).k == state.k
-        done, held = carry_out(self._log, state, table, self._clock, self._host)
-        finished = range_of(state, done, held)
-        found = Recovery("an open range", done.cut, done.floor, head.gap, finished, written)
-        return found, head, done
+        carried = carry_out(self._log, state, self._the_table(state), self._clock, self._host)
+        done = carried.done
+        return (
+            Recovery(
+                "an open range", done.cut, done.floor, head.gap,
+                finished=range_of(state, carried), was_written=carried.was_written,
+            ),
+            head,
+            done,
+        )  # fmt: skip
 
     def _the_table(self, state: LifecycleRecord) -> Table:
         if self._table is None:
             assert state.target is not None
             raise PlanError(
-                f"the range {state.cut} … {state.to - 1} of {self._log.url} is promised to the "
-                f"table {state.target.table}: run the compaction, which can write it"
+                f"{self._log.url} is compacted into {state.target.table}, and this run has no "
+                "table: run the compaction, which can write it"
             )
         return self._table
 
@@ -233,8 +236,8 @@ class Lifecycle:
             self._log, state, to, self._target, self._table, head.live.spark_schema,
             self._clock, self._host,
         )  # fmt: skip
-        done, held = carry_out(self._log, intent, self._table, self._clock, self._host)
-        return done, range_of(intent, done, held)
+        carried = carry_out(self._log, intent, self._table, self._clock, self._host)
+        return carried.done, range_of(intent, carried)
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState

@@ -176,13 +176,13 @@ def goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
     # Safety (§10): "a table that is ahead of the chain is read as if it were not"
     if table is not None and table.table_id == head.table_id and table.k > head.k:
         return None
-    check_history(head, table, (head.k,) if head.is_open else ())
+    check_history(head, table)
     assert table is not None
     # Written, and perhaps not published yet.
     # Safety (§10): "the log is read from the cut although the table holds the open range"
     if table.k == head.k:
         return head.to
-    return head.cut if head.is_open and table.k == head.k - 1 else None
+    return head.cut if table.k == head.confirmed_k else None
 
 
 def _tails(logs: Sequence[LogRange], starts: list[int], ends: list[int]) -> tuple[Tail, ...]:

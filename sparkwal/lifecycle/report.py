@@ -7,8 +7,8 @@ from typing import Literal
 
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.compaction import Carried
 from sparkwal.lifecycle.policy import Action
-from sparkwal.lifecycle.table import Change
 
 Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
 
@@ -68,6 +68,8 @@ class Run:
     actions: tuple[Action, ...] = ()
 
 
-def range_of(intent: LifecycleRecord, done: LifecycleRecord, held: Change | None) -> Range:
+def range_of(intent: LifecycleRecord, carried: Carried) -> Range:
+    """The range that an intent promised, as the table has it."""
+    held = carried.held
     rows, size = (held.rows, held.bytes) if held else (None, None)
-    return Range(intent.k, intent.cut, intent.to, done.table_version, rows, size)
+    return Range(intent.k, intent.cut, intent.to, carried.done.table_version, rows, size)

@@ -24,11 +24,9 @@ from sparkwal.lifecycle.lake import LakeTable, storage_options
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import AnotherLog
-from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.scan import scan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,13 +133,7 @@ class Current:
         log.look()
         if log.log_id != tail.log_id:
             raise AnotherLog(f"the log at {log.log.url} was made again: read its current state")
-        found = (
-            piece
-            for record in log.records(tail.start, tail.end, at_once=1, size=WHOLE)
-            for piece in pieces_of(log.log, record)
-        )
-        verify, check = self._options.verify_checksums, log.floor.check
-        yield from read_pieces(log.log.store, found, target, verify=verify, check=check)
+        yield from scan(log, tail.start, tail.end, target)
 
 
 def current(

@@ -81,17 +81,12 @@ class Table(Protocol):
         """
 
 
-def check_history(
-    state: LifecycleRecord, table: TableState | None, expected: tuple[int, ...]
-) -> None:
+def check_history(state: LifecycleRecord, table: TableState | None) -> None:
     """The table still holds all that the lifecycle believes to be there.
 
     A transaction survives a RESTORE of the table: the number alone proves nothing. So the
     history since the version that was last confirmed must show no version that takes rows of
-    others away, and each range since then exactly once.
-
-    Args:
-        expected: the ranges that the history since then may hold: the open intent's, once.
+    others away, and no range since then but the open one, once.
 
     Raises ConfirmError.
     """
@@ -120,6 +115,7 @@ def check_history(
                 f"in version {state.table_version}, the log up to position {state.cut}, may be "
                 f"gone. {_ACCEPT}"
             )
+    expected = (state.k,) if state.is_open else ()
     found = [change.k for change in table.changes if change.log_id == state.log_id and change.k]
     # Defends against: a range that is in the table twice is confirmed
     if len(set(found)) != len(found) or not set(found) <= set(expected):

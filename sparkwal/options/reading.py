@@ -93,6 +93,8 @@ class SourceOptions(StoreOptions):
             )
         if self.consumer and self.lease_ms:
             raise OptionError("a stream takes consumer, a batch read takes lease: give one of them")
+        if self.floor_seen and (self.log_id is None or self.sequencers):
+            raise OptionError("floorSeen goes with logId, and one log: it tells of that log alone")
         if self.on_corruption == "stop" and not self.verify_checksums:
             raise OptionError("onCorruption=stop needs verifyChecksums=true to find corruption")
 

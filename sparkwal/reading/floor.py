@@ -58,6 +58,14 @@ def taken_over(log: LogStore, log_id: str, seen: str) -> Looked:
     return Looked(log.prefix, log_id, position, wall_ms, 0, "", ttl_ms)
 
 
+def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
+    """The error for a log of which less is there than its floor has passed."""
+    return InvalidLogError(
+        f"the log at {name} ends at {gap}, before its floor {floor}: it was cut or restored from "
+        "an older copy"
+    )
+
+
 class Floor:
     """Below which position a log may be gone.
 

@@ -24,7 +24,7 @@ from sparkwal.protocol.replay import (
 )
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.budget import Budget
-from sparkwal.reading.floor import Floor, taken_over
+from sparkwal.reading.floor import Floor, ends_before, taken_over
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.parallel import run_parallel
@@ -50,7 +50,7 @@ class LogRange:
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
         seen = options.floor_seen
-        looked = taken_over(self.log, options.log_id or "", seen) if seen else None
+        looked = taken_over(self.log, options.log_id, seen) if seen and options.log_id else None
         self.floor = Floor(self.log, clock=clock, looked=looked)
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
@@ -148,10 +148,7 @@ class LogRange:
             # The log went on meanwhile.
             self._find_head()
             if self.floor.current() > self.gap:
-                raise InvalidLogError(
-                    f"the log at {self._path} ends at {self.gap}, before its floor "
-                    f"{self.floor.current()}: it was cut or restored from an older copy"
-                )
+                raise ends_before(self._path, self.gap, self.floor.current())
         if self.head is not None and self.head.live is not None:
             self._know(self.head.live)
         return self.gap

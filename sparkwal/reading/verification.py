@@ -17,7 +17,7 @@ from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, slot_record
-from sparkwal.reading.floor import Floor
+from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import NotFound
@@ -114,10 +114,7 @@ def verify_store(log: LogStore, path: str, clock: Clock = _CLOCK) -> Report:
         report.problems.append(str(error))
         return report
     if report.floor > head.gap:
-        report.problems.append(
-            f"the log ends at {head.gap}, before its floor {report.floor}: it was cut or restored "
-            "from an older copy"
-        )
+        report.problems.append(str(ends_before(log.url, head.gap, report.floor)))
     positions = range(report.floor, report.head + 1)
 
     def fetch(position: int) -> SlotRecord | str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import MapType, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, WriteError
 from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
@@ -170,7 +170,7 @@ class SparkDeltaTable:
 
         target = self.target
         making = DeltaTable.createIfNotExists(self._session).location(self._path)
-        making = making.addColumns(nullable(schema))
+        making = making.addColumns(schema)
         if target.partition_by:
             making = making.partitionedBy(*target.partition_by)
         if target.cluster_by:
@@ -249,16 +249,6 @@ def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
 def quoted(name: str) -> str:
     """A column's name in SQL."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def nullable(schema: StructType) -> StructType:
-    """The same columns without NOT NULL: a later record may leave one out."""
-    fields = [StructField(f.name, _free(f.dataType), True, f.metadata) for f in schema.fields]
-    return StructType(fields)
-
-
-def _free(kind: DataType) -> DataType:
-    return nullable(kind) if isinstance(kind, StructType) else kind
 
 
 _CONFLICTS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")

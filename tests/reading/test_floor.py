@@ -467,3 +467,11 @@ def test_a_read_that_is_made_later_relies_on_its_plans_look(store: MemoryStore) 
         later(floorSeen=seen).start()
     with pytest.raises(OptionError, match="floorSeen is 'x'"):
         later(floorSeen="x")
+
+
+def test_a_floor_that_was_seen_is_of_the_log_that_is_named() -> None:
+    """Of no log it would say that nothing was collected."""
+    given = {"path": "s3://b/wal", "floorSeen": "9:0:1"}
+    for others in ({}, {"logId": "l", "sequencers": "*"}):
+        with pytest.raises(OptionError, match="floorSeen goes with logId, and one log"):
+            parse(SourceOptions, {**given, **others})

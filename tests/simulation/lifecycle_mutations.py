@@ -32,7 +32,7 @@ MUTATIONS = [
         "lifecycle/compaction.py",
         "try:\n            table.write(intent)\n",
         "try:\n            table.write(intent)\n"
-        "            return TableState(found.table_id, found.version + 1, intent.k, ())\n",
+        "            return TableState(found.table_id, found.version + 1, intent.k, ()), False\n",
     ),
     Mutation(
         "who carries a range on takes what came since too",

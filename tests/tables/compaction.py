@@ -68,7 +68,7 @@ class Compaction:
         state = self.intent(to)
         self.table.write(state)
         found = self.table.look(state.log_id, state.table_version)
-        check_history(state, found, (state.k,))
+        check_history(state, found)
         assert found is not None and found.k == state.k
         self.k, self.cut = state.k, state.to
         return found
