@@ -152,3 +152,53 @@ class BackPressureError(SparkWalError):
 
     Nothing of this append was accepted. Try it again later, or let `append` block.
     """
+
+
+class JournalError(SparkWalError):
+    """The journal on this machine's disk could not do what was asked; `stage` tells what.
+
+    What was accepted before is on the disk still. Where it is not `retryable` the journal has
+    stopped, because nobody can know what the disk holds: mend what the message names and open
+    the journal again, which reads all of it; its `last_sequence` tells what it has.
+    """
+
+    stage: ClassVar[str] = ""
+    retryable: ClassVar[bool] = False
+
+
+class JournalEncodeError(JournalError):
+    """What is to be written could not be put into bytes; nothing was."""
+
+    stage = "encode"
+    retryable = True
+
+
+class JournalWriteError(JournalError):
+    """A file was not written, or only a part of it, for another reason than a full disk."""
+
+    stage = "write"
+
+
+class JournalReadError(JournalError):
+    """A file cannot be read, or holds at rest what was not written."""
+
+    stage = "read"
+
+
+class JournalSyncError(JournalError):
+    """fsync of a file failed: what the disk holds is unknown, and a second fsync may lie."""
+
+    stage = "sync"
+
+
+class JournalRenameError(JournalError):
+    """A file that is written and synced did not get its name; the former one is untouched."""
+
+    stage = "rename"
+    retryable = True
+
+
+class JournalFolderSyncError(JournalError):
+    """fsync of the folder failed: which files a restart will find is unknown."""
+
+    stage = "sync of the folder"

@@ -32,13 +32,15 @@ MAY_KNOW = {
     "replaying": {"errors", "format", "protocol", "reading"},
     "log": {"errors", "format", "lifecycle", "open", "options", "protocol", "reading", "replaying",
             "sequencers", "store"},
-    "appender": {"errors", "events", "format", "open", "options", "protocol", "reading", "store"},
+    "journal": {"errors", "events"},
+    "appender": {"errors", "events", "format", "journal", "open", "options", "protocol", "reading",
+                 "store"},
     "checkpoints": {"errors", "events", "format", "open", "options", "protocol", "store"},
     "lifecycle": {"errors", "events", "format", "open", "options", "protocol", "reading",
                   "sequencers", "store"},
     "spark": {"checkpoints", "errors", "events", "format", "open", "options", "protocol",
               "lifecycle", "reading", "sequencers", "store"},
-    "testing": {"store"},
+    "testing": {"journal", "store"},
     "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "sequencers",
                  "spark"},
 }  # fmt: skip
@@ -51,6 +53,7 @@ ONLY = {
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.listing", "store.parallel"},
     ("testing", "store"): {"store.base"},
+    ("testing", "journal"): {"journal.storage"},
 }
 
 # Which rooms may know a library at all, lazily or for its types included.

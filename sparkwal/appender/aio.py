@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,7 +17,7 @@ from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
 
 if TYPE_CHECKING:
-    from sparkwal.appender.rows import Rows
+    from sparkwal.appender.rows import Accepted, Rows
 
 
 class AsyncAppender:
@@ -46,6 +47,7 @@ class AsyncAppender:
         # and while there are any, no other append passes them.
         self._turn = asyncio.Lock()
         self._in_turn = 0
+        self._syncs = ThreadPoolExecutor(1, "sparkwal-sync")  # no thread before it is used
 
     @property
     def appender(self) -> Appender:
@@ -102,11 +104,19 @@ class AsyncAppender:
         return await durable(await self.accept(rows))
 
     async def accept(self, rows: Rows, block: bool = True) -> Ticket:
-        """As `Appender.append`: waits for room only; `durable` waits for the rest."""
-        accepted = self.appender.check(rows)
+        """As `Appender.append`: waits for room, and for the disk of a journal; `durable` waits
+        for the rest."""
+        ticket = await self._admit(self.appender.check(rows), block)
+        if self.appender.has_journal:
+            # One thread: while it syncs, what comes waits for the next sync, all of it together.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._syncs, self.appender.wait_accepted, ticket)
+        return ticket
+
+    async def _admit(self, accepted: Accepted, block: bool) -> Ticket:
         if not self._in_turn:
             try:
-                return self.appender.admit(accepted, block=False)
+                return self.appender.admit_unsynced(accepted)
             except BackPressureError:
                 if not block:
                     raise
@@ -117,7 +127,7 @@ class AsyncAppender:
             async with self._turn:
                 while True:
                     try:
-                        return self.appender.admit(accepted, block=False)
+                        return self.appender.admit_unsynced(accepted)
                     except BackPressureError:
                         await asyncio.to_thread(self.appender.wait_room, 1.0)
         finally:
@@ -139,6 +149,7 @@ class AsyncAppender:
     async def close(self, timeout: float | None = None) -> None:
         """As `Appender.close`."""
         await asyncio.to_thread(self.appender.close, timeout)
+        self._syncs.shutdown(wait=False)
 
 
 async def durable(ticket: Ticket) -> int:

@@ -10,10 +10,6 @@ them are on their way at once and are acknowledged strictly in the order of the 
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
-import uuid
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -22,29 +18,19 @@ import pyarrow as pa
 
 from sparkwal.appender import exits
 from sparkwal.appender.batches import Ticket
-from sparkwal.appender.buffer import Buffer
-from sparkwal.appender.intake import Intake
-from sparkwal.appender.limits import Limits, SizeWatch
-from sparkwal.appender.persistence import Persistence, Target
 from sparkwal.appender.rows import Accepted, RowSchema
+from sparkwal.appender.session import Session, Writer
 from sparkwal.appender.subscribers import Subscribers
-from sparkwal.appender.verdicts import fenced
-from sparkwal.appender.workers import Callbacks
-from sparkwal.errors import FencedError, OptionError, SparkWalError
+from sparkwal.appender.with_journal import Journaled
+from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
+from sparkwal.journal.storage import Folder
 from sparkwal.open import open_log
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import from_keywords
-from sparkwal.protocol.archive import last_batch
-from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.handover import Lookout
-from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.pipeline import Pipeline
-from sparkwal.store.conditional_put import prove_put_if_absent
 
 if TYPE_CHECKING:
     from sparkwal.appender.rows import Rows
@@ -80,7 +66,7 @@ class Appender:
     ) -> None:
         settings = from_keywords(AppenderOptions, path, options)
         log = open_log(settings, fail_fast=True)
-        self._start(log, settings, schema, producer_id, on_event, SystemClock())
+        self._start(log, settings, schema, producer_id, on_event, SystemClock(), None)
 
     def _start(
         self,
@@ -90,93 +76,37 @@ class Appender:
         producer_id: str,
         on_event: Callable[[Event], None] | None,
         clock: Clock,
+        folder: Folder | None,
     ) -> None:
         _check_producer(producer_id)
         self._rows = RowSchema(schema)
-        self._ends = threading.Lock()  # held by the call that ends the threads, for good
         self._subscribers = Subscribers()
         if on_event is not None:
             self._subscribers.add(on_event)
+        writer = Writer(log, settings, self._rows, producer_id, self._subscribers, clock)
+        self._admit: Callable[[Accepted, bool], Ticket]
         try:
-            self._persistence = self._lead(log, settings, producer_id, clock)
+            way: Session | Journaled
+            if settings.journal is None:
+                way = Session(writer)
+                self._admit = way.intake.append
+            else:
+                way = Journaled(writer, folder)
+                self._admit = way.append
         except BaseException:
             self._subscribers.close()
             raise
+        self._way = way
         exits.add(self)
-
-    def _lead(
-        self,
-        log: LogStore,
-        settings: AppenderOptions,
-        producer_id: str,
-        clock: Clock,
-    ) -> Persistence:
-        prove_put_if_absent(log.store, log.prefix)
-        # One for each incarnation: its own records, and no others, are ours on a read-back.
-        plan_id = uuid.uuid4().hex
-        host = socket.gethostname()
-        claim = Claim(
-            leader_id=f"{host}:{os.getpid()}:{plan_id[:12]}",
-            host=host,
-            plan_id=plan_id,
-            spark_schema=self._rows.spark_schema,
-            merge_schema=settings.merge_schema,
-            window=settings.window_size,
-            in_flight_limit=settings.max_in_flight,
-            reason="appender",
-        )
-        self._subscribers.enter_thread()
-        try:
-            looked_ms = clock.boot_ms()
-            leadership = lead(log, claim, clock, settings.plan_ttl_ms)
-        except FencedError as error:
-            raise fenced(error) from None
-        finally:
-            self._subscribers.leave_thread()
-        limit = settings.max_in_flight
-        age = ClaimAge(
-            log, clock, settings.plan_ttl_ms, leadership.began, limit, looked_ms=looked_ms
-        )
-        last = last_batch(lambda: log, leadership, producer_id)
-        lookout = Lookout(log, leadership.log_id, leadership.term, clock)
-        pipeline = Pipeline(log, leadership, plan_id, producer_id, settings.codec)
-        timeout = settings.batch_timeout_ms / 1000
-        watch = self._watch(log, leadership, settings, clock)
-        self._callbacks = Callbacks()
-        buffer = Buffer(
-            settings.batch_size, timeout, settings.max_buffered, last + 1, self._callbacks
-        )
-        self._intake = Intake(buffer, self._callbacks)
-        return Persistence(
-            Target(log, producer_id, pipeline, age, lookout, limit),
-            self._rows,
-            self._intake,
-            clock,
-            self._subscribers,
-            watch,
-        )
-
-    def _watch(
-        self, log: LogStore, leadership: Leadership, settings: AppenderOptions, clock: Clock
-    ) -> SizeWatch | None:
-        """None, and no request, without limits of the log's size."""
-        if settings.soft_limit is None and settings.hard_limit is None:
-            return None
-        return SizeWatch(
-            log,
-            leadership.log_id,
-            leadership.window,
-            leadership.next_position,
-            Limits(settings.soft_limit, settings.hard_limit),
-            clock,
-            self._subscribers.publish,
-        )
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
 
         Returns at once; the ticket tells when they are durable. Accepted rows may still be
         lost when the process dies: resend what comes after `last_sequence`.
+
+        With a journal it returns once they are on this machine's disk: then they will be in
+        the log exactly once, by this process or by the next that opens the journal.
 
         Dicts, what they hold and pandas frames are copied: they may change afterwards.
         The memory of a RecordBatch is kept, not copied: Arrow's never changes. Where it is
@@ -191,9 +121,9 @@ class Appender:
             OptionError: the rows do not fit the schema or are malformed, the appender is
                 closed, or this is a fork of its process.
             BackPressureError: try again later.
-            FencedError, OutcomeUnknownError: it has stopped.
+            FencedError, OutcomeUnknownError, JournalError: it has stopped.
         """
-        return self._intake.append(self._rows.accept(rows), block)
+        return self._admit(self._rows.accept(rows), block)
 
     def check(self, rows: Rows) -> Accepted:
         """The first half of `append`: rows checked and copied, nothing is accepted yet."""
@@ -201,32 +131,57 @@ class Appender:
 
     def admit(self, accepted: Accepted, block: bool = True) -> Ticket:
         """The second half of `append`."""
-        return self._intake.append(accepted, block)
+        return self._admit(accepted, block)
 
     @property
     def last_sequence(self) -> int:
-        """The newest durable sequence of this producer; −1 if there is none.
+        """The newest durable sequence of this producer; −1 if there is none. With a journal the
+        newest that is on the disk, of which an append may have returned.
 
         Each append up to it is decided: durable, or rejected because of a value that does
         not fit. Of a rejection the append's ticket tells, else `flush` and `close` raise;
         where the process died before that, only the event `rejected` in its log does.
         """
-        return self._persistence.last_sequence
+        return self._way.last_sequence
+
+    @property
+    def lost(self) -> range:
+        """Sequences that a journal had accepted and that are damaged on the disk; they are in its
+        `quarantine/`. Send them again, in this order and before anything else: they get these
+        sequences. Empty without damage, and without a journal."""
+        return self._way.lost
+
+    def admit_unsynced(self, accepted: Accepted) -> Ticket:
+        """As `admit`, and never waits: with a journal the rows are accepted once
+        `wait_accepted` has returned."""
+        if isinstance(self._way, Journaled):
+            return self._way.begin(accepted)
+        return self._admit(accepted, False)
+
+    def wait_accepted(self, ticket: Ticket) -> None:
+        """Wait until rows are on the disk; without a journal at once. Raises JournalError."""
+        if isinstance(self._way, Journaled):
+            self._way.accepted(ticket.sequence)
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether accepted means on this machine's disk."""
+        return isinstance(self._way, Journaled)
 
     @property
     def in_flight(self) -> int:
         """Records that are sent and not acknowledged."""
-        return self._persistence.in_flight
+        return self._way.in_flight
 
     @property
     def buffered_bytes(self) -> int:
         """About how much memory is held by what is accepted and waits to be sent."""
-        return self._intake.held
+        return self._way.held
 
     @property
     def error(self) -> SparkWalError | None:
         """Why the appender has stopped; None while it goes on."""
-        failure = self._intake.failure
+        failure = self._way.failure
         return None if failure is None else failure.error
 
     def flush(self, timeout: float | None = None) -> None:
@@ -235,11 +190,11 @@ class Appender:
         Raises why the appender has stopped; OptionError when appends were rejected and no
         ticket has told it yet; TimeoutError after `timeout` seconds.
         """
-        self._intake.flush(timeout)
+        self._way.flush(timeout)
 
     def wait_room(self, timeout: float) -> None:
         """After a BackPressureError: wait for room for that append, at most `timeout` seconds."""
-        self._intake.wait_room(timeout)
+        self._way.wait_room(timeout)
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Tell `callback`, in a thread of its own and in order, what happens here.
@@ -261,25 +216,24 @@ class Appender:
         seconds: rows are still being sent then, and another `close` waits for them.
         """
         try:
-            self._persistence.close(timeout)
+            ended = self._way.close(timeout)
         except TimeoutError:
             exits.remove(self)  # its user knows
             raise
-        if self._ends.acquire(blocking=False):
-            self._callbacks.stop()
+        if ended:
             self._subscribers.close()
             exits.remove(self)
-        self._intake.tell_rest()
+        self._way.tell_rest()
 
     @property
     def pid(self) -> int:
         """The process that it was opened in, the only one that may use it."""
-        return self._callbacks.pid
+        return self._way.pid
 
     @property
     def unacknowledged(self) -> int:
         """How many appends are accepted and not known to be durable."""
-        return self._persistence.unacknowledged
+        return self._way.unacknowledged
 
     def __enter__(self) -> Self:
         return self
@@ -319,10 +273,15 @@ def appender_over(
     producer_id: str,
     on_event: Callable[[Event], None] | None = None,
     clock: Clock | None = None,
+    folder: Folder | None = None,
     **options: object,
 ) -> Appender:
-    """An appender over a given store, which must retry transient failures itself."""
+    """An appender over a given store, which must retry transient failures itself.
+
+    Args:
+        folder: of its journal, instead of the one on the local disk that the option names.
+    """
     appender = Appender.__new__(Appender)
     settings = from_keywords(AppenderOptions, log.prefix or "log", options)
-    appender._start(log, settings, schema, producer_id, on_event, clock or SystemClock())
+    appender._start(log, settings, schema, producer_id, on_event, clock or SystemClock(), folder)
     return appender

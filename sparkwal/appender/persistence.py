@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from sparkwal import events
 from sparkwal.appender.batches import Batch, Failure
@@ -48,6 +49,16 @@ class _InFlight:
     empty: list[Batch] = field(default_factory=list)  # after it, with nothing to write
 
 
+class Listener(Protocol):
+    """Is told in the threads that send, which wait for it: it takes no lock of theirs."""
+
+    def decided(self, sequence: int, position: int) -> None:
+        """Every append up to `sequence` is decided; the newest ones lie at `position`."""
+
+    def stopped(self) -> None:
+        """The appender has stopped; `Intake.failure` tells why."""
+
+
 class Persistence:
     """Everything between `append` and the store; see `sparkwal.appender`."""
 
@@ -59,10 +70,11 @@ class Persistence:
         clock: Clock,
         subscribers: Subscribers,
         watch: SizeWatch | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._target, self._pipeline = target, target.pipeline
         self._row_schema, self._intake, self._clock = row_schema, intake, clock
-        self._subscribers, self._watch = subscribers, watch
+        self._subscribers, self._watch, self._listener = subscribers, watch, listener
         self._workers = Workers(target.limit, subscribers.enter_thread)
         # Guards what is in flight, and makes acknowledgements one after another; only the
         # threads of this appender take it.
@@ -169,7 +181,12 @@ class Persistence:
             if self._sent:
                 self._sent[max(self._sent)].empty.append(batch)
             else:
-                batch.complete(-1)
+                self._complete(batch, -1)
+
+    def _complete(self, batch: Batch, position: int) -> None:
+        if self._listener is not None:
+            self._listener.decided(batch.next_sequence - 1, position)
+        batch.complete(position)
 
     # The pool.
 
@@ -211,9 +228,9 @@ class Persistence:
                 self.last_sequence = done.sequence
                 # Under the lock: no caller may see a later append durable before this one. Here
                 # nothing of the caller's runs: `Callbacks` calls back.
-                done.batch.complete(ready)
+                self._complete(done.batch, ready)
                 for batch in done.empty:
-                    batch.complete(-1)
+                    self._complete(batch, -1)
                 self._subscribers.publish(
                     events.Durable(
                         position=ready,
@@ -236,9 +253,12 @@ class Persistence:
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
         """Accept and send nothing more; what is in flight before the failure goes on."""
         if self._intake.stop(error):
-            path = self._target.log.url
-            kind = type(error).__name__
-            self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
+            if self._listener is None:
+                path = self._target.log.url
+                kind = type(error).__name__
+                self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
+            else:
+                self._listener.stopped()
             if self._watch is not None:
                 self._watch.close()
         if batch is not None:

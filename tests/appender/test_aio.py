@@ -155,16 +155,16 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
             await asyncio.to_thread(until, lambda: first in plot.arrived)
             await wal.accept(rows(1))  # there is room for one more byte, but not for these:
             large = rows(*range(2, 50))
-            admit = wal.appender.admit
+            admit = wal.appender.admit_unsynced
 
             def counted(*args: Any, **kwargs: Any) -> Any:
                 nonlocal asked
                 asked += 1
                 return admit(*args, **kwargs)
 
-            monkeypatch.setattr(wal.appender, "admit", counted)
+            monkeypatch.setattr(wal.appender, "admit_unsynced", counted)
             task = asyncio.create_task(wal.append(large))
-            await asyncio.to_thread(until, lambda: bool(wal.appender._intake._room._waiters))  # type: ignore[attr-defined]
+            await asyncio.to_thread(until, lambda: bool(wal.appender._way.intake._room._waiters))  # type: ignore[attr-defined]
             for _ in range(50):
                 await asyncio.sleep(0)
             assert asked == 2 and not task.done()

@@ -68,7 +68,7 @@ def test_done_in_any_order_but_acknowledged_in_order(plot: Plot) -> None:
         for number, ticket in enumerate(tickets):
             ticket.when_done(lambda number=number: done.append(number))  # type: ignore[misc]
         started(plot, *at)
-        waiting = wal._persistence._pipeline._durable
+        waiting = wal._way.persistence._pipeline._durable
         plot.release(at[3])
         until(lambda: at[3] in waiting)
         plot.release(at[1])
@@ -91,9 +91,9 @@ def test_in_flight_is_a_span_which_a_slot_in_trouble_holds(plot: Plot) -> None:
             wal.append(rows(i))
         # Three after it are done: no count of requests, but the span is used up.
         started(plot, *range(first, first + 4))
-        until(lambda: len(wal._persistence._pipeline._durable) == 3)
+        until(lambda: len(wal._way.persistence._pipeline._durable) == 3)
         assert max(plot.arrived) == first + 3
-        assert wal._persistence._pipeline.in_flight == 4
+        assert wal._way.persistence._pipeline.in_flight == 4
         plot.release(first)
         wal.flush()
     assert stored(plot.inner) == list(range(10))
@@ -111,7 +111,7 @@ def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(plot: Plot)
         count = len(accepted)
         blocked = threading.Thread(target=lambda: accepted.append(wal.append(rows(count))))
         blocked.start()
-        until(lambda: bool(wal._intake._room._waiters))  # type: ignore[attr-defined]
+        until(lambda: bool(wal._way.intake._room._waiters))  # type: ignore[attr-defined]
         assert len(accepted) == count
         plot.release(first)
         blocked.join()
@@ -264,7 +264,7 @@ def test_close_sends_what_waits_and_refuses_what_comes(plot: Plot) -> None:
     tickets = [wal.append(rows(i)) for i in range(10)]
     closing = threading.Thread(target=wal.close)
     closing.start()
-    until(lambda: wal._intake._closing)
+    until(lambda: wal._way.intake._closing)
     with pytest.raises(OptionError, match="is closed"):
         wal.append(rows(10))
     plot.release(first)
@@ -291,7 +291,7 @@ def test_closing_wakes_an_append_that_waits_for_room(plot: Plot) -> None:
 
     threads = [threading.Thread(target=blocked), threading.Thread(target=wal.close)]
     threads[0].start()
-    until(lambda: bool(wal._intake._room._waiters))  # type: ignore[attr-defined]
+    until(lambda: bool(wal._way.intake._room._waiters))  # type: ignore[attr-defined]
     threads[1].start()
     threads[0].join()
     assert len(raised) == 1

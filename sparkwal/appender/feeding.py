@@ -1,0 +1,284 @@
+"""From the journal to the log: one session after another, each where the log says it ended.
+
+The journal's entries go through an appender's session like any append. When that stops for the
+store's sake the next one begins at the sequence that the log knows: what was sent and not
+answered is there, or is sent again, never both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sparkwal import events
+from sparkwal.appender.journaled import Front
+from sparkwal.appender.session import Session, Writer
+from sparkwal.errors import (
+    FencedError,
+    JournalError,
+    JournalReadError,
+    OptionError,
+    OutcomeUnknownError,
+    SparkWalError,
+    StoreUnavailableError,
+)
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+
+if TYPE_CHECKING:
+    from sparkwal.appender.rows import Accepted
+
+# Between two attempts to lead the log again: doubled from the first to the last.
+_FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
+
+
+class Feeder:
+    """The thread that sends what the journal has accepted, and lets go what the log has.
+
+    Args:
+        session: the first, already open.
+        open_session: opens the next.
+
+    Attributes:
+        is_away: whether the store did not answer last.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        front: Front,
+        session: Session,
+        open_session: Callable[[Feeder], Session],
+    ) -> None:
+        self._writer, self._front, self._journal = writer, front, front.journal
+        self._open_session = open_session
+        self.session: Session | None = session
+        self._log_id = session.log_id
+        self._fed = session.known
+        # Where the session's first record may lie, and what it sent at most.
+        self._began = session.began
+        self._replays = front.journal.last if front.journal.last > session.known else None
+        self.is_away = False
+        self._ending = False
+        self._wake, self._ended_early, self._ended = (threading.Event() for _ in range(3))
+        self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
+        self._journal.on_accepted = self._wake.set
+
+    def start(self) -> None:
+        if self._replays is not None:
+            self._publish(
+                events.ReplayStarted(
+                    path=self._journal.path, first=self._fed + 1, last=self._replays
+                )
+            )
+        self._thread.start()
+
+    # What a session tells, in its threads.
+
+    def decided(self, sequence: int, position: int) -> None:
+        self._front.decide(sequence, position)
+        self._wake.set()
+
+    def stopped(self) -> None:
+        self._wake.set()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._ending and self._front.failure is None:
+                self._wake.clear()
+                self._go_on()
+        except SparkWalError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(OutcomeUnknownError(
+                f"the journal's thread failed ({type(error).__name__}: {error}); what was accepted "
+                f"is in {self._journal.path}: open a new appender with it"
+            ))  # fmt: skip
+        finally:
+            self._ended.set()
+            self._front.notify()
+
+    def _go_on(self) -> None:
+        """One step; returns after one, or when there was nothing to do."""
+        if self._journal.failure is not None:
+            raise self._journal.failure
+        if self.session is None and not self._reconnect():
+            return
+        session = self.session
+        assert session is not None
+        if (failure := session.intake.failure) is not None:
+            self._lose(session, failure.error)
+            return
+        self._journal.acknowledge(self._front.decided)
+        self._tell_replayed()
+        if self._journal.may_drain():
+            # What may be tried again is, with the next acknowledgement.
+            try:
+                self._journal.drain()
+            except JournalError as error:
+                if not error.retryable:
+                    raise
+        if self._fed >= self._journal.accepted:
+            self._wake.wait()
+            return
+        for sequence in range(self._fed + 1, min(self._journal.accepted, self._fed + 100) + 1):
+            accepted = self._read(sequence)
+            try:
+                ticket = session.intake.append(accepted, block=True)
+            except SparkWalError:
+                return  # the session has stopped: the next step sees why
+            if ticket.sequence != sequence:
+                raise OutcomeUnknownError(
+                    f"entry {sequence} of {self._journal.path} would be appended as "
+                    f"{ticket.sequence}: another appender of this producer_id wrote to the log"
+                )
+            self._fed = sequence
+
+    def _read(self, sequence: int) -> Accepted:
+        content, schema = self._journal.read(sequence)
+        try:
+            kept = pa.ipc.read_schema(pa.py_buffer(schema))
+            batch = pa.ipc.read_record_batch(pa.py_buffer(content), kept)
+            return self._writer.rows.accept(_with_all_columns(batch, self._writer.rows.arrow))
+        except (pa.ArrowException, OSError, ValueError, OptionError) as error:
+            raise JournalReadError(
+                f"entry {sequence} of {self._journal.path} holds no rows that this appender can "
+                f"send ({error}): open the journal with the schema that it was written with"
+            ) from error
+
+    def _tell_replayed(self) -> None:
+        if self._replays is not None and self._front.decided >= self._replays:
+            self._publish(events.Replayed(path=self._journal.path, sequence=self._replays))
+            self._replays = None
+
+    # When the store is away.
+
+    def _lose(self, session: Session, error: SparkWalError) -> None:
+        """A session has stopped. Raises what no other session would mend."""
+        with suppress(SparkWalError):
+            session.close(None)
+        self.session = None
+        if not isinstance(error, (OutcomeUnknownError, StoreUnavailableError)):
+            raise error
+        self._away(error)
+
+    def _away(self, error: SparkWalError) -> None:
+        if not self.is_away:
+            self._publish(events.StoreAway(path=self._writer.log.url, reason=str(error)))
+        self.is_away = True
+        self._front.notify()
+
+    def _reconnect(self) -> bool:
+        """Lead the log again; False, and after a while, where that was not possible."""
+        seconds = _FIRST_SECONDS
+        while not self._ending:
+            try:
+                session = self._open_session(self)
+            except (StoreUnavailableError, OutcomeUnknownError) as error:
+                self._away(error)
+                self._pause(seconds)
+                seconds = min(2 * seconds, _LAST_SECONDS)
+                continue
+            self._take_up(session)
+            return True
+        return False
+
+    def _pause(self, seconds: float) -> None:
+        # Appends wake it all the time: only the end of the appender counts.
+        self._ended_early.wait(seconds)
+
+    def _take_up(self, session: Session) -> None:
+        self.session = session
+        if session.log_id != self._log_id:
+            raise OptionError(
+                f"{self._writer.log.url} was made again while the store was away: it is log "
+                f"{session.log_id}, and {self._journal.path} is of log {self._log_id}. What was "
+                "accepted is in the journal; give the new log another"
+            )
+        # Defends against: another appender's rows count as the journal's
+        if session.known > self._fed:
+            raise FencedError(
+                f"the log has appends of producer {self._writer.producer_id!r} up to "
+                f"{session.known}, and {self._journal.path} sent those up to {self._fed}: another "
+                "appender has this producer_id. What was accepted is in the journal"
+            )
+        if session.known < self._front.decided:
+            raise OptionError(
+                f"the log has appends of producer {self._writer.producer_id!r} up to "
+                f"{session.known}, and had acknowledged those up to {self._front.decided}: it was "
+                "restored from an older copy"
+            )
+        self._find_positions(session)
+        # Defends against: after an outage what is unknown is sent again, or taken for sent
+        self._fed = session.known
+        self._began = session.began
+        self.is_away = False
+        self._publish(events.StoreBack(path=self._writer.log.url, sequence=self._fed + 1))
+
+    def _find_positions(self, session: Session) -> None:
+        """Decide what was sent and not answered, and is in the log."""
+        if session.known <= self._front.decided:
+            return
+        if self._front.awaited(session.known):
+            with suppress(SparkWalError):  # then nobody knows where, and it is there all the same
+                log = self._writer.log
+                window = find_head(log).window
+                for record in live_records(log, window, self._began, session.began):
+                    header = record.header
+                    if (
+                        isinstance(header, CommitHeader)
+                        and header.query_id == self._writer.producer_id
+                    ):
+                        self._front.decide(min(header.batch_id, session.known), header.position)
+        self._front.decide(session.known, -1)
+
+    # The end.
+
+    def _fail(self, error: SparkWalError) -> None:
+        self._front.fail(error)
+        kind, path = type(error).__name__, self._writer.log.url
+        self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
+        if self.session is not None:
+            with suppress(SparkWalError, TimeoutError):
+                self.session.close(_LAST_SECONDS)
+
+    def _publish(self, event: events.Event) -> None:
+        self._writer.subscribers.publish(event)
+
+    def end(self, timeout: float | None) -> None:
+        """Send no more. Raises TimeoutError."""
+        self._ending = True
+        self._ended_early.set()
+        self._wake.set()
+        session = self.session
+        if session is not None:
+            with suppress(SparkWalError):
+                session.close(timeout)
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"the journal's thread has not ended after {timeout} seconds")
+        if session is None and self.session is not None:
+            with suppress(SparkWalError):
+                self.session.close(timeout)
+
+
+def _with_all_columns(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
+    """Rows of an older schema: columns that came later are null."""
+    if batch.schema.equals(kept):
+        return batch
+    columns = [
+        batch.column(field.name)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in kept
+    ]
+    left = [name for name in batch.schema.names if name not in kept.names]
+    if left:
+        raise OptionError(f"column {left[0]!r} is not in the schema any more")
+    return pa.RecordBatch.from_arrays(columns, schema=kept)

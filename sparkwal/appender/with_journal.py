@@ -1,0 +1,192 @@
+"""An appender with a journal: accepted is on this machine's disk, whatever the store does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from time import monotonic
+
+import pyarrow as pa
+
+from sparkwal.appender.batches import Failure
+from sparkwal.appender.feeding import Feeder
+from sparkwal.appender.journaled import Front, JournalTicket
+from sparkwal.appender.rows import Accepted
+from sparkwal.appender.session import Session, Writer
+from sparkwal.errors import JournalError, OptionError, SparkWalError
+from sparkwal.journal.disk import DiskFolder
+from sparkwal.journal.opening import begin
+from sparkwal.journal.owner import Owner
+from sparkwal.journal.scanning import Contents, scan_folder
+from sparkwal.journal.settings import DEFAULT_SLOTS, Settings
+from sparkwal.journal.storage import Folder
+
+
+class Journaled:
+    """Opens the journal, takes the log over, sends what an earlier process accepted.
+
+    Attributes:
+        lost: sequences that were accepted and are damaged on the disk: to be sent again, in this
+            order and before anything else.
+
+    Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError.
+    """
+
+    def __init__(self, writer: Writer, folder: Folder | None = None) -> None:
+        settings = _settings(writer)
+        assert writer.settings.journal is not None
+        # First of all: whoever holds it leads the log, and goes on doing so.
+        self._folder = folder or DiskFolder(writer.settings.journal)
+        self._writer = writer
+        self._told = _Relay()
+        try:
+            contents = scan_folder(self._folder, settings.largest, settings.slots, DEFAULT_SLOTS)
+            _check_schema(self._folder.path, contents, writer.rows.arrow)
+            session = Session(writer, self._told)
+            try:
+                self._open(writer, settings, contents, session)
+            except BaseException:
+                with suppress(SparkWalError, TimeoutError):
+                    session.close(1.0)
+                raise
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def _open(
+        self, writer: Writer, settings: Settings, contents: Contents, session: Session
+    ) -> None:
+        owner = Owner(
+            log=writer.log.url,
+            log_id=session.log_id,
+            producer=writer.producer_id,
+            durable=session.known,
+            schema=writer.rows.arrow.serialize().to_pybytes(),
+        )
+        opened = begin(self._folder, contents, owner, settings, writer.subscribers.publish)
+        self.lost, self.journal = opened.lost, opened.journal
+        self._front = Front(self.journal, writer.rows, session.known)
+        self._feeder = Feeder(writer, self._front, session, self._next_session)
+        self._told.feeder = self._feeder
+        self._feeder.start()
+
+    def _next_session(self, feeder: Feeder) -> Session:
+        return Session(self._writer, feeder)
+
+    # As `Session` has them.
+
+    def append(self, accepted: Accepted, block: bool) -> JournalTicket:
+        return self._front.append(accepted, block)
+
+    def begin(self, accepted: Accepted) -> JournalTicket:
+        """Written; accepted once `accepted` has returned."""
+        return self._front.begin(accepted, False)
+
+    def accepted(self, sequence: int) -> None:
+        """Wait until this append is accepted."""
+        self.journal.wait(sequence)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.journal.accepted
+
+    @property
+    def in_flight(self) -> int:
+        session = self._feeder.session
+        return 0 if session is None else session.in_flight
+
+    @property
+    def held(self) -> int:
+        session = self._feeder.session
+        return 0 if session is None else session.held
+
+    @property
+    def unacknowledged(self) -> int:
+        return self.journal.last - self._front.decided
+
+    @property
+    def failure(self) -> Failure | None:
+        failure = self._front.failure
+        if failure is None and self.journal.failure is not None:
+            return Failure(self.journal.failure)
+        return failure
+
+    @property
+    def pid(self) -> int:
+        return self._front.callbacks.pid
+
+    def flush(self, timeout: float | None) -> None:
+        self._front.callbacks.check_process()
+        last = self.journal.last
+        self.journal.sync(last)
+        self._front.wait_idle(last, lambda: False, timeout)
+        if self._front.failure is not None and self._front.decided < last:
+            raise self._front.failure.tell()
+
+    def wait_room(self, timeout: float) -> None:
+        self._front.callbacks.check_process()
+        self.journal.wait_for_room(timeout)
+
+    def close(self, timeout: float | None) -> bool:
+        """Accept nothing more; send the rest while the store answers. What it does not take stays
+        in the journal."""
+        front, feeder = self._front, self._feeder
+        front.callbacks.check_process()
+        front.closing = True
+        if self.journal.is_closed:
+            return False
+        end = None if timeout is None else monotonic() + timeout
+        try:
+            if self.journal.failure is None:
+                self.journal.sync()
+                front.wait_idle(self.journal.last, lambda: feeder.is_away, timeout)
+        except JournalError:
+            pass  # its failure is told below
+        feeder.end(None if end is None else max(0.0, end - monotonic()))
+        self.journal.acknowledge(front.decided)
+        self.journal.close()
+        front.callbacks.stop()
+        return True
+
+    def tell_rest(self) -> None:
+        failure = self.failure
+        if failure is not None and not failure.told:
+            raise failure.tell()
+
+
+class _Relay:
+    """The first session begins before there is anyone to tell."""
+
+    feeder: Feeder | None = None
+
+    def decided(self, sequence: int, position: int) -> None:
+        if self.feeder is not None:
+            self.feeder.decided(sequence, position)
+
+    def stopped(self) -> None:
+        if self.feeder is not None:
+            self.feeder.stopped()
+
+
+def _settings(writer: Writer) -> Settings:
+    options = writer.settings
+    return Settings(
+        segment_bytes=options.journal_segment,
+        max_bytes=options.journal_max,
+        slots=options.journal_slots,
+        sync=options.journal_sync,
+        interval_ms=options.journal_interval_ms,
+    )
+
+
+def _check_schema(path: str, contents: Contents, arrow: pa.Schema) -> None:
+    """What waits can be sent with this schema. Raises OptionError."""
+    for segment in contents.segments:
+        kept = pa.ipc.read_schema(pa.py_buffer(segment.header.schema))
+        for field in kept:
+            place = arrow.get_field_index(field.name)
+            if place < 0 or arrow.field(place).type != field.type:
+                raise OptionError(
+                    f"journal {path} holds rows with a column {field.name!r} of type {field.type}, "
+                    "which the schema has not: open it once with the former schema, and close it "
+                    "when everything is sent"
+                )

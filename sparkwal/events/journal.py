@@ -1,0 +1,120 @@
+"""What a journal on the local disk tells."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from sparkwal.emitting import Event
+
+
+@dataclass(frozen=True)
+class JournalOpened(Event):
+    """a journal was read: `entries` of it wait for the log, `sequence` is its newest"""
+
+    path: str
+    entries: int
+    bytes: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class TailTruncated(Event, level=logging.WARNING):
+    """a crash tore entry `sequence` of a journal, which nobody was told is accepted; it was cut
+    off"""
+
+    path: str
+    segment: int
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReplayStopped(Event, level=logging.WARNING):
+    """entry `sequence` of a journal is damaged: nothing from it on is sent, though `complete`
+    entries after it can be read"""
+
+    path: str
+    file: str
+    sequence: int
+    reason: str
+    complete: int
+
+
+@dataclass(frozen=True)
+class Quarantined(Event, level=logging.WARNING):
+    """these files of a journal were moved to `quarantine/` as they are; entries `first` … `last`
+    must be sent again, in this order and before others (−1: none)"""
+
+    path: str
+    files: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class CursorRejected(Event, level=logging.WARNING):
+    """a journal's cursor is not used; all of the journal is read, and the log tells what it has"""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReplayStarted(Event):
+    """entries `first` … `last` of a journal, accepted by an earlier process, are being sent"""
+
+    path: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Replayed(Event):
+    """everything that an earlier process accepted, up to `sequence`, is in the log"""
+
+    path: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Checkpointed(Event):
+    """a journal's cursor is on the disk: the log has everything up to `sequence`"""
+
+    path: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class SegmentRemoved(Event):
+    """a file of a journal, whose last entry was `last`, was removed: the log has all of it"""
+
+    path: str
+    segment: int
+    last: int
+
+
+@dataclass(frozen=True)
+class JournalFull(Event, level=logging.WARNING):
+    """a journal or its disk has no room: appends wait, or are refused, until the log has taken
+    some; told once until an append fits again"""
+
+    path: str
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class StoreAway(Event, level=logging.WARNING):
+    """the store does not answer; the journal goes on accepting, and tries again"""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StoreBack(Event):
+    """the store answers again, and the journal is being sent from entry `sequence` on"""
+
+    path: str
+    sequence: int

@@ -1,0 +1,1 @@
+"""A journal on this machine's disk: what was accepted survives the process, in order."""

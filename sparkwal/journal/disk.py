@@ -1,0 +1,184 @@
+"""A journal's folder on a local disk; one process holds it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sparkwal.errors import OptionError
+from sparkwal.journal.storage import QUARANTINE, Bytes, Reader, Writer
+
+LOCK = "lock"
+
+
+class DiskWriter:
+    """See `Writer`."""
+
+    def __init__(self, path: Path, *, new: bool) -> None:
+        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0)
+        self._file = os.open(path, flags, 0o600)
+        self.size = os.fstat(self._file).st_size
+
+    def append(self, parts: Sequence[Bytes]) -> int:
+        begin = end = self.size
+        waiting = [memoryview(part).cast("B") for part in parts]
+        while waiting:
+            written = os.pwritev(self._file, waiting, end)
+            end += written
+            while waiting and written >= len(waiting[0]):
+                written -= len(waiting.pop(0))
+            if waiting:
+                waiting[0] = waiting[0][written:]
+        self.size = end
+        return begin
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._file, view, offset)
+            view, offset = view[written:], offset + written
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._file, size)
+        self.size = size
+
+    def sync(self) -> None:
+        # The length is synced too: a file's data cannot be read without.
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
+
+
+class DiskReader:
+    """See `Reader`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file).st_size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._file, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._file, size - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
+
+
+class DiskFolder:
+    """See `Folder`. Opening takes the folder for this process until `close`, or its end.
+
+    Raises OptionError where another process holds it, or it is none that can be used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).absolute()
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._path / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
+            _sync(self._path.parent)
+            self._lock = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise OptionError(
+                f"journal {self._path} cannot be used: {error.strerror or error}. Give a folder "
+                "on a local disk that this process may write to"
+            ) from None
+        try:
+            self._take()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        _held.add(self)
+
+    def _take(self) -> None:
+        import fcntl
+
+        try:
+            # Of the open file: it ends with the process, however that ends.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise OptionError(
+                    f"journal {self._path} cannot be locked ({error.strerror}): give a folder on "
+                    "a local disk"
+                ) from None
+            holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise OptionError(
+                f"journal {self._path} is held by process {holder}: end that one, or give each "
+                "process a folder of its own"
+            ) from None
+        with suppress(OSError):  # a full disk has room for no pid
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    @property
+    def path(self) -> str:
+        return str(self._path)
+
+    def names(self) -> list[str]:
+        there = sorted(each.name for each in os.scandir(self._path) if each.is_file())
+        aside = sorted(f"{QUARANTINE}/{name}" for name in os.listdir(self._path / QUARANTINE))
+        return [*there, *aside]
+
+    def create(self, name: str) -> Writer:
+        return DiskWriter(self._path / name, new=True)
+
+    def open(self, name: str) -> Writer:
+        return DiskWriter(self._path / name, new=False)
+
+    def read(self, name: str) -> Reader:
+        return DiskReader(self._path / name)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._path / old, self._path / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self._path / name)
+
+    def sync(self) -> None:
+        _sync(self._path / QUARANTINE)
+        _sync(self._path)
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            lock, self._lock = self._lock, -1
+            _held.discard(self)
+            os.close(lock)
+
+
+def _sync(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+_held: weakref.WeakSet[DiskFolder] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    # A fork shares the lock: with it the folder would stay taken when the parent has died.
+    for folder in tuple(_held):
+        folder.close()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,193 @@
+"""The files of a journal's folder, and how each comes to be: whole, or not at all.
+
+{id:020d}.wal   a segment
+cursor          how far the log has the entries
+accepted        how far entries were acknowledged, as a hint: never synced by itself
+lock            held by the process that has the journal open
+quarantine/     what was found damaged, untouched
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from errno import EDQUOT, ENOSPC
+
+from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError
+from sparkwal.journal.segment import Header
+from sparkwal.journal.storage import Folder, Handle, Reader, sync_folder
+
+CURSOR, ACCEPTED, TEMPORARY = "cursor", "accepted", ".tmp"
+_SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
+_COPIED = 4 * 2**20
+_MARK = struct.Struct("<IQQ")
+
+
+def segment_name(number: int) -> str:
+    return f"{number:020d}.wal"
+
+
+def segment_id(name: str) -> int | None:
+    """The id in a segment's name, of one in quarantine too; None for any other file."""
+    found = _SEGMENT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no room: that passes, and nothing is broken."""
+    return error.errno in (ENOSPC, EDQUOT)
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far a log has what a journal holds.
+
+    Attributes:
+        log_id, producer: whose.
+        sequence: all entries up to it are in the log.
+        first_segment: segments with a lower id were removed; one that is there came back.
+        next_segment: no id from it on was ever used.
+        ends: of a journal that was closed, its last segment and that one's size; every byte of
+            it is synced.
+    """
+
+    log_id: str
+    producer: str
+    sequence: int
+    first_segment: int
+    next_segment: int
+    ends: tuple[int, int] | None = None
+
+    def encode(self) -> bytes:
+        document = json.dumps(asdict(self))
+        return json.dumps({"crc32": zlib.crc32(document.encode()), "cursor": document}).encode()
+
+
+def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
+    """The cursor, or None and why it cannot be used; "" where there is none. Raises OSError."""
+    if CURSOR not in folder.names():
+        return None, ""
+    reader = folder.read(CURSOR)
+    try:
+        data = reader.read_at(0, 2**16)
+    finally:
+        reader.close()
+    try:
+        outer = json.loads(data)
+        if zlib.crc32(outer["cursor"].encode()) != outer["crc32"]:
+            return None, "its CRC-32 is not that of its content"
+        plain = json.loads(outer["cursor"])
+        ends = plain.pop("ends")
+        return Cursor(**plain, ends=None if ends is None else (ends[0], ends[1])), ""
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return None, "it is torn"
+
+
+def write_cursor(folder: Folder, cursor: Cursor) -> None:
+    """Durable when it returns. Raises JournalError of the stage that failed, OSError where there
+    is no room."""
+    try:
+        data = cursor.encode()
+    except (TypeError, ValueError) as error:
+        raise JournalEncodeError(f"the cursor cannot be encoded: {error}") from error
+    _put(folder, CURSOR, data)
+
+
+def make_segment(
+    folder: Folder, header: Header, source: Reader | None = None, begin: int = 0, end: int = 0
+) -> int:
+    """A segment's file with the entries that `source` holds from `begin` to `end`; in place of
+    one of its name. Returns where its entries begin.
+
+    Raises as `write_cursor`.
+    """
+    try:
+        head = header.encode()
+    except (TypeError, ValueError) as error:
+        raise JournalEncodeError(f"segment {header.id} cannot be encoded: {error}") from error
+    _put(folder, segment_name(header.id), head, source, begin, end)
+    return len(head)
+
+
+def _put(
+    folder: Folder,
+    name: str,
+    data: bytes,
+    source: Reader | None = None,
+    begin: int = 0,
+    end: int = 0,
+) -> None:
+    temporary = name + TEMPORARY
+    try:
+        if temporary in folder.names():
+            folder.remove(temporary)
+        with Handle(folder.create(temporary), temporary) as file:
+            file.append([data])
+            while source is not None and begin < end:
+                part = source.read_at(begin, min(_COPIED, end - begin))
+                if not part:
+                    raise OSError(f"{name} ends at {begin} and not at {end}")
+                file.append([part])
+                begin += len(part)
+            # Defends against: a file gets its name before its bytes are synced
+            file.sync()
+    except OSError as error:
+        with suppress(OSError):
+            folder.remove(temporary)
+        if is_full(error):
+            raise
+        raise failed(f"{folder.path}/{name}", error) from error
+    try:
+        folder.rename(temporary, name)
+    except OSError as error:
+        raise JournalRenameError(f"{folder.path}/{name} was not replaced ({error})") from error
+    sync_folder(folder)
+
+
+def failed(what: str, error: OSError) -> JournalWriteError:
+    """For a write that failed for another reason than a full disk."""
+    return JournalWriteError(
+        f"{what} was not written ({error}). Look at the disk, then open the journal again: what "
+        "was accepted before is there"
+    )
+
+
+class Mark:
+    """How far entries were acknowledged: a lower bound, whatever the disk did with it.
+
+    It tells an entry that a crash tore, which nobody was told of, from one that was
+    acknowledged and is damaged now. Never synced by itself: it is worth most where the process
+    died and the machine did not, and then the machine has it.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        there = ACCEPTED in folder.names()
+        self._writer = folder.open(ACCEPTED) if there else folder.create(ACCEPTED)
+
+    def put(self, segment: int, sequence: int) -> None:
+        """Every entry up to `sequence` in this segment, and all before it, are acknowledged."""
+        body = _MARK.pack(0, segment, sequence)[4:]
+        with suppress(OSError):  # it is a hint
+            self._writer.write_at(0, zlib.crc32(body).to_bytes(4, "little") + body)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def read_mark(folder: Folder) -> tuple[int, int]:
+    """(segment, sequence) as `Mark.put`; (-1, -1) where nothing is known. Raises OSError."""
+    if ACCEPTED not in folder.names():
+        return -1, -1
+    reader = folder.read(ACCEPTED)
+    try:
+        data = reader.read_at(0, _MARK.size)
+    finally:
+        reader.close()
+    if len(data) < _MARK.size:
+        return -1, -1
+    crc, segment, sequence = _MARK.unpack(data)
+    return (segment, sequence) if zlib.crc32(data[4:]) == crc else (-1, -1)

@@ -1,0 +1,350 @@
+"""Accepted entries on a local disk, in order, until the log has them.
+
+Segments of a stated size take the entries; a ring tells where each lies; one fsync is for all
+appends that wait. After Apache Iggy's metadata journal; nothing is evicted: what is full refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+
+from sparkwal import events
+from sparkwal.errors import BackPressureError, JournalError, JournalReadError, OptionError
+from sparkwal.events import Event
+from sparkwal.journal import files
+from sparkwal.journal.files import Cursor, Mark
+from sparkwal.journal.segment import entry_size
+from sparkwal.journal.segments import Segments
+from sparkwal.journal.settings import ALWAYS, INTERVAL, Settings
+from sparkwal.journal.storage import Bytes, Folder
+
+# How often an append looks whether a full disk has room again.
+_LOOK_SECONDS = 0.5
+
+
+class Journal:
+    """An open journal; made by `sparkwal.journal.opening`. Thread-safe.
+
+    Args:
+        acked: the log has every entry up to it.
+
+    Attributes:
+        last: sequence of the newest entry that was written.
+        is_closed: whether `close` has ended.
+        wants_room: an append waits, or was refused: `drain` should give room.
+        on_accepted: called when there may be something to read or to drain; does nothing that
+            takes long.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        settings: Settings,
+        segments: Segments,
+        acked: int,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._folder, self._settings, self._publish = folder, settings, publish
+        self._segments = segments
+        self._mark = Mark(folder)
+        self._pid = os.getpid()
+        # A signal's handler may come into an append and close the journal.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._draining = threading.Lock()
+        self._syncer: int | None = None  # the thread that syncs
+        self._failure: JournalError | None = None
+        self.is_closed = self._told_full = self.wants_room = False
+        self.last = self._synced = segments.newest.last
+        self._acked = acked
+        self.on_accepted: Callable[[], None] = lambda: None
+        if settings.sync == INTERVAL:
+            threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()
+
+    @property
+    def path(self) -> str:
+        return self._folder.path
+
+    @property
+    def accepted(self) -> int:
+        """The newest sequence of which an append may have returned."""
+        return self._synced if self._settings.sync == ALWAYS else self.last
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._segments.size
+
+    @property
+    def failure(self) -> JournalError | None:
+        """Why it has stopped."""
+        return self._failure
+
+    def remaining_capacity(self) -> int:
+        """How many more entries it takes before the log has taken some."""
+        return self._segments.slots - (self.last - self._acked)
+
+    # Appending.
+
+    def write(self, content: Bytes, block: bool = True) -> int:
+        """The sequence of a new entry. It may be lost until `wait` has returned.
+
+        Raises:
+            OptionError: it is too large for a segment; the journal is closed; this is a fork.
+            BackPressureError: the journal or its disk is full, and `block` is False.
+            JournalError: it has stopped; whether this entry is on the disk only opening it
+                again can tell.
+        """
+        if len(content) > self._settings.largest:
+            raise OptionError(
+                f"an append of {len(content)} bytes; {self._settings.largest} fit into a segment "
+                "of the journal: split it, or raise journalSegmentBytes"
+            )
+        self.check_process()
+        crc = zlib.crc32(content)  # of what may be large: before the lock
+        with self._lock:
+            while True:
+                self._check_open()
+                self._wait_for_room(entry_size(len(content)), block)
+                try:
+                    if not self._segments.fits(len(content), self._settings.segment_bytes):
+                        self._rotate()
+                    self.last = self._segments.append(content, crc)
+                    break
+                except OSError as error:
+                    self._undo(error)
+                    self._full(f"the disk of {self.path} is full ({error.strerror})", block)
+            self._told_full = self.wants_room = False
+            sequence = self.last
+        if self._settings.sync != ALWAYS:
+            self.on_accepted()
+        return sequence
+
+    def _undo(self, error: OSError) -> None:
+        if not files.is_full(error):
+            raise self._stop(files.failed(self.path, error)) from error
+        try:
+            self._segments.undo()
+        except OSError as again:
+            raise self._stop(files.failed(self.path, again)) from again
+
+    def _wait_for_room(self, need: int, block: bool) -> None:
+        soft = self._settings.max_bytes - self._settings.segment_bytes
+        while True:
+            if self.remaining_capacity() < 1:
+                why = f"{self._segments.slots} entries wait in {self.path} (journalSlots)"
+            elif self.size + need > soft:
+                why = f"{self.size} bytes wait in {self.path} (journalMaxBytes)"
+            else:
+                return
+            self._full(why, block)
+
+    def _full(self, why: str, block: bool) -> None:
+        self.wants_room = True
+        if not self._told_full:
+            self._told_full = True
+            self._publish(events.JournalFull(path=self.path, bytes=self.size, reason=why))
+        self.on_accepted()
+        if not block:
+            raise BackPressureError(f"{why}: nothing of this append was accepted, try again later")
+        self._changed.wait(_LOOK_SECONDS)
+        self._check_open()
+
+    def wait_for_room(self, timeout: float) -> None:
+        """After a BackPressureError: until there may be room, at most so many seconds."""
+        with self._lock:
+            if self.wants_room:
+                self._changed.wait(min(timeout, _LOOK_SECONDS))
+
+    def _rotate(self) -> None:
+        """Go on in a new segment. The former one is synced: only the last may have a torn tail."""
+        # A sync of it may be under way in another thread.
+        while self._syncer not in (None, threading.get_ident()):
+            self._changed.wait()
+            self._check_open()
+        try:
+            self._segments.writer.sync()
+            self._have_synced(self._segments.newest.header.id, self.last)
+            self._changed.notify_all()
+            self._segments.rotate()
+        except JournalError as error:
+            raise self._stopped_by(error) from error
+
+    # Syncing.
+
+    def wait(self, sequence: int) -> None:
+        """Until this entry is on the disk; with `INTERVAL` and `NONE` at once.
+
+        Raises JournalError where that can't be known.
+        """
+        if self._settings.sync == ALWAYS:
+            self.sync(sequence)
+
+    def sync(self, sequence: int | None = None) -> None:
+        """Until every entry up to this one, or every one, is on the disk. One that waits syncs for
+        all that wait."""
+        self.check_process()
+        with self._lock:
+            upto = self.last if sequence is None else sequence
+            while self._synced < upto:
+                if self._failure is not None:
+                    raise self._again()
+                # A signal's handler may have interrupted the very thread that syncs.
+                if self._syncer in (None, threading.get_ident()):
+                    self._sync_once()
+                else:
+                    self._changed.wait()
+        self.on_accepted()
+
+    def _sync_once(self) -> None:
+        writer, upto, segment = self._segments.writer, self.last, self._segments.newest.header.id
+        mine, self._syncer = self._syncer, threading.get_ident()
+        try:
+            # Others append meanwhile: the next sync is for all of them.
+            self._lock.release()
+            try:
+                writer.sync()
+            finally:
+                self._lock.acquire()
+        except JournalError as error:
+            raise self._stopped_by(error) from error
+        finally:
+            self._syncer = mine
+            self._changed.notify_all()
+        self._have_synced(segment, upto)
+
+    def _have_synced(self, segment: int, upto: int) -> None:
+        if upto > self._synced:
+            self._synced = upto
+            self._mark.put(segment, upto)
+
+    def _sync_often(self) -> None:
+        with suppress(JournalError, OptionError):  # the next append tells it
+            while not self.is_closed:
+                with self._lock:
+                    self._changed.wait(self._settings.interval_ms / 1000)
+                self.sync()
+
+    # Reading and letting go.
+
+    def read(self, sequence: int) -> tuple[memoryview, bytes]:
+        """(content, schema) of an entry that the log does not have. Raises JournalReadError."""
+        try:
+            return self._segments.read(sequence)
+        except JournalReadError as error:
+            raise self._stopped_by(error) from error.__cause__
+
+    def acknowledge(self, sequence: int) -> None:
+        """The log has every entry up to this one."""
+        with self._lock:
+            if sequence > self._acked:
+                self._acked = sequence
+                if self.wants_room:
+                    self._changed.notify_all()
+
+    def may_drain(self) -> bool:
+        """Whether `drain` would let a file go, or give the room that an append waits for."""
+        with self._lock:
+            if self._failure is not None or self.is_closed:
+                return False
+            return bool(self._segments.done(self._acked)) or (
+                self.wants_room and (self._segments.newest_is_done(self._acked) or self._shrinks())
+            )
+
+    def _shrinks(self) -> bool:
+        return self._segments.would_shrink(self._acked) >= self._settings.segment_bytes // 2
+
+    def drain(self) -> None:
+        """Let go what the log has: the cursor first, then whole segments. Where an append waits for
+        room, a segment that holds both is written anew.
+
+        Raises JournalError.
+        """
+        with self._draining:
+            try:
+                with self._lock:
+                    self._check_open()
+                    if self.wants_room and self._segments.newest_is_done(self._acked):
+                        self._rotate()
+                    acked = self._acked
+                    done = self._segments.done(acked)
+                self._checkpoint(acked, len(done))
+                for segment in done:
+                    self._segments.remove(segment)
+                    self._publish(
+                        events.SegmentRemoved(
+                            path=self.path, segment=segment.header.id, last=segment.last
+                        )
+                    )
+                if self.wants_room and self._shrinks():
+                    self._segments.shrink(acked)
+            except JournalError as error:
+                raise self._stopped_by(error) from error
+            except OSError as error:
+                if not files.is_full(error):
+                    raise self._stop(files.failed(self.path, error)) from error
+            with self._lock:
+                self._changed.notify_all()
+
+    def _checkpoint(self, acked: int, removed: int, ends: tuple[int, int] | None = None) -> None:
+        header = self._segments.oldest.header
+        first = header.id if not removed else self._segments.done(acked)[-1].header.id + 1
+        cursor = Cursor(header.log_id, header.producer, acked, first, self._segments.next_id, ends)
+        files.write_cursor(self._folder, cursor)
+        self._publish(events.Checkpointed(path=self.path, sequence=acked))
+
+    def close(self) -> None:
+        """Sync everything, let another process have the folder. Raises JournalError."""
+        self.check_process()
+        if self.is_closed:
+            return
+        try:
+            if self._failure is None:
+                self.sync()
+                newest = self._segments.newest
+                # Without it the next start reads a little more.
+                with self._draining, suppress(JournalError, OSError):
+                    self._checkpoint(self._acked, 0, (newest.header.id, newest.size))
+        finally:
+            with self._lock:
+                self.is_closed = True
+                self._changed.notify_all()
+                self._segments.close()
+                self._mark.close()
+                self._folder.close()
+
+    # What stops it.
+
+    def _stopped_by(self, error: JournalError) -> JournalError:
+        """What may be tried again leaves everything as it was."""
+        return error if error.retryable else self._stop(error)
+
+    def _stop(self, error: JournalError) -> JournalError:
+        with self._lock:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+        self.on_accepted()
+        return error
+
+    def _again(self) -> JournalError:
+        assert self._failure is not None
+        return type(self._failure)(str(self._failure))
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._again()
+        if self.is_closed:
+            raise OptionError("this journal is closed; open it again")
+
+    def check_process(self) -> None:
+        """Raises OptionError in a fork."""
+        # Before the lock, which another thread of the parent may have held.
+        if os.getpid() != self._pid:
+            raise OptionError(
+                f"this journal was opened by process {self._pid}, and this is its fork "
+                f"{os.getpid()}: open one of its own in each process"
+            )

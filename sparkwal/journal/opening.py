@@ -1,0 +1,272 @@
+"""Opening a journal: what it holds is read, mended where a crash tore it, and gone on with.
+
+In two steps. `scan_folder` changes nothing; then the log is asked how far it has this producer's
+entries; `begin` makes the folder fit both. A crash anywhere in it leaves what it began with.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparkwal import events
+from sparkwal.errors import JournalRenameError, OptionError
+from sparkwal.events import Event
+from sparkwal.journal import files
+from sparkwal.journal.files import Cursor, segment_name
+from sparkwal.journal.journal import Journal
+from sparkwal.journal.owner import Owner, check_owner
+from sparkwal.journal.scanning import Contents, Damage, Segment
+from sparkwal.journal.segment import Header
+from sparkwal.journal.segments import Segments
+from sparkwal.journal.settings import Settings
+from sparkwal.journal.storage import QUARANTINE, Folder, Handle, sync_folder
+
+# What is written anew at once.
+_BLOCK = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A journal that is open.
+
+    Attributes:
+        lost: sequences that were accepted and cannot be read: they must be sent again, in this
+            order, before anything else.
+    """
+
+    journal: Journal
+    lost: range
+
+
+def begin(
+    folder: Folder,
+    contents: Contents,
+    owner: Owner,
+    settings: Settings,
+    publish: Callable[[Event], None],
+) -> Opened:
+    """Mend the folder and go on with it.
+
+    Raises:
+        OptionError: entries of another log or producer are in it that their log may not have,
+            or more entries wait than `slots`.
+        InvalidLogError: the log lacks entries that it had acknowledged.
+        JournalError: the disk failed.
+    """
+    return _Opening(folder, contents, owner, settings, publish).run()
+
+
+class _Opening:
+    def __init__(
+        self,
+        folder: Folder,
+        contents: Contents,
+        owner: Owner,
+        settings: Settings,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._folder, self._contents, self._owner = folder, contents, owner
+        self._settings, self._publish = settings, publish
+        self._segments = list(contents.segments)
+        self._next_id = contents.next_id
+
+    def run(self) -> Opened:
+        try:
+            return self._run()
+        except OSError as error:
+            if files.is_full(error):
+                raise OptionError(
+                    f"the disk of {self._folder.path} is full: the journal cannot be opened. Make "
+                    "room; nothing of it is lost"
+                ) from error
+            raise files.failed(self._folder.path, error) from error
+
+    def _run(self) -> Opened:
+        contents, owner = self._contents, self._owner
+        # All that refuses comes first, and changes nothing.
+        foreign = check_owner(self._folder.path, contents, owner, self._publish)
+        live = 0 if foreign else max(0, contents.last - max(owner.durable, contents.first - 1))
+        if live > contents.ring.slots:
+            raise OptionError(
+                f"{live} entries wait in {self._folder.path}, and journalSlots is "
+                f"{contents.ring.slots}: open it with more, they may be fewer once these are sent"
+            )
+        lost = range(0)
+        if contents.damage is not None:
+            lost = self._mend(contents.damage)
+        for name in contents.stale:
+            self._folder.remove(name)
+        if foreign or (self._segments and contents.last <= owner.durable):
+            # All of it is in the log. Its sequences may go on elsewhere: nothing follows.
+            self._remove_all()
+        writer = self._go_on()
+        segments = Segments(self._folder, self._segments, contents.ring, writer, self._next_id)
+        acked = max(owner.durable, segments.oldest.header.first - 1)
+        journal = Journal(self._folder, self._settings, segments, acked, self._publish)
+        self._publish(
+            events.JournalOpened(
+                path=self._folder.path,
+                entries=max(0, journal.last - owner.durable),
+                bytes=journal.size,
+                sequence=journal.last,
+            )
+        )
+        return Opened(journal, lost)
+
+    # What a crash, or a bad disk, left.
+
+    def _mend(self, damage: Damage) -> range:
+        """Sequences to be sent again."""
+        if damage.torn:
+            segment = self._segments[-1]
+            self._truncate(segment)
+            self._publish(
+                events.TailTruncated(
+                    path=self._folder.path,
+                    segment=segment.header.id,
+                    sequence=damage.sequence,
+                    reason=damage.reason,
+                )
+            )
+            return range(0)
+        lost = range(
+            max(damage.sequence, self._owner.durable + 1),
+            max(damage.newest, damage.sequence) + 1,
+        )
+        self._set_aside(damage)
+        self._publish(
+            events.ReplayStopped(
+                path=self._folder.path,
+                file=damage.name,
+                sequence=damage.sequence,
+                reason=damage.reason,
+                complete=damage.complete,
+            )
+        )
+        self._publish(
+            events.Quarantined(
+                path=self._folder.path,
+                files=", ".join([damage.name, *damage.also]),
+                first=lost.start if lost else -1,
+                last=lost.stop - 1 if lost else -1,
+            )
+        )
+        return lost
+
+    def _truncate(self, segment: Segment) -> None:
+        with Handle(self._folder.open(segment.name), segment.name) as writer:
+            writer.truncate(segment.size)
+            writer.sync()
+
+    def _set_aside(self, damage: Damage) -> None:
+        """The damaged file and all after it into quarantine, its intact beginning into a new file.
+
+        In this order, and the damaged one last: a crash in between finds the same again.
+        """
+        name = damage.name
+        if self._segments and self._segments[-1].name == name:
+            kept = self._segments.pop()
+            if kept.last >= kept.header.first:
+                self._segments.append(self._copy(kept))
+        for each in [*reversed(damage.also), name]:
+            try:
+                self._folder.rename(each, self._free(f"{QUARANTINE}/{each}"))
+            except OSError as error:
+                raise JournalRenameError(
+                    f"{self._folder.path}/{each} was not moved to {QUARANTINE} ({error})"
+                ) from error
+        sync_folder(self._folder)
+
+    def _copy(self, segment: Segment) -> Segment:
+        header = self._header(segment.header.first, segment.header.schema, segment.header.salt)
+        reader = self._folder.read(segment.name)
+        try:
+            begin = files.make_segment(self._folder, header, reader, segment.begin, segment.size)
+        finally:
+            reader.close()
+        ring = self._contents.ring
+        by = begin - segment.begin
+        oldest = max(segment.header.first, segment.last + 1 - ring.slots)
+        for sequence in range(oldest, segment.last + 1):
+            _, found = ring.get(sequence)
+            ring.put(header.id, type(found)(sequence, found.offset + by, found.length))
+        name = segment_name(header.id)
+        return Segment(name, header, begin, segment.size + by, segment.last)
+
+    def _free(self, name: str) -> str:
+        """A name that nothing has: an older copy of the folder may have left the same there."""
+        names, free, count = set(self._folder.names()), name, 1
+        while free in names:
+            free, count = f"{name}.{count}", count + 1
+        return free
+
+    # Where it goes on.
+
+    def _remove_all(self) -> None:
+        """Nothing of it is needed. The cursor first: after a crash in between it calls them old."""
+        owner, number = self._owner, self._next_id
+        cursor = Cursor(owner.log_id, owner.producer, owner.durable, number, number)
+        files.write_cursor(self._folder, cursor)
+        for segment in self._segments:
+            self._folder.remove(segment.name)
+        self._segments = []
+
+    def _header(self, first: int, schema: bytes, salt: int | None = None) -> Header:
+        number, self._next_id = self._next_id, self._next_id + 1
+        return Header(
+            number,
+            self._owner.log_id,
+            self._owner.producer,
+            self._contents.ring.slots,
+            first,
+            secrets.randbits(32) if salt is None else salt,
+            schema,
+        )
+
+    def _go_on(self) -> Handle:
+        """The segment that takes the next entry."""
+        last = self._segments[-1] if self._segments else None
+        if (
+            last is not None
+            and last.header.schema == self._owner.schema
+            and last.header.slots == self._contents.ring.slots
+            and (self._contents.damage is None or self._contents.damage.torn)
+        ):
+            handle = Handle(self._folder.open(last.name), last.name)
+            if not self._is_synced(last):
+                self._write_again(last, handle)
+            return handle
+        if last is not None and not self._is_synced(last):
+            with Handle(self._folder.open(last.name), last.name) as handle:
+                self._write_again(last, handle)
+        header = self._header(
+            last.last + 1 if last is not None else self._owner.durable + 1, self._owner.schema
+        )
+        begin = files.make_segment(self._folder, header)
+        name = segment_name(header.id)
+        self._segments.append(Segment(name, header, begin, begin, header.first - 1))
+        return Handle(self._folder.open(name), name)
+
+    def _is_synced(self, segment: Segment) -> bool:
+        cursor = self._contents.cursor
+        return cursor is not None and cursor.ends == (segment.header.id, segment.size)
+
+    def _write_again(self, segment: Segment, handle: Handle) -> None:
+        """Put its bytes on the disk: that they can be read proves only that memory has them.
+
+        After a failed fsync Linux takes pages for clean that are not on the disk; only what is
+        written once more is synced. The same bytes over the same: a crash in between changes none.
+        """
+        reader = self._folder.read(segment.name)
+        try:
+            offset = 0
+            while offset < segment.size:
+                part = reader.read_at(offset, min(_BLOCK, segment.size - offset))
+                handle.write_at(offset, part)
+                offset += len(part)
+        finally:
+            reader.close()
+        # Defends against: what only memory has counts as accepted
+        handle.sync()

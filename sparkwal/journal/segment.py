@@ -1,0 +1,216 @@
+"""The bytes of one segment file: a header, then entries, each at a multiple of 8.
+
+Header: magic, length and CRC-32 of a JSON document, the document, zeros.
+Entry: magic, CRC-32 of the next three, sequence, length, CRC-32 of the content, the content, zeros.
+
+The CRC-32 of an entry's head begins with the segment's salt: an entry of another file, which may
+show up in a block of the disk that was used before, is none.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from sparkwal.journal.storage import Bytes, Reader
+
+VERSION = 1
+MAGIC = b"SWJRNL1\n"
+_HEAD = struct.Struct("<8sII")
+_ENTRY_MAGIC = b"\x89wJe"
+_ENTRY = struct.Struct("<4sIQII")
+_CHECKED = struct.Struct("<QII")
+ENTRY_BYTES = _ENTRY.size
+_PAD = bytes(8)
+# Larger than any header with the schema of a table in it; read before anything is known.
+LARGEST_HEADER = 16 * 2**20
+# What a scan reads at once, at least.
+_BLOCK = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a segment says of itself.
+
+    Attributes:
+        id: no other segment of this journal ever had it.
+        log_id, producer: whose entries these are.
+        slots: of the ring when it was made.
+        first: sequence of its first entry.
+        salt: where the CRC-32 of an entry's head begins.
+        schema: how to read the entries' content; opaque here.
+    """
+
+    id: int
+    log_id: str
+    producer: str
+    slots: int
+    first: int
+    salt: int
+    schema: bytes
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        plain = asdict(self) | {"schema": base64.b64encode(self.schema).decode()}
+        document = json.dumps(plain).encode()
+        head = _HEAD.pack(MAGIC, len(document), zlib.crc32(document))
+        return head + document + _PAD[: -(len(head) + len(document)) % 8]
+
+
+class Invalid(Exception):
+    """Not what a segment holds."""
+
+
+def read_header(reader: Reader) -> tuple[Header, int]:
+    """A file's header and where its entries begin. Raises Invalid, OSError."""
+    head = reader.read_at(0, _HEAD.size)
+    if len(head) < _HEAD.size:
+        raise Invalid("it has no header")
+    magic, length, crc = _HEAD.unpack(head)
+    if magic != MAGIC:
+        raise Invalid("it does not begin as a segment does")
+    if length > LARGEST_HEADER:
+        raise Invalid(f"a header of {length} bytes")
+    document = reader.read_at(_HEAD.size, length)
+    if len(document) < length or zlib.crc32(document) != crc:
+        raise Invalid("its header is damaged")
+    try:
+        plain = json.loads(document)
+        if plain["version"] != VERSION:
+            raise Invalid(f"version {plain['version']}: this sparkwal reads {VERSION}")
+        schema = base64.b64decode(plain.pop("schema"))
+        end = _HEAD.size + length
+        return Header(**plain, schema=schema), end + -end % 8
+    except (ValueError, TypeError, KeyError) as error:
+        raise Invalid(f"its header is not readable ({type(error).__name__})") from None
+
+
+def entry(sequence: int, content: Bytes, crc: int, salt: int) -> list[Bytes]:
+    """The parts of an entry, for one write; `crc` is the content's."""
+    length = len(content)
+    checked = _CHECKED.pack(sequence, length, crc)
+    head = _ENTRY_MAGIC + zlib.crc32(checked, salt).to_bytes(4, "little") + checked
+    pad = -length % 8
+    return [head, content, _PAD[:pad]] if pad else [head, content]
+
+
+def entry_size(length: int) -> int:
+    """Bytes of an entry whose content has so many."""
+    return ENTRY_BYTES + length + -length % 8
+
+
+@dataclass(frozen=True)
+class Found:
+    """A complete entry of a file."""
+
+    sequence: int
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + entry_size(self.length)
+
+
+class Scan:
+    """The entries of one file in turn, up to the first that is not complete; memory of a block,
+    or of the largest entry.
+
+    Attributes:
+        end: where the last complete entry ends.
+        wrong: why there is none at `end`; "" where the file ends there.
+    """
+
+    def __init__(self, reader: Reader, begin: int, salt: int, largest: int) -> None:
+        self._reader, self._salt, self._largest = reader, salt, largest
+        self._size = reader.size
+        self._base, self._block = begin, b""
+        self.end, self.wrong = begin, ""
+
+    def __iter__(self) -> Iterator[Found]:
+        while True:
+            try:
+                found = self._at(self.end)
+            except Invalid as wrong:
+                self.wrong = str(wrong)
+                return
+            if found is None:
+                return
+            self.end = found.end
+            yield found
+
+    def _at(self, offset: int) -> Found | None:
+        if offset == self._size:
+            return None
+        head = self._bytes(offset, ENTRY_BYTES)
+        if len(head) < ENTRY_BYTES:
+            raise Invalid("the file ends within an entry")
+        magic, own, sequence, length, crc = _ENTRY.unpack(head)
+        if magic != _ENTRY_MAGIC or zlib.crc32(head[8:], self._salt) != own:
+            raise Invalid("no entry begins here")
+        # Before anything is read or allocated: the length is a stranger's word.
+        if length > self._largest:
+            raise Invalid(f"an entry of {length} bytes; {self._largest} is the largest")
+        content = self._bytes(offset + ENTRY_BYTES, entry_size(length) - ENTRY_BYTES)
+        if len(content) < entry_size(length) - ENTRY_BYTES:
+            raise Invalid("the file ends within an entry")
+        if zlib.crc32(content[:length]) != crc:
+            raise Invalid("an entry's CRC-32 is not that of its content")
+        return Found(sequence, offset, length)
+
+    def _bytes(self, offset: int, size: int) -> memoryview:
+        begin = offset - self._base
+        if begin < 0 or begin + size > len(self._block):
+            self._base, begin = offset, 0
+            self._block = self._reader.read_at(offset, max(size, _BLOCK))
+        return memoryview(self._block)[begin : begin + size]
+
+    def rest(self) -> Iterator[Found]:
+        """Complete entries anywhere after `end`, where none begins: what damage lies before."""
+        offset = self.end + 8
+        while offset + ENTRY_BYTES <= self._size:
+            block = self._bytes(offset, min(_BLOCK, self._size - offset))
+            place = bytes(block).find(_ENTRY_MAGIC)
+            if place < 0:
+                offset += max(8, (len(block) - 4) // 8 * 8)
+                continue
+            place += offset
+            if place % 8:
+                offset = place + -place % 8
+                continue
+            try:
+                found = self._at(place)
+            except Invalid:
+                found = None
+            if found is None:
+                offset = place + 8
+            else:
+                yield found
+                offset = found.end
+
+
+def read_content(reader: Reader, found: Found, salt: int) -> memoryview:
+    """An entry's content, checked anew. Raises Invalid, OSError."""
+    data = reader.read_at(found.offset, ENTRY_BYTES + found.length)
+    if len(data) < ENTRY_BYTES + found.length:
+        raise Invalid("the file ends within an entry")
+    magic, own, sequence, length, crc = _ENTRY.unpack_from(data)
+    checked = zlib.crc32(memoryview(data)[8:ENTRY_BYTES], salt)
+    if (
+        magic != _ENTRY_MAGIC
+        or checked != own
+        or (sequence, length)
+        != (
+            found.sequence,
+            found.length,
+        )
+    ):
+        raise Invalid(f"entry {found.sequence} is not where it was written")
+    content = memoryview(data)[ENTRY_BYTES:]
+    if zlib.crc32(content) != crc:
+        raise Invalid(f"the CRC-32 of entry {found.sequence} is not that of its content")
+    return content

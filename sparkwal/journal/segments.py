@@ -1,0 +1,165 @@
+"""The segments of an open journal, where each entry lies in them, and how they are let go."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+from sparkwal.errors import JournalReadError
+from sparkwal.journal import files
+from sparkwal.journal.files import segment_name
+from sparkwal.journal.ring import Ring
+from sparkwal.journal.scanning import Segment
+from sparkwal.journal.segment import Found, Header, Invalid, entry, entry_size, read_content
+from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
+
+
+class Segments:
+    """In order; the last takes entries. Appending is for one thread at a time, and so is letting
+    go; reading goes on beside both.
+
+    Args:
+        writer: of the last of them.
+        next_id: no segment from it on was ever there.
+    """
+
+    def __init__(
+        self, folder: Folder, found: list[Segment], ring: Ring, writer: Handle, next_id: int
+    ) -> None:
+        self._folder, self._list, self._ring, self.writer = folder, found, ring, writer
+        self.next_id = next_id
+        # The list and the ring, for those who read.
+        self._lock, self._reading = threading.RLock(), threading.RLock()
+        self._reader: tuple[str, Reader] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return sum(each.size for each in tuple(self._list))
+
+    @property
+    def slots(self) -> int:
+        """Entries that may wait."""
+        return self._ring.slots
+
+    @property
+    def oldest(self) -> Segment:
+        return self._list[0]
+
+    @property
+    def newest(self) -> Segment:
+        return self._list[-1]
+
+    def done(self, acked: int) -> list[Segment]:
+        """Those that hold nothing after `acked`, but the newest."""
+        return [each for each in tuple(self._list)[:-1] if each.last <= acked]
+
+    def newest_is_done(self, acked: int) -> bool:
+        """Whether nothing of the newest, which is not empty, lies after `acked`."""
+        return self.newest.header.first <= self.newest.last <= acked
+
+    # Appending.
+
+    def append(self, content: Bytes, crc: int) -> int:
+        """The sequence of a new entry. Raises OSError; then `undo`, or never append again."""
+        segment = self.newest
+        sequence = segment.last + 1
+        offset = self.writer.append(entry(sequence, content, crc, segment.header.salt))
+        self._ring.put(segment.header.id, Found(sequence, offset, len(content)))
+        segment.size = self.writer.size
+        segment.last = sequence
+        return sequence
+
+    def undo(self) -> None:
+        """What was written of an entry that did not fit is none. Raises OSError."""
+        # The next is written over it; a shorter one would leave the rest of it behind.
+        self.writer.truncate(self.newest.size)
+
+    def fits(self, length: int, limit: int) -> bool:
+        """Whether the newest segment takes an entry of such a content."""
+        segment = self.newest
+        is_empty = segment.last < segment.header.first
+        return is_empty or segment.size + entry_size(length) <= limit
+
+    def rotate(self) -> None:
+        """Go on in a new one; the former is synced. Raises JournalError, OSError for no room."""
+        former = self.newest
+        header = Header(
+            self.next_id, former.header.log_id, former.header.producer, self.slots,
+            former.last + 1, secrets.randbits(32), former.header.schema,
+        )  # fmt: skip
+        self.next_id += 1
+        begin = files.make_segment(self._folder, header)
+        name = segment_name(header.id)
+        writer = Handle(self._folder.open(name), name)
+        self.writer.close()
+        self.writer = writer
+        with self._lock:
+            self._list.append(Segment(name, header, begin, begin, former.last))
+
+    # Reading.
+
+    def read(self, sequence: int) -> tuple[memoryview, bytes]:
+        """(content, schema) of an entry, checked. Raises JournalReadError."""
+        with self._reading:
+            with self._lock:
+                number, found = self._ring.get(sequence)
+                segment = next(each for each in self._list if each.header.id == number)
+            try:
+                if self._reader is None or self._reader[0] != segment.name:
+                    self._forget_reader()
+                    self._reader = segment.name, self._folder.read(segment.name)
+                content = read_content(self._reader[1], found, segment.header.salt)
+            except (Invalid, OSError) as error:
+                raise JournalReadError(
+                    f"{self._folder.path}/{segment.name}: {error}. Open the journal again: what "
+                    "cannot be read goes into quarantine, and it tells what to send again"
+                ) from error
+            return content, segment.header.schema
+
+    def _forget_reader(self) -> None:
+        if self._reader is not None:
+            self._reader[1].close()
+            self._reader = None
+
+    # Letting go.
+
+    def remove(self, segment: Segment) -> None:
+        """Raises OSError."""
+        with self._reading:
+            self._forget_reader()
+            self._folder.remove(segment.name)
+            with self._lock:
+                self._list.remove(segment)
+
+    def would_shrink(self, acked: int) -> int:
+        """Bytes that writing the oldest anew, without what is acknowledged of it, would free."""
+        segment = self.oldest
+        if segment is self.newest or not segment.header.first <= acked < segment.last:
+            return 0
+        return self._ring.get(acked + 1)[1].offset - segment.begin
+
+    def shrink(self, acked: int) -> None:
+        """Write the oldest anew. Raises JournalError, OSError for no room."""
+        segment, old = self.oldest, self.oldest.header
+        _, found = self._ring.get(acked + 1)
+        header = Header(
+            old.id, old.log_id, old.producer, old.slots, acked + 1, old.salt, old.schema
+        )
+        with self._reading:
+            self._forget_reader()
+            reader = self._folder.read(segment.name)
+            try:
+                begin = files.make_segment(self._folder, header, reader, found.offset, segment.size)
+            finally:
+                reader.close()
+            by = begin - found.offset
+            with self._lock:
+                self._ring.shift(range(acked + 1, segment.last + 1), by)
+                size = segment.size + by
+                self._list[0] = Segment(segment.name, header, begin, size, segment.last)
+
+    def close(self) -> None:
+        with self._reading:
+            self._forget_reader()
+        self.writer.close()

@@ -1,0 +1,229 @@
+"""A journal's folder in memory, which can crash, tear, reorder, fill and fail as a disk does."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sparkwal.journal.storage import QUARANTINE, Bytes
+
+# What a disk writes as a whole.
+SECTOR = 512
+
+
+class Crash(BaseException):
+    """The machine is gone; nothing after it happens."""
+
+
+@dataclass
+class _File:
+    """Its bytes now, those that are safe, and what was written since the last sync.
+
+    Attributes:
+        pending: (offset, bytes), or (size, None) for a cut.
+    """
+
+    now: bytearray = field(default_factory=bytearray)
+    safe: bytes = b""
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+
+    def after_crash(self, rng: random.Random) -> _File:
+        """Any part of what was not synced reached the disk, in any order, each sector or not."""
+        data = bytearray(self.safe)
+        for offset, body in self.pending:
+            if body is None:
+                if rng.random() < 0.5:
+                    del data[offset:]
+                continue
+            for begin in range(offset - offset % SECTOR, offset + len(body), SECTOR):
+                if rng.random() < 0.5:
+                    continue
+                low, high = max(begin, offset), min(begin + SECTOR, offset + len(body))
+                if rng.random() < 0.1:  # torn within, as by a disk that promises less
+                    high = rng.randrange(low, high)
+                data.extend(bytes(max(0, high - len(data))))
+                data[low:high] = body[low - offset : high - offset]
+        return _File(bytearray(data), bytes(data))
+
+    def killed(self) -> _File:
+        """As after the death of the process: the machine's memory has everything."""
+        return _File(bytearray(self.now), self.safe, list(self.pending))
+
+
+class MemoryFolder:
+    """See `sparkwal.journal.storage.Folder`.
+
+    Attributes:
+        calls: how many calls changed something, or synced it.
+        crash_at: the call, counted so, that is the machine's last; it is not done, or half.
+        room: bytes that its files may have together.
+        faults: name of a call → errnos of its next ones; 0 lets one pass.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _File] = {}
+        self._safe_names: dict[str, _File] = {}
+        self.calls = 0
+        self.crash_at: int | None = None
+        self.room: int | None = None
+        self.faults: dict[str, list[int]] = {}
+        self.path = "memory"
+        self.closed = False
+
+    # What a crash leaves.
+
+    def after_crash(self, rng: random.Random) -> MemoryFolder:
+        """What is there when the machine starts again."""
+        left = MemoryFolder()
+        files = {id(each): each.after_crash(rng) for each in self._everything()}
+        # A file system keeps the order of changes of names, and loses some of the last.
+        names = dict(self._safe_names)
+        for name in {*self._files, *names}:
+            if self._files.get(name) is not names.get(name) and rng.random() < 0.5:
+                if name in self._files:
+                    names[name] = self._files[name]
+                else:
+                    del names[name]
+        left._files = {name: files[id(each)] for name, each in names.items()}
+        left._safe_names = dict(left._files)
+        return left
+
+    def after_kill(self) -> MemoryFolder:
+        """What the next process finds when this one dies and the machine goes on."""
+        left = MemoryFolder()
+        files = {id(each): each.killed() for each in self._everything()}
+        left._files = {name: files[id(each)] for name, each in self._files.items()}
+        left._safe_names = {name: files[id(each)] for name, each in self._safe_names.items()}
+        return left
+
+    def _everything(self) -> list[_File]:
+        return [*self._files.values(), *self._safe_names.values()]
+
+    # What a test looks at.
+
+    def bytes_of(self, name: str) -> bytes:
+        return bytes(self._files[name].now)
+
+    def put(self, name: str, data: bytes) -> None:
+        """A file as somebody else left it."""
+        self._files[name] = self._safe_names[name] = _File(bytearray(data), data)
+
+    def _act(self, what: str) -> None:
+        if self.crash_at is not None and self.calls >= self.crash_at:
+            raise Crash
+        self.calls += 1
+        wrong = self.faults.get(what)
+        if wrong and (code := wrong.pop(0)):
+            raise OSError(code, os.strerror(code))
+
+    def _used(self) -> int:
+        return sum(len(each.now) for each in self._files.values())
+
+    # Folder.
+
+    def names(self) -> list[str]:
+        return sorted(self._files, key=lambda name: (name.startswith(QUARANTINE), name))
+
+    def create(self, name: str) -> MemoryWriter:
+        self._act("create")
+        if name in self._files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        self._files[name] = _File()
+        return MemoryWriter(self, self._files[name])
+
+    def open(self, name: str) -> MemoryWriter:
+        return MemoryWriter(self, self._there(name))
+
+    def read(self, name: str) -> MemoryReader:
+        return MemoryReader(self._there(name))
+
+    def rename(self, old: str, new: str) -> None:
+        self._there(old)
+        self._act("rename")
+        self._files[new] = self._files.pop(old)
+
+    def remove(self, name: str) -> None:
+        self._there(name)
+        self._act("remove")
+        del self._files[name]
+
+    def sync(self) -> None:
+        self._act("sync_folder")
+        self._safe_names = dict(self._files)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _there(self, name: str) -> _File:
+        if name not in self._files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return self._files[name]
+
+
+class MemoryWriter:
+    """See `sparkwal.journal.storage.Writer`."""
+
+    def __init__(self, folder: MemoryFolder, file: _File) -> None:
+        self._folder, self._file = folder, file
+        self.size = len(file.now)
+
+    def append(self, parts: Sequence[Bytes]) -> int:
+        begin = self.size
+        body = b"".join(parts)
+        self._write(begin, body)
+        self.size = begin + len(body)
+        return begin
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        self._write(offset, bytes(data))
+
+    def _write(self, offset: int, body: bytes) -> None:
+        folder = self._folder
+        if folder.crash_at is not None and folder.calls == folder.crash_at:
+            self._store(offset, body)  # half of it may be there
+        folder._act("write")
+        if folder.room is not None:
+            grows = max(0, offset + len(body) - len(self._file.now))
+            free = max(0, folder.room - folder._used())
+            if grows > free:
+                self._store(offset, body[: len(body) - grows + free])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._store(offset, body)
+
+    def _store(self, offset: int, body: bytes) -> None:
+        now = self._file.now
+        now.extend(bytes(max(0, offset - len(now))))
+        now[offset : offset + len(body)] = body
+        self._file.pending.append((offset, body))
+
+    def truncate(self, size: int) -> None:
+        self._folder._act("truncate")
+        del self._file.now[size:]
+        self._file.pending.append((size, None))
+        self.size = size
+
+    def sync(self) -> None:
+        self._folder._act("sync")
+        self._file.safe = bytes(self._file.now)
+        self._file.pending.clear()
+
+    def close(self) -> None: ...
+
+
+class MemoryReader:
+    """See `sparkwal.journal.storage.Reader`."""
+
+    def __init__(self, file: _File) -> None:
+        self._file = file
+
+    @property
+    def size(self) -> int:
+        return len(self._file.now)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return bytes(self._file.now[offset : offset + size])
+
+    def close(self) -> None: ...
