@@ -1,4 +1,4 @@
-"""Rows over HTTP into a log: an answer means durable."""
+"""Rows over HTTP into a log: an answer means durable, or on this machine's disk."""
 
 from __future__ import annotations
 
@@ -37,21 +37,30 @@ EPILOG = """
 POST /append   Content-Type: application/x-ndjson (JSON lines, also as application/jsonl or
                application/json), or application/vnd.apache.arrow.stream (an Arrow IPC stream)
   200  {"position": …, "sequence": …, "rows": …}: all of its rows are durable
+  202  with --journal: {"sequence": …, "rows": …}: all of its rows are on this machine's disk,
+       and will be in the log once, sent by this process or the next with the same --journal
   400  the rows do not fit the schema; nothing was written
   413  the body is larger than --max-body, or its rows than --max-rows-bytes
   415  another Content-Type, Content-Encoding or charset; nothing was read
-  429  more is coming in than --max-pending, or waiting than --log-option maxBufferedBytes;
-       see Retry-After
-  503  the writer has stopped: another one leads, or the store is gone. "outcome" tells
-       whether these rows may have been written; restart this process
+  429  more is coming in than --max-pending, or waiting than --log-option maxBufferedBytes, or
+       the journal (journalMaxBytes, journalSlots) or its disk is full; see Retry-After
+  503  the writer has stopped: another one leads, the store is gone (without --journal), or the
+       journal's disk failed. "outcome" tells whether these rows may have been written; restart
+       this process
 GET /metrics   for Prometheus
-GET /healthz   200 while rows are accepted
+GET /healthz   200 while rows are accepted; with --journal "store" is "away" while the store does
+               not answer, "waiting" is how many appends the log lacks, and "lost" the first and
+               last sequence of what was damaged on the disk
+
+\b
+With --journal this process needs the store to start; once it listens the store may be away. What
+was accepted and is damaged on the disk is told at the start, once: send it again.
 
 \b
 Exit codes:
-    0  stopped by SIGTERM or SIGINT, everything accepted is durable
-    1  the writer has stopped; the message says why
-    2  wrong usage: an option, a path, a schema. Nothing was written
+    0  stopped by SIGTERM or SIGINT; everything accepted is durable, or in the journal
+    1  the store was not there at the start, or the writer has stopped; the message says why
+    2  wrong usage: an option, a path, a schema, a journal. Nothing was written
 """  # noqa: E501
 
 
@@ -66,6 +75,11 @@ Exit codes:
     "--producer-id", default=socket.gethostname, show_default="the host's name",
     help="Names this writer over restarts.",
 )  # fmt: skip
+@click.option(
+    "--journal", metavar="DIR",
+    help="A folder on a local disk, of this process alone: rows are answered once they are there, "
+    "also while the store is away. It must outlive a container; --producer-id must stay the same.",
+)  # fmt: skip
 @takes_log_options("appender", "batchTimeoutMs=5")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
@@ -78,12 +92,14 @@ Exit codes:
               help="Bytes of all requests that are being received and parsed.")  # fmt: skip
 @click.option(
     "--drain-timeout", type=click.FloatRange(1), default=60.0, show_default=True,
-    help="Seconds that a signal waits for requests under way.",
+    help="Seconds that a signal waits for requests under way, and then as long for the log to take "
+    "what the journal has; the rest stays there.",
 )  # fmt: skip
 def main(
     log: str,
     schema_text: str | None,
     producer_id: str,
+    journal: str | None,
     given: dict[str, Any],
     host: str,
     port: int,
@@ -103,6 +119,8 @@ def main(
     """
     if max_pending < max_body:
         raise Refused("--max-pending is below --max-body: no body of that size would get in")
+    if journal is not None:
+        given = {**given, "journal": journal}
     try:
         # First: taking the log over only to find the port taken would fence another for nothing.
         listener = socket.create_server((host, port), backlog=512)
@@ -114,17 +132,39 @@ def main(
             wal = Appender(log, arrow_schema, producer_id=producer_id, **given)
         except (SparkWalError, OSError) as error:
             raise as_exit(error) from None
+        if wal.lost:
+            _tell_lost(wal.lost)
         bounds = Bounds(max_body, max_rows_bytes, max_pending)
         try:
             serve(Server(wal, arrow_schema, bounds), listener, drain_timeout, console)
         finally:
             try:
-                wal.close()
+                wal.close(drain_timeout if wal.has_journal else None)
+            except TimeoutError:
+                pass  # the journal keeps it
             except SparkWalError as error:
                 raise as_exit(error) from None
     if wal.error is not None:
         raise Failed(str(wal.error))
-    console.print(f"stopped; sequence {wal.last_sequence} is durable", highlight=False)
+    waiting = wal.unacknowledged
+    console.print(
+        f"stopped; sequence {wal.last_sequence - waiting} is durable"
+        + (
+            f", {waiting} appends after it wait in the journal for the next start"
+            if waiting
+            else ""
+        ),
+        highlight=False,
+    )
+
+
+def _tell_lost(lost: range) -> None:
+    console.print(
+        f"[bold]{len(lost)} appends, sequences {lost[0]}…{lost[-1]}, were answered with 202 and "
+        "are damaged in the journal: send their rows again, in this order. What is left of them "
+        "is in its quarantine/",
+        highlight=False,
+    )
 
 
 def _schema(log: str, text: str | None, options: dict[str, str]) -> pa.Schema:

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import uvicorn
@@ -29,7 +29,13 @@ from starlette.routing import Route
 
 from sparkwal import Appender, Ticket
 from sparkwal.appender.aio import durable
-from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
+from sparkwal.errors import (
+    BackPressureError,
+    JournalError,
+    OptionError,
+    OutcomeUnknownError,
+    SparkWalError,
+)
 from sparkwal.events import Durable, Event
 from support.bodies import Bodies, TooLarge
 
@@ -67,15 +73,17 @@ class Metrics:
         self.requests = Counter(
             "sparkwal_requests", "Appends by HTTP status.", ["status"], registry=self.registry
         )
-        self.rows = Counter("sparkwal_rows", "Rows made durable.", registry=self.registry)
+        self.rows = Counter(
+            "sparkwal_rows", "Rows answered with 200 or 202.", registry=self.registry
+        )
         self.bytes = Counter(
-            "sparkwal_body_bytes", "Bytes of bodies made durable.", registry=self.registry
+            "sparkwal_body_bytes", "Bytes of bodies answered so.", registry=self.registry
         )
         self.pending = Gauge(
             "sparkwal_pending_body_bytes", "Bytes of bodies not parsed yet.", registry=self.registry
         )
         self.seconds = Histogram(
-            "sparkwal_append_seconds", "From the request to its durability.",
+            "sparkwal_append_seconds", "From the request to such an answer.",
             buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10), registry=self.registry,
         )  # fmt: skip
         self._events = Counter(
@@ -87,9 +95,11 @@ class Metrics:
         for name, meaning, value in (
             ("in_flight", "Records sent and not acknowledged.", lambda: wal.in_flight),
             ("buffered_bytes", "Accepted rows not sent yet.", lambda: wal.buffered_bytes),
-            ("last_sequence", "The newest durable sequence.", lambda: wal.last_sequence),
+            ("last_sequence", "The newest durable sequence; with a journal the newest in it.",
+             lambda: wal.last_sequence),
             ("up", "1 while the appender accepts rows.", lambda: float(wal.error is None)),
-        ):
+            *(_of_journal(wal) if wal.has_journal else ()),
+        ):  # fmt: skip
             gauge = Gauge(f"sparkwal_{name}", meaning, registry=self.registry)
             gauge.set_function(value)
         wal.subscribe(self._told)
@@ -98,6 +108,17 @@ class Metrics:
         self._events.labels(event.name).inc()
         if isinstance(event, Durable):
             self._position.set(event.position)
+
+
+def _of_journal(wal: Appender) -> tuple[tuple[str, str, Callable[[], float]], ...]:
+    return (
+        ("journal_waiting", "Appends in the journal and not in the log.",
+         lambda: wal.unacknowledged),
+        ("journal_bytes", "Bytes of the journal's files.", lambda: wal.journal_bytes),
+        ("store_away", "1 while the store does not answer.", lambda: wal.is_store_away),
+        ("journal_lost", "Appends found damaged at the start, to be sent again.",
+         lambda: len(wal.lost)),
+    )  # fmt: skip
 
 
 class Server:
@@ -109,6 +130,8 @@ class Server:
         self._pending = 0
         # The event loop must go on answering while rows are parsed and converted.
         self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
+        # One: while it syncs the journal, what comes waits for the next sync, all of it together.
+        self._syncs = ThreadPoolExecutor(1, "sync")
         self.metrics = Metrics(wal)
         self.metrics.pending.set_function(lambda: self._pending)
 
@@ -123,8 +146,9 @@ class Server:
         )
 
     def close(self) -> None:
-        """End the parsers' threads."""
+        """End the threads."""
         self._parsers.shutdown()
+        self._syncs.shutdown()
 
     def _counted(
         self, handle: Callable[[Request], Awaitable[Response]]
@@ -137,21 +161,32 @@ class Server:
         return counted
 
     async def append(self, request: Request) -> Response:
-        """POST /append: 200 once durable, 400, 413, 415, 429 or 503."""
+        """POST /append: 200 once durable, 202 once in the journal, 400, 413, 415, 429 or 503."""
         started = time.monotonic()
+        if self._wal.error is not None:
+            # Before anything is written: of what comes now the outcome is known.
+            return _stopped(self._wal.error, "not written")
         if (wrong := _unsupported(request.headers)) is not None:
             return _error(415, wrong)
         try:
             ticket, rows, size = await self._accept(request)
-            position = await durable(ticket)
+            answer = {"sequence": ticket.sequence, "rows": rows}
+            if self._wal.has_journal:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._syncs, self._wal.wait_accepted, ticket)
+            else:
+                answer = {"position": await durable(ticket), **answer}
         except TooLarge as error:
             return _error(413, str(error))
         except BackPressureError as error:
-            return _error(429, str(error), {"Retry-After": "1"})
+            return _later(error)
         except OptionError as error:
             if self._wal.error is None:
                 return _error(400, str(error))
             return _stopped(error)
+        except JournalError as error:
+            # What may be tried again has written nothing, and the journal goes on.
+            return _later(error) if error.retryable else _stopped(error)
         except SparkWalError as error:
             return _stopped(error)
         except ClientDisconnect:
@@ -159,7 +194,7 @@ class Server:
         self.metrics.rows.inc(rows)
         self.metrics.bytes.inc(size)
         self.metrics.seconds.observe(time.monotonic() - started)
-        return JSONResponse({"position": position, "sequence": ticket.sequence, "rows": rows})
+        return JSONResponse(answer, 202 if self._wal.has_journal else 200)
 
     async def _accept(self, request: Request) -> tuple[Ticket, int, int]:
         """(ticket, rows, bytes) of a body. It counts as pending from its first byte on until
@@ -196,17 +231,23 @@ class Server:
             rows = self._bodies.arrow(body) if is_arrow else self._bodies.json(body)
         except MemoryError:
             raise BackPressureError("there is no memory for these rows: try again later") from None
-        return self._wal.append(rows, block=False), rows.num_rows
+        return self._wal.admit_unsynced(self._wal.check(rows)), rows.num_rows
 
     async def tell_metrics(self, request: Request) -> Response:
         """GET /metrics, as Prometheus reads it."""
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def tell_health(self, request: Request) -> Response:
-        """GET /healthz: 200 while rows are accepted."""
-        if self._wal.error is not None:
-            return _stopped(self._wal.error)
-        return JSONResponse({"status": "ok", "last_sequence": self._wal.last_sequence})
+        """GET /healthz: 200 while rows are accepted, by a journal also while the store is away."""
+        wal = self._wal
+        if wal.error is not None:
+            return _stopped(wal.error)
+        told: dict[str, Any] = {"status": "ok", "last_sequence": wal.last_sequence}
+        if wal.has_journal:
+            told["store"] = "away" if wal.is_store_away else "there"
+            told["waiting"] = wal.unacknowledged
+            told["lost"] = [wal.lost[0], wal.lost[-1]] if wal.lost else None
+        return JSONResponse(told)
 
 
 def _media_type(headers: Headers) -> tuple[str, str]:
@@ -230,9 +271,14 @@ def _unsupported(headers: Headers) -> str | None:
     return None
 
 
-def _stopped(error: SparkWalError) -> Response:
-    outcome = "unknown" if isinstance(error, OutcomeUnknownError) else "not written"
+def _stopped(error: SparkWalError, outcome: str = "") -> Response:
+    unknown = isinstance(error, (OutcomeUnknownError, JournalError))
+    outcome = outcome or ("unknown" if unknown else "not written")
     return _error(503, str(error), kind=type(error).__name__, outcome=outcome)
+
+
+def _later(error: SparkWalError) -> Response:
+    return _error(429, str(error), {"Retry-After": "1"})
 
 
 def _error(

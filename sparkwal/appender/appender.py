@@ -169,6 +169,16 @@ class Appender:
         return isinstance(self._way, Journaled)
 
     @property
+    def journal_bytes(self) -> int:
+        """Bytes of a journal's files, of which the log may have some already; 0 without one."""
+        return self._way.journal.size if isinstance(self._way, Journaled) else 0
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether a journal accepts without the store, which did not answer last."""
+        return isinstance(self._way, Journaled) and self._way.is_store_away
+
+    @property
     def in_flight(self) -> int:
         """Records that are sent and not acknowledged."""
         return self._way.in_flight

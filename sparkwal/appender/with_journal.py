@@ -90,6 +90,10 @@ class Journaled:
         return self.journal.accepted
 
     @property
+    def is_store_away(self) -> bool:
+        return self._feeder.is_away
+
+    @property
     def in_flight(self) -> int:
         session = self._feeder.session
         return 0 if session is None else session.in_flight
