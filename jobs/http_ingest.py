@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from sparkwal import Appender
-from sparkwal.errors import SparkWalError
+from sparkwal.errors import SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
 from support.session import Failed, Refused, as_exit, log_head, takes_log_options
 
@@ -131,7 +131,13 @@ def main(
             arrow_schema = _schema(log, schema_text, given)
             wal = Appender(log, arrow_schema, producer_id=producer_id, **given)
         except (SparkWalError, OSError) as error:
-            raise as_exit(error) from None
+            failed = as_exit(error)
+            if journal is not None and isinstance(error, StoreUnavailableError):
+                raise Failed(
+                    f"{failed.message}. What was accepted stays in the journal {journal}: start "
+                    "again once the store answers"
+                ) from None
+            raise failed from None
         if wal.lost:
             _tell_lost(wal.lost)
         bounds = Bounds(max_body, max_rows_bytes, max_pending)
@@ -149,11 +155,7 @@ def main(
     waiting = wal.unacknowledged
     console.print(
         f"stopped; sequence {wal.last_sequence - waiting} is durable"
-        + (
-            f", {waiting} appends after it wait in the journal for the next start"
-            if waiting
-            else ""
-        ),
+        + (f", {waiting} after it in the journal for the next start" if waiting else ""),
         highlight=False,
     )
 
