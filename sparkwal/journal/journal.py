@@ -34,6 +34,7 @@ class Journal:
 
     Attributes:
         last: sequence of the newest entry that was written.
+        failure: why it has stopped.
         is_closed: whether `close` has ended.
         wants_room: an append waits, or was refused: `drain` should give room.
         on_accepted: called when there may be something to read or to drain; does nothing that
@@ -57,17 +58,16 @@ class Journal:
         self._changed = threading.Condition(self._lock)
         self._draining = threading.Lock()
         self._syncer: int | None = None  # the thread that syncs
-        self._failure: JournalError | None = None
+        self.path = folder.path
+        self.failure: JournalError | None = None
         self.is_closed = self._told_full = self.wants_room = False
-        self.last = self._synced = segments.newest.last
+        self.last, self._synced = segments.newest.last, -1
+        # What opening has found is on the disk, and a loss of power may have taken the mark.
+        self._have_synced(segments.newest.header.id, self.last)
         self._acked = acked
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
             threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()
-
-    @property
-    def path(self) -> str:
-        return self._folder.path
 
     @property
     def accepted(self) -> int:
@@ -78,11 +78,6 @@ class Journal:
     def size(self) -> int:
         """Bytes of all segments."""
         return self._segments.size
-
-    @property
-    def failure(self) -> JournalError | None:
-        """Why it has stopped."""
-        return self._failure
 
     def remaining_capacity(self) -> int:
         """How many more entries it takes before the log has taken some."""
@@ -191,7 +186,7 @@ class Journal:
         with self._lock:
             upto = self.last if sequence is None else sequence
             while self._synced < upto:
-                if self._failure is not None:
+                if self.failure is not None:
                     raise self._again()
                 # A signal's handler may have interrupted the very thread that syncs.
                 if self._syncer in (None, threading.get_ident()):
@@ -249,7 +244,7 @@ class Journal:
     def may_drain(self) -> bool:
         """Whether `drain` would let a file go, or give the room that an append waits for."""
         with self._lock:
-            if self._failure is not None or self.is_closed:
+            if self.failure is not None or self.is_closed:
                 return False
             return bool(self._segments.done(self._acked)) or (
                 self.wants_room and (self._segments.newest_is_done(self._acked) or self._shrinks())
@@ -303,7 +298,7 @@ class Journal:
         if self.is_closed:
             return
         try:
-            if self._failure is None:
+            if self.failure is None:
                 self.sync()
                 newest = self._segments.newest
                 # Without it the next start reads a little more.
@@ -325,17 +320,17 @@ class Journal:
 
     def _stop(self, error: JournalError) -> JournalError:
         with self._lock:
-            self._failure = self._failure or error
+            self.failure = self.failure or error
             self._changed.notify_all()
         self.on_accepted()
         return error
 
     def _again(self) -> JournalError:
-        assert self._failure is not None
-        return type(self._failure)(str(self._failure))
+        assert self.failure is not None
+        return type(self.failure)(str(self.failure))
 
     def _check_open(self) -> None:
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._again()
         if self.is_closed:
             raise OptionError("this journal is closed; open it again")

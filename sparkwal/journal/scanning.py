@@ -160,15 +160,13 @@ class _Reading:
             segment = Segment(name, header, begin, begin, header.first - 1)
             self.segments.append(segment)
             scan = Scan(reader, begin, header.salt, self._largest)
-            put = self.ring.put
             for found in scan:
                 if found.sequence != segment.last + 1:
                     scan.end = found.offset
                     scan.wrong = f"entry {found.sequence} follows entry {segment.last}"
                     break
-                put(number, found)
-                segment.last = found.sequence
-            segment.size = scan.end
+                self.ring.put(header.id, found)
+                segment.last, segment.size = found.sequence, found.end
             if scan.wrong:
                 self.damage = Damage(name, self._next(), scan.wrong)
                 rest = reader.size - scan.end
