@@ -22,6 +22,8 @@ class Crash(BaseException):
 class _File:
     """Its bytes now, those that are safe, and what was written since the last sync.
 
+    After a failed sync memory has bytes that no later sync takes to the disk, as with Linux.
+
     Attributes:
         pending: (offset, bytes), or (size, None) for a cut.
     """
@@ -42,11 +44,23 @@ class _File:
                 if rng.random() < 0.5:
                     continue
                 low, high = max(begin, offset), min(begin + SECTOR, offset + len(body))
-                if rng.random() < 0.1:  # torn within, as by a disk that promises less
+                # torn within, as by a disk that promises less
+                if low < high and rng.random() < 0.1:
                     high = rng.randrange(low, high)
                 data.extend(bytes(max(0, high - len(data))))
                 data[low:high] = body[low - offset : high - offset]
         return _File(bytearray(data), bytes(data))
+
+    def sync(self) -> None:
+        data = bytearray(self.safe)
+        for offset, body in self.pending:
+            if body is None:
+                del data[offset:]
+            else:
+                data.extend(bytes(max(0, offset - len(data))))
+                data[offset : offset + len(body)] = body
+        self.safe = bytes(data)
+        self.pending.clear()
 
     def killed(self) -> _File:
         """As after the death of the process: the machine's memory has everything."""
@@ -206,9 +220,12 @@ class MemoryWriter:
         self.size = size
 
     def sync(self) -> None:
-        self._folder._act("sync")
-        self._file.safe = bytes(self._file.now)
-        self._file.pending.clear()
+        try:
+            self._folder._act("sync")
+        except OSError:
+            self._file.pending.clear()  # they count as written, and are not
+            raise
+        self._file.sync()
 
     def close(self) -> None: ...
 

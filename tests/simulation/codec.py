@@ -29,7 +29,7 @@ def _remembering_state(state: LifecycleRecord) -> bytes:
     return encode_state(state)
 
 
-def _draw() -> SimpleNamespace:
+def drawn() -> SimpleNamespace:
     """A name as random as it must be: a run repeats."""
     machine = Machine.current
     machine.drawn += 1
@@ -63,7 +63,7 @@ def searching() -> Iterator[None]:
     lifecycle = chain.encode, chain.decode, collection.decode
     chain.encode = _remembering_state
     chain.decode = collection.decode = lru_cache(maxsize=10_000)(lifecycle[1])
-    chain.uuid = consumers.uuid = SimpleNamespace(uuid4=_draw)  # type: ignore[assignment]
+    chain.uuid = consumers.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
     arrowfile.open_front = lru_cache(maxsize=100_000)(open_front)
     arrowfile.encode = remembering
     pipeline.encode_record = remembering_record

@@ -7,6 +7,8 @@ import pyarrow as pa
 from sparkwal.format import schema
 
 PREFIX = "wal"
+# A producer with a journal: its records hold what `journaled` appends.
+JOURNALED = "journaled"
 SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
 
 

@@ -13,6 +13,7 @@ from .world import Call
 
 Ask = Callable[[Call], Any]
 Process = Callable[[Ask], str]
+_TIMEOUT = object()  # in the place of an answer
 
 
 class Stuck(Exception):
@@ -27,14 +28,21 @@ class Machine:
         outcome: what thread 0 ended with; the others may go on.
         name: of the process, where it draws names that nobody else may draw.
         drawn: how many.
+        sleeping: thread → where it waits, of those that wait for a time only. Time passes where
+            `fire` is called, and nowhere else.
+
+    Args:
+        timed: whether `fire` will be called: a process in which all sleep is not stuck then.
     """
 
     current: Machine
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, name: str = "", *, timed: bool = False) -> None:
         self.calls: dict[int, Call] = {}
         self.outcome: str | None = None
-        self.name, self.drawn = "", 0
+        self.name, self.drawn = name, 0
+        self.sleeping: dict[int, deque[greenlet]] = {}
+        self._timed = timed
         self._threads: list[greenlet] = []
         self._ready: deque[greenlet] = deque()
         self._closed = False
@@ -70,6 +78,11 @@ class Machine:
         del self.calls[thread]
         self._run(self._threads[thread], answer)
 
+    def fire(self, thread: int) -> None:
+        """Let the time pass that a thread waits for. Raises as `answer`."""
+        self.sleeping.pop(thread).remove(self._threads[thread])
+        self._run(self._threads[thread], _TIMEOUT)
+
     def _run(self, *first: Any) -> None:
         Machine.current = self
         if first:
@@ -78,7 +91,7 @@ class Machine:
             self._ready.popleft().switch()
         if self._failure is not None:
             raise self._failure
-        if self.outcome is None and not self.calls:
+        if self.outcome is None and not self.calls and not (self._timed and self.sleeping):
             raise Stuck("the process waits for nobody")
 
     def _ask(self, call: Call) -> Any:
@@ -92,10 +105,16 @@ class Machine:
         """The thread that runs."""
         return self._threads.index(getcurrent())
 
-    def block(self, waiting: deque[greenlet]) -> None:
-        """Wait until somebody takes this thread out of `waiting` and wakes it."""
+    def block(self, waiting: deque[greenlet], *, sleeps: bool = False) -> bool:
+        """Wait until somebody takes this thread out of `waiting` and wakes it; False where the
+        time that it waits for, if it `sleeps`, has passed before."""
         waiting.append(getcurrent())
-        self._wait()
+        if sleeps:
+            self.sleeping[self.me()] = waiting
+        woken = self._wait() is not _TIMEOUT
+        if sleeps and woken:
+            del self.sleeping[self.me()]
+        return woken
 
     def _wait(self) -> Any:
         if self._closed:

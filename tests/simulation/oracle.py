@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from . import lifecycle_oracle
-from .data import PREFIX, partitions_of, rows_of
+from .data import JOURNALED, PREFIX, partitions_of, rows_of
 
 if TYPE_CHECKING:
     from .lake import Row
@@ -45,7 +45,8 @@ def document(body: bytes) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=100_000)
-def _values(body: bytes) -> tuple[int, ...]:
+def values(body: bytes) -> tuple[int, ...]:
+    """The rows in an object itself."""
     return tuple(pa.ipc.open_file(body).read_all().column("v").to_pylist())
 
 
@@ -171,14 +172,16 @@ def _check_memory(head: dict[str, Any], last: dict[str, int], state: State) -> N
 
 def _check_rows(record: dict[str, Any], state: State) -> None:
     position, query, number = record["position"], record["query_id"], record["batch_id"]
+    if query == JOURNALED:
+        return  # `journal_runs` knows what it appended
     found: dict[int, list[int]] = {}
     there = objects(state)
     for batch in record["batches"]:
         body = there.get(f"{PREFIX}/batches/{batch['number']}")
         if body is None or zlib.crc32(body) != batch["crc32"]:
             raise Violation(f"position {position} names an object that is not there")
-        found.setdefault(batch["partition"], []).extend(_values(body))
-    own = iter(_values(there[slot_key(position)]))
+        found.setdefault(batch["partition"], []).extend(values(body))
+    own = iter(values(there[slot_key(position)]))
     for inline in record["inline"]:
         found.setdefault(inline["partition"], []).extend(islice(own, inline["rows"]))
     expected = {p: rows_of(query, number, p) for p in range(partitions_of(query))}
@@ -192,7 +195,7 @@ def _check_source(records: list[dict[str, Any]], state: State) -> None:
     """The log holds the rows of the source from its first on, in order, each once."""
     wanted = wanted_rows(state)
     before = sum(record["rows"] for record in records[:-1] if record["kind"] == "commit")
-    found = _values(state.objects[slot_key(records[-1]["position"])])
+    found = values(state.objects[slot_key(records[-1]["position"])])
     if not found or list(found) != wanted[before : before + len(found)]:
         raise Violation(
             f"position {records[-1]['position']} holds the rows {found} of the source; the "

@@ -133,7 +133,7 @@ def appender(
         # Each append is a batch of its own, and goes at once.
         callbacks = Callbacks()
         intake = Intake(Buffer(1, 0.0, 2**30, first, callbacks), callbacks)
-        wal = Persistence(target, rows, intake, clock, _Nobody())
+        wal = Persistence(target, rows, intake, clock, Nobody())
 
         def told(ticket: Ticket) -> None:
             try:
@@ -163,8 +163,11 @@ def appender(
     return run
 
 
-class _Nobody(Subscribers):
+class Nobody(Subscribers):
     """Nobody wants to know."""
+
+    def leave_thread(self) -> None:
+        pass
 
     def __init__(self) -> None:
         pass

@@ -1,5 +1,6 @@
 """Threads that a simulated process starts: one runs at a time, until it asks the world for
 something or waits for another thread. So the library's own threads run, and a run repeats.
+A wait for a time ends by it only where the machine's `fire` says so.
 
 Inside `simulated()` the library's modules find these in the place of `threading`'s.
 """
@@ -30,9 +31,8 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         while self._held:
-            if not blocking:
+            if not blocking or not Machine.current.block(self._waiting, sleeps=timeout >= 0):
                 return False
-            Machine.current.block(self._waiting)
         self._held = True
         return True
 
@@ -75,7 +75,7 @@ class RLock(Lock):
 
 
 class Condition:
-    """`threading.Condition`; no time passes in it, so no wait ends by a timeout."""
+    """`threading.Condition`."""
 
     def __init__(self, lock: Lock | None = None) -> None:
         self._lock = lock or RLock()
@@ -89,13 +89,14 @@ class Condition:
 
     def wait(self, timeout: float | None = None) -> bool:
         self._lock.release()
-        Machine.current.block(self._waiting)
+        woken = Machine.current.block(self._waiting, sleeps=timeout is not None)
         self._lock.acquire()
-        return True
+        return woken
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         while not predicate():
-            self.wait()
+            if not self.wait(timeout):
+                return predicate()
         return True
 
     def notify(self, n: int = 1) -> None:
@@ -126,8 +127,9 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         while not self._set:
-            Machine.current.block(self._waiting)
-        return True
+            if not Machine.current.block(self._waiting, sleeps=timeout is not None):
+                break
+        return self._set
 
 
 class Semaphore:
@@ -139,9 +141,9 @@ class Semaphore:
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         while not self._value:
-            if not blocking:
+            sleeps = timeout is not None
+            if not blocking or not Machine.current.block(self._waiting, sleeps=sleeps):
                 return False
-            Machine.current.block(self._waiting)
         self._value -= 1
         return True
 
@@ -180,7 +182,7 @@ class Thread:
         self.ident = Machine.current.start(run)
 
     def join(self, timeout: float | None = None) -> None:
-        self._ended.wait()
+        self._ended.wait(timeout)
 
     def is_alive(self) -> bool:
         return not self._ended.is_set()

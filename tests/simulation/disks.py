@@ -1,0 +1,91 @@
+"""The journal's folder of a simulated process: each call that changes something is asked of the
+world first, so that others go on before it, and a machine may end at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkwal.journal.storage import Bytes, Reader
+from sparkwal.testing.disk import MemoryFolder, MemoryWriter
+
+from .machine import Ask
+from .world import Call
+
+# Does a call, or a part of a write: 0 … 1.
+Act = Callable[[float], Any]
+
+
+class WorldFolder:
+    """See `sparkwal.journal.storage.Folder`.
+
+    Attributes:
+        memory: what it holds.
+    """
+
+    def __init__(self, ask: Ask, memory: MemoryFolder) -> None:
+        self._ask, self.memory = ask, memory
+        self.path = memory.path
+
+    def act(self, what: str, name: str, act: Act) -> Any:
+        self._ask(Call("disk", (what, name, act)))
+        return act(1.0)
+
+    def names(self) -> list[str]:
+        return self.memory.names()
+
+    def create(self, name: str) -> WorldWriter:
+        return WorldWriter(self, name, self.act("create", name, lambda _: self.memory.create(name)))
+
+    def open(self, name: str) -> WorldWriter:
+        return WorldWriter(self, name, self.memory.open(name))
+
+    def read(self, name: str) -> Reader:
+        return self.memory.read(name)
+
+    def rename(self, old: str, new: str) -> None:
+        self.act("rename", new, lambda _: self.memory.rename(old, new))
+
+    def remove(self, name: str) -> None:
+        self.act("remove", name, lambda _: self.memory.remove(name))
+
+    def sync(self) -> None:
+        self.act("sync_folder", "", lambda _: self.memory.sync())
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+class WorldWriter:
+    """See `sparkwal.journal.storage.Writer`."""
+
+    def __init__(self, folder: WorldFolder, name: str, writer: MemoryWriter) -> None:
+        self._folder, self._name, self._writer = folder, name, writer
+
+    @property
+    def size(self) -> int:
+        return self._writer.size
+
+    def append(self, parts: Sequence[Bytes]) -> int:
+        body = b"".join(parts)
+        act = self._folder.act
+        return int(act("write", self._name, lambda part: self._writer.append([_cut(body, part)])))
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        body = bytes(data)
+        self._folder.act(
+            "write", self._name, lambda part: self._writer.write_at(offset, _cut(body, part))
+        )
+
+    def truncate(self, size: int) -> None:
+        self._folder.act("truncate", self._name, lambda _: self._writer.truncate(size))
+
+    def sync(self) -> None:
+        self._folder.act("sync", self._name, lambda _: self._writer.sync())
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _cut(body: bytes, part: float) -> bytes:
+    return body[: round(len(body) * part)]

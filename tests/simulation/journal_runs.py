@@ -1,0 +1,443 @@
+"""Runs of a service with a journal, one life after another, on one disk and one log: the process
+dies, power is lost, the store is away, others take the log over."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from sparkwal.testing.disk import MemoryFolder
+
+from . import oracle
+from .data import JOURNALED
+from .journaled import LIFE, THREAD, Ledger, Plan, journaling, service
+from .machine import Machine, Process, Stuck
+from .processes import appender
+from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
+
+# How a life of the service may end by itself, whatever the disk does.
+_STORE = {"StoreUnavailableError opening", "OutcomeUnknownError opening", "TimeoutError ending"}
+# Steps after which a run that still goes on is taken for one that never ends.
+_MOST = 30_000
+
+
+@dataclass(frozen=True)
+class Journals:
+    """What a run consists of, and how likely each thing is at each step.
+
+    Attributes:
+        plan: of each life; one after another.
+        vary: whether lives differ in threads, limits, ring and how they end.
+        kill, power: the process dies; the machine does.
+        fault: a request is refused, its reply is lost, or it arrives late.
+        away: the store is away, for some steps.
+        rival: another writer, with a producer of its own, takes the log over.
+        twin: another writer of the same producer does.
+        disk: a sync or a change of a name fails.
+        full: the disk has no room, for some steps.
+        rot: a byte of a file changes while nobody runs; once in a run.
+        other: a life begins with another log in the place of this one.
+    """
+
+    plan: Plan = Plan(0, 4)
+    lives: int = 4
+    vary: bool = False
+    kill: float = 0.01
+    power: float = 0.01
+    fault: float = 0.05
+    away: float = 0.0
+    rival: float = 0.0
+    twin: float = 0.0
+    disk: float = 0.0
+    full: float = 0.0
+    rot: float = 0.0
+    other: float = 0.0
+
+    @property
+    def ends(self) -> set[str]:
+        """How a life may end."""
+        ends = {"done"} | _STORE
+        if self.rival or self.twin:
+            ends |= {"FencedError", "FencedError opening", "FencedError ending"}
+        if self.disk:
+            kinds = ("Write", "Sync", "Rename", "FolderSync", "Read")
+            for kind in kinds:
+                ends |= {f"Journal{kind}Error{how}" for how in ("", " opening", " ending")}
+        if self.full:
+            ends |= {"OptionError opening"}
+        if self.rot:
+            ends |= {"JournalReadError", "JournalReadError ending"}
+        return ends
+
+
+class Choice(Protocol):
+    """What happens next, in a run."""
+
+    def before(self, run: Run) -> str:
+        """ "" or what happens now instead: `Run.happens` has the names."""
+
+    def pick(self, run: Run, life: Life) -> tuple[str, int]:
+        """("answer", thread) or ("fire", thread)."""
+
+    def outcome(self, run: Run, call: Call) -> str:
+        """ "", or what goes wrong with this request."""
+
+
+@dataclass
+class Life:
+    """A process that goes on; `plan` of the service's own."""
+
+    name: str
+    machine: Machine
+    plan: Plan | None = None
+
+
+@dataclass
+class Run:
+    """One run; `trace` tells what happened, for people."""
+
+    seed: int
+    shape: Journals
+    choice: Choice
+    steps: int = 0
+    calm: bool = False
+    trace: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.disk = MemoryFolder()
+        self.alive: list[Life] = []
+        self.ledger = Ledger(self._where, keeps=not self.shape.rot)
+        self._state, self._verdict = State(), oracle.Verdict()
+        self._births = self._life = 0
+        self._away_until = self._full_until = 0
+        self._rotten = False
+
+    def run(self) -> None:
+        """To the end: at last all that was accepted is in the log, once and in order.
+
+        Raises oracle.Violation with the trace.
+        """
+        with journaling():
+            try:
+                while self._life < self.shape.lives or self.alive:
+                    self._step()
+                self.calm = True
+                if not self.shape.twin:
+                    self._finish()
+            except (oracle.Violation, Stuck) as violation:
+                told = "\n".join(self.trace[-120:])
+                raise oracle.Violation(f"seed {self.seed}: {violation}\n{told}") from None
+            finally:
+                for life in self.alive:
+                    life.machine.close()
+
+    def _finish(self) -> None:
+        """When the storm is over, one more life sends the rest."""
+        self._away_until = self._full_until = 0
+        while self._state.late:
+            self._arrive()
+        plan = self.shape.plan
+        plan = replace(plan, appends=1, slots=99, flushes=True, patience=None)
+        self._start_service(plan)
+        while self.alive:
+            self._step()
+        missing = sorted(set(self.ledger.accepted) - set(self._values()))
+        if missing:
+            raise oracle.Violation(f"accepted, and not in the log: {missing}")
+
+    # Steps.
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > _MOST:
+            raise oracle.Violation("it never ends")
+        if not any(life.plan for life in self.alive) and self._life < self.shape.lives:
+            self._begin_life()
+            return
+        if not self.calm and (what := self.choice.before(self)):
+            self.happens(what)
+            return
+        self.disk.room = self._room()
+        life = self.alive[0] if self.calm else self.rng.choice(self.alive)
+        how, thread = self.choice.pick(self, life)
+        if how == "fire":
+            self._note(life.name, f"thread {thread} waits no longer", "")
+            life.machine.fire(thread)
+        else:
+            self._answer(life, thread)
+        self._settle(life)
+
+    def _room(self) -> int | None:
+        if self.steps >= self._full_until:
+            return None
+        return self.disk.room if self.disk.room is not None else self.disk._used() + 100
+
+    def happens(self, what: str) -> None:
+        """Something that no process asked for."""
+        mine = next((life for life in self.alive if life.plan), None)
+        if what in ("kill", "power") and mine is not None:
+            self._bury(mine, what)
+        elif what == "away":
+            self._away_until = self.steps + self.rng.choice([5, 40, 150])
+            self._note("network", "the store is away", "")
+        elif what == "full":
+            self._full_until = self.steps + self.rng.choice([5, 40, 150])
+            self._note("disk", "full", "")
+        elif what in ("rival", "twin") and len(self.alive) < 3:
+            name = f"{what}-{self._births}"
+            producer = JOURNALED if what == "twin" else "q"
+            appends = len([v for v in self._verdict if v[1] == producer]) + 2
+            self._start(name, appender(name, producer, appends, 2, retries=2))
+        elif what == "late" and self._state.late:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        late = self.rng.choice(sorted(self._state.late))
+        self._state, created = put(replace(self._state, late=self._state.late - {late}), *late)
+        self._note("network", f"late PUT {late[0]}", "created" if created else "taken")
+        self._check()
+
+    def _answer(self, life: Life, thread: int) -> None:
+        call = life.machine.calls[thread]
+        how = "" if self.calm else self.choice.outcome(self, call)
+        if call.operation == "disk":
+            what, name, _ = call.arguments
+            self._note(life.name, f"{what} {name}", how)
+            if how:
+                self.disk.faults[what] = [errno.EIO]
+            life.machine.answer(thread, None)
+            return
+        after, answer = apply(self._state, call)
+        if call.operation in REMOTE and life.plan and self.steps < self._away_until:
+            how = "refused"
+        if how == "refused":
+            after, answer = self._state, Refused()
+        elif how == "lost":
+            answer = Lost()
+        elif how == "late":
+            after = replace(self._state, late=self._state.late | {call.arguments})
+            answer = Lost()
+        self._state = after
+        shown = str(call.arguments[0])[:60] if call.arguments else ""
+        self._note(life.name, f"{call.operation} {shown}", how)
+        if call.operation == "put":
+            self._check()
+        life.machine.answer(thread, answer)
+
+    def _settle(self, life: Life) -> None:
+        """What it does on its own machine happens at once; and has it ended?"""
+        calls = life.machine.calls
+        while here := [thread for thread in sorted(calls) if calls[thread].operation in LOCAL]:
+            self._state, answer = apply(self._state, calls[here[0]])
+            life.machine.answer(here[0], answer)
+        outcome = life.machine.outcome
+        if outcome is None or (life.plan is None and calls):
+            return
+        self._note(life.name, "ends", outcome)
+        if life.plan is None:
+            self.alive.remove(life)
+            return
+        self._bury(life, "kill")
+        kind = outcome.partition(":")[0]
+        self.outcomes[kind] += 1
+        if kind not in ({"done"} if self.calm else self.shape.ends):
+            raise oracle.Violation(f"a life of the service ended with {outcome}")
+
+    # Lives.
+
+    def _begin_life(self) -> None:
+        if self.rng.random() < self.shape.other:
+            self._with_other_log()
+        if not self._rotten and self.rng.random() < self.shape.rot:
+            self._rot()
+        plan = self.shape.plan
+        if self.shape.vary:
+            rng = self.rng
+            plan = replace(
+                plan,
+                appends=rng.choice([1, plan.appends]),
+                threads=rng.choice([1, 2]),
+                limit=rng.choice([1, 2, 4]),
+                batch_size=rng.choice([1, 2**20]),
+                slots=rng.choice([8 + self._life, None]),
+                block=rng.random() < 0.7,
+                idle=rng.choice([0, 5, 40]),
+                flushes=rng.random() < 0.3,
+                closes=rng.random() < 0.7,
+            )
+        self._life += 1
+        if self.rng.random() < 0.7:
+            self._full_until = 0
+        self._start_service(plan)
+
+    def _start_service(self, plan: Plan) -> None:
+        self.disk.faults.clear()
+        self.disk.room = self._room()
+        plan = replace(plan, life=self._births)
+        self._start(f"life-{self._births}", service(plan, self.disk, self.ledger), plan)
+
+    def _start(self, name: str, process: Process, plan: Plan | None = None) -> None:
+        self._births += 1
+        self._note(name, "begins", "")
+        life = Life(name, Machine(process, name, timed=True), plan)
+        self.alive.append(life)
+        self._settle(life)
+
+    def _bury(self, life: Life, how: str) -> None:
+        self.alive.remove(life)
+        if life.machine.outcome is None:
+            self._note(life.name, f"dies: {how}", "")
+            self.outcomes[how] += 1
+        for call in life.machine.calls.values():
+            # What it has sent may arrive after its death; what it does may be done in part.
+            if call.operation == "put" and self.rng.random() < 0.5:
+                self._state = replace(self._state, late=self._state.late | {call.arguments})
+            if call.operation == "disk" and self.rng.random() < 0.5:
+                self.disk.room, act = None, call.arguments[2]
+                act(1.0 if self.rng.random() < 0.5 else self.rng.random())
+        self.disk = self.disk.after_crash(self.rng) if how == "power" else self.disk.after_kill()
+        if how == "power":
+            self.ledger.power_lost()
+        life.machine.close()
+
+    def _rot(self) -> None:
+        """A byte of the journal changes on the disk."""
+        names = [n for n in self.disk.names() if n.endswith(".wal") and "/" not in n]
+        if names:
+            name = self.rng.choice(names)
+            data = bytearray(self.disk.bytes_of(name))
+            place = self.rng.randrange(len(data))
+            data[place] ^= 1 << self.rng.randrange(8)
+            self.disk.put(name, bytes(data))
+            self._note("disk", f"byte {place} of {name} changes", "")
+            self._rotten = True
+
+    def _with_other_log(self) -> None:
+        """A life that finds another log: it takes no row of this one, and loses none."""
+        state, verdict, disk, self._state = self._state, self._verdict, self.disk, State()
+        self._verdict, missing = (), set(self.ledger.accepted) - set(in_order(state))
+        self.disk, calm, self.calm = disk.after_kill(), self.calm, True
+        process = service(replace(self.shape.plan, appends=0), self.disk, Ledger(dict))
+        machine = Machine(process, "other", timed=True)
+        while machine.outcome is None:
+            if machine.calls:
+                thread = min(machine.calls)
+                call = machine.calls[thread]
+                answer = None
+                if call.operation != "disk":
+                    self._state, answer = apply(self._state, call)
+                machine.answer(thread, answer)
+            else:
+                machine.fire(min(machine.sleeping))
+        outcome = machine.outcome
+        machine.close()
+        self._note("other log", "a life with it ends", outcome)
+        if outcome != "done" and not outcome.startswith("OptionError opening"):
+            raise oracle.Violation(f"with another log: {outcome}")
+        if outcome == "done" and (missing or self._values()):
+            raise oracle.Violation(f"with another log it forgot {missing}, wrote {self._values()}")
+        self.outcomes["other log"] += 1
+        self._state, self._verdict, self.calm = state, verdict, calm
+        self.disk = disk if outcome == "done" else self.disk.after_kill()
+
+    # The oracle.
+
+    def _check(self) -> None:
+        self._verdict = oracle.check(self._verdict, self._state)
+        values = self._values()
+        if self.shape.twin:
+            return
+        if len(set(values)) < len(values):
+            raise oracle.Violation(f"doubled: {values}")
+        if wrong := set(values) - self.ledger.begun | set(values) & self.ledger.refused:
+            raise oracle.Violation(f"in the log and not accepted, it was told: {sorted(wrong)}")
+        if [value // LIFE for value in values] != sorted(value // LIFE for value in values):
+            raise oracle.Violation(f"lives are out of order: {values}")
+        threads: dict[int, int] = {}
+        for value in values:
+            if value < threads.get(value // THREAD, -1):
+                raise oracle.Violation(f"out of order: {values}")
+            threads[value // THREAD] = value
+
+    def _where(self) -> dict[int, list[int]]:
+        return rows_at(self._state)
+
+    def _values(self) -> list[int]:
+        return in_order(self._state)
+
+    def _note(self, who: str, what: str, how: str) -> None:
+        self.trace.append(f"{self.steps:5} {who}: {what} {how}".rstrip())
+
+
+def rows_at(state: State) -> dict[int, list[int]]:
+    """Position → what the service appended that lies there."""
+    return {
+        position: list(oracle.values(state.objects[oracle.slot_key(position)]))
+        for position, query, _ in oracle.committed(state)
+        if query == JOURNALED
+    }
+
+
+def in_order(state: State) -> list[int]:
+    """What the log has of the service."""
+    return [value for values in rows_at(state).values() for value in values]
+
+
+class Chance:
+    """Anything, by the run's seed."""
+
+    def before(self, run: Run) -> str:
+        shape, rng = run.shape, run.rng
+        if run.calm:
+            return ""
+        for what in ("kill", "power", "away", "full", "rival", "twin"):
+            if rng.random() < getattr(shape, what):
+                return what
+        return "late" if rng.random() < 0.02 else ""
+
+    def pick(self, run: Run, life: Life) -> tuple[str, int]:
+        calls, sleeping = sorted(life.machine.calls), sorted(life.machine.sleeping)
+        if sleeping and (not calls or (not run.calm and run.rng.random() < 0.1)):
+            return "fire", run.rng.choice(sleeping)
+        return "answer", run.rng.choice(calls)
+
+    def outcome(self, run: Run, call: Call) -> str:
+        rng, shape = run.rng, run.shape
+        if call.operation == "disk":
+            what = call.arguments[0]
+            fails = what in ("sync", "sync_folder", "rename") and rng.random() < shape.disk
+            return "fails" if fails else ""
+        if call.operation not in REMOTE or rng.random() >= shape.fault:
+            return ""
+        return rng.choice(["refused", "lost", "late"] if call.operation == "put" else ["refused"])
+
+
+_PLAN = Plan(0, 5)
+SHAPES = {
+    "journal: the process dies": Journals(power=0.0, kill=0.015, vary=True),
+    "journal: power is lost": Journals(power=0.02, kill=0.005, vary=True),
+    "journal: the store is away": Journals(power=0, kill=0, fault=0.1, away=0.03, vary=True),
+    "journal: another writer takes the log over": Journals(rival=0.02, lives=6, vary=True),
+    "journal: another appender of its producer": Journals(twin=0.02, power=0, lives=6),
+    "journal: the disk fails": Journals(disk=0.03, power=0.02, lives=6, vary=True),
+    "journal: the disk is full": Journals(full=0.03, away=0.02, lives=6, vary=True),
+    "journal: a byte of it changes": Journals(rot=0.5, power=0.003, lives=5, vary=True),
+    "journal: another log stands in the place of its own": Journals(other=0.5, lives=5),
+    "journal: it drains": Journals(replace(_PLAN, appends=25), away=0.01, power=0.005, kill=0.002),
+    "journal: synced now and then": Journals(replace(_PLAN, sync="interval"), vary=True),
+    "journal: never synced": Journals(replace(_PLAN, sync="none"), power=0.02, vary=True),
+    "journal: all of it": Journals(
+        replace(_PLAN, appends=12),
+        away=0.01,
+        rival=0.005,
+        disk=0.003,
+        full=0.005,
+        lives=6,
+        vary=True,
+    ),
+}

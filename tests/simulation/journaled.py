@@ -1,0 +1,240 @@
+"""A service that appends with a journal: the library's own `Journaled`, its threads and all, over a
+folder in memory and the simulated store."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+
+import pyarrow as pa
+
+from sparkwal.appender import session
+from sparkwal.appender.batches import Ticket
+from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.session import Writer
+from sparkwal.appender.with_journal import Journaled
+from sparkwal.errors import BackPressureError, JournalError, SparkWalError
+from sparkwal.format import schema
+from sparkwal.journal import opening, segments
+from sparkwal.options.appender import AppenderOptions
+from sparkwal.store import conditional_put
+from sparkwal.testing.disk import MemoryFolder
+
+from . import oracle
+from .clients import WorldClock, WorldStore, world_log
+from .codec import drawn, searching
+from .data import JOURNALED, PREFIX, SCHEMA
+from .disks import WorldFolder
+from .machine import Ask, Machine, Process
+from .processes import Nobody
+from .threads import Thread
+from .world import Call
+
+# Values of one life, and of one of its threads.
+LIFE, THREAD = 10_000, 1_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one life of the service does.
+
+    Attributes:
+        appends: of each of its `threads`.
+        block: whether an append waits for room.
+        idle: times that others may go on before it ends.
+        flushes: whether it waits until the log has all of it.
+        patience: seconds that closing may take.
+        closes: whether it closes the appender at its end; else the process just ends.
+    """
+
+    life: int
+    appends: int
+    threads: int = 1
+    limit: int = 2
+    batch_size: int = 1
+    sync: str = "always"
+    segment: int = 1100
+    max_bytes: int = 8000
+    slots: int | None = 8
+    block: bool = True
+    idle: int = 0
+    flushes: bool = False
+    closes: bool = True
+    patience: float | None = 1.0
+    retries: int = 1
+
+
+@dataclass
+class Ledger:
+    """What the service was told.
+
+    Attributes:
+        where: asks the log: position → values there.
+        keeps: whether nothing that was accepted may be lost and told so.
+        begun: values of appends that began.
+        refused: values of which it was told that they are not accepted.
+        accepted: value → its sequence, of appends that returned.
+        weak: of these, those that a loss of power may take back.
+        opened: whether the life that goes on has been told what the journal lost.
+        tickets: answers that were checked.
+    """
+
+    where: Callable[[], dict[int, list[int]]]
+    keeps: bool = True
+    begun: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    accepted: dict[int, int] = field(default_factory=dict)
+    weak: set[int] = field(default_factory=set)
+    opened: bool = True
+    tickets: int = 0
+
+    def open(self, last: int, lost: list[int]) -> list[int]:
+        """Values to send again, in order, from what an appender says that has just opened."""
+        gone = sorted((s, v) for v, s in self.accepted.items() if s > last and v not in self.weak)
+        # Who died before it was told is told no more; `last` is.
+        untold = [each for each in gone if each[0] not in lost]
+        if gone and (self.keeps or (untold and self.opened)):
+            raise oracle.Violation(f"accepted and lost: {gone}; the journal ends at {last}, {lost}")
+        self.opened = True
+        return [value for _, value in gone]
+
+    def accept(self, value: int, sequence: int, *, weak: bool) -> None:
+        """An append has returned."""
+        self.accepted[value] = sequence
+        if weak:
+            self.weak.add(value)
+
+    def tell(self, value: int, position: int) -> None:
+        """A ticket says where its row is."""
+        self.tickets += 1
+        there = self.where()
+        found = sum(there.values(), []) if position < 0 else there.get(position, [])
+        if value not in found:
+            raise oracle.Violation(f"a ticket says that {value} is at {position}, and it is not")
+
+    def power_lost(self) -> None:
+        """What was weak may be gone."""
+        for value in self.weak:
+            self.accepted.pop(value, None)
+        self.weak.clear()
+
+
+def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
+    """One life. It sends again what the journal has not any more of what it was told to have."""
+    rows = RowSchema(schema.to_arrow(SCHEMA))
+    options = replace(
+        AppenderOptions(),
+        max_in_flight=plan.limit,
+        batch_size=plan.batch_size,
+        batch_timeout_ms=0,
+        journal="",
+        journal_sync=plan.sync,
+        journal_segment=plan.segment,
+        journal_max=plan.max_bytes,
+        journal_slots=plan.slots,
+    )
+
+    def run(ask: Ask) -> str:
+        ledger.opened = False
+        log = world_log(WorldStore(ask, patient=True), plan.retries)
+        writer = Writer(log, options, rows, JOURNALED, Nobody(), WorldClock(ask))
+        try:
+            appender = Journaled(writer, WorldFolder(ask, memory))
+        except SparkWalError as error:
+            return f"{type(error).__name__} opening: {error}"
+        append = partial(_append, ask, appender, rows, ledger, plan)
+        last = appender.last_sequence
+        for place, value in enumerate(ledger.open(last, list(appender.lost))):
+            ledger.accepted[value] = last + 1 + place
+            append([value])
+        threads = [Thread(append, args=(values,)) for values in _values(plan)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for _ in range(plan.idle):
+            ask(Call("idle"))
+        end = "done"
+        try:
+            if plan.flushes:
+                appender.flush(None)
+            if plan.closes:
+                appender.close(plan.patience)
+        except (SparkWalError, TimeoutError) as error:
+            end = f"{type(error).__name__} ending: {error}"
+        failure = appender.failure
+        return end if failure is None else f"{type(failure.error).__name__}: {failure.error}"
+
+    return run
+
+
+def _values(plan: Plan) -> list[range]:
+    firsts = [plan.life * LIFE + number * THREAD for number in range(plan.threads)]
+    return [range(first, first + plan.appends) for first in firsts]
+
+
+def _append(
+    ask: Ask,
+    appender: Journaled,
+    rows: RowSchema,
+    ledger: Ledger,
+    plan: Plan,
+    values: Sequence[int],
+) -> None:
+    for value in values:
+        again = value in ledger.begun
+        ledger.begun.add(value)
+        try:
+            ticket = appender.append(rows.accept(_row(value)), plan.block or again)
+        except JournalError:
+            return  # it may be there
+        except SparkWalError as error:
+            if not again:
+                ledger.refused.add(value)
+            if not isinstance(error, BackPressureError):
+                return
+            ask(Call("idle"))
+        else:
+            ledger.accept(value, ticket.sequence, weak=plan.sync != "always")
+            ticket.when_done(partial(_told, ledger, value, ticket))
+
+
+def _told(ledger: Ledger, value: int, ticket: Ticket) -> None:
+    try:
+        position = ticket.result()
+    except SparkWalError:
+        return  # it stays in the journal
+    ledger.tell(value, position)
+
+
+def _row(value: int) -> pa.RecordBatch:
+    values = pa.array([value], pa.int64())
+    return pa.RecordBatch.from_arrays([values], schema=schema.to_arrow(SCHEMA))
+
+
+@contextmanager
+def journaling() -> Iterator[None]:
+    """As `searching`; what is drawn at random is drawn so that a run repeats."""
+    before = session.uuid, opening.secrets, segments.secrets
+    proof = os.getpid(), WorldStore.identity, PREFIX
+    session.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
+    opening.secrets = segments.secrets = SimpleNamespace(randbits=_salt)  # type: ignore[assignment]
+    # Eight threads of a store that is known to keep its promise.
+    conditional_put._proven.add(proof)
+    try:
+        with searching():
+            yield
+    finally:
+        session.uuid, opening.secrets, segments.secrets = before
+        conditional_put._proven.discard(proof)
+
+
+def _salt(bits: int) -> int:
+    machine = Machine.current
+    machine.drawn += 1
+    return 2 ** (bits - 1) + zlib.crc32(f"{machine.name} {machine.drawn}".encode()) % 2**30
