@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -61,6 +62,10 @@ class DiskReader:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # That can be opened, and not be read.
+        if stat.S_ISDIR(os.fstat(self._file).st_mode):
+            self.close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
     @property
     def size(self) -> int:
@@ -92,9 +97,11 @@ class DiskFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
         try:
+            missing = [each for each in (self._path, *self._path.parents) if not each.exists()]
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self._path / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
-            _sync(self._path.parent)
+            for made in missing:
+                _sync(made.parent)
             self._lock = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise OptionError(
@@ -134,7 +141,7 @@ class DiskFolder:
         return str(self._path)
 
     def names(self) -> list[str]:
-        there = sorted(each.name for each in os.scandir(self._path) if each.is_file())
+        there = sorted(name for name in os.listdir(self._path) if name != QUARANTINE)
         aside = sorted(f"{QUARANTINE}/{name}" for name in os.listdir(self._path / QUARANTINE))
         return [*there, *aside]
 

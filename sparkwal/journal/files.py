@@ -3,6 +3,7 @@
 {id:020d}.wal   a segment
 cursor          how far the log has the entries
 accepted        how far entries were acknowledged, as a hint: never synced by itself
+reserve         given up on a full disk, so that letting go of what the log has goes on
 lock            held by the process that has the journal open
 quarantine/     what was found damaged, untouched
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import struct
 import zlib
 from contextlib import suppress
@@ -18,13 +20,17 @@ from dataclasses import asdict, dataclass
 from errno import EDQUOT, ENOSPC
 
 from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError
-from sparkwal.journal.segment import Header
+from sparkwal.journal.segment import LARGEST_HEADER, Header
 from sparkwal.journal.storage import Folder, Handle, Reader, sync_folder
 
-CURSOR, ACCEPTED, TEMPORARY = "cursor", "accepted", ".tmp"
+CURSOR, ACCEPTED, RESERVE, TEMPORARY = "cursor", "accepted", "reserve", ".tmp"
+# Bytes for a cursor and the header of a segment, each in blocks of its own.
+_RESERVED = 2**16
 _SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
+# Beyond any that was counted up to: such a name is a stranger's.
+_IDS = 10**18
 _COPIED = 4 * 2**20
-_MARK = struct.Struct("<IQQ")
+_MARK = struct.Struct("<IQq")
 
 
 def segment_name(number: int) -> str:
@@ -34,7 +40,15 @@ def segment_name(number: int) -> str:
 def segment_id(name: str) -> int | None:
     """The id in a segment's name, of one in quarantine too; None for any other file."""
     found = _SEGMENT.fullmatch(name)
-    return int(found[1]) if found else None
+    return int(found[1]) if found and int(found[1]) < _IDS else None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether it is a file that was not finished."""
+    whole = name.removesuffix(TEMPORARY)
+    number = segment_id(whole)
+    is_segment = number is not None and whole == segment_name(number)
+    return whole != name and (whole in (CURSOR, ACCEPTED, RESERVE) or is_segment)
 
 
 def is_full(error: OSError) -> bool:
@@ -94,14 +108,21 @@ def write_cursor(folder: Folder, cursor: Cursor) -> None:
         data = cursor.encode()
     except (TypeError, ValueError) as error:
         raise JournalEncodeError(f"the cursor cannot be encoded: {error}") from error
-    _put(folder, CURSOR, data)
+    _put_with_reserve(folder, CURSOR, data)
 
 
 def make_segment(
-    folder: Folder, header: Header, source: Reader | None = None, begin: int = 0, end: int = 0
+    folder: Folder,
+    header: Header,
+    source: Reader | None = None,
+    begin: int = 0,
+    end: int = 0,
+    *,
+    spare: bool = False,
 ) -> int:
     """A segment's file with the entries that `source` holds from `begin` to `end`; in place of
-    one of its name. Returns where its entries begin.
+    one of its name. Returns where its entries begin. On a full disk it is made, with `spare`, in
+    the room of the reserve.
 
     Raises as `write_cursor`.
     """
@@ -109,8 +130,37 @@ def make_segment(
         head = header.encode()
     except (TypeError, ValueError) as error:
         raise JournalEncodeError(f"segment {header.id} cannot be encoded: {error}") from error
-    _put(folder, segment_name(header.id), head, source, begin, end)
+    # Defends against: a segment is written that nobody reads
+    if len(head) > LARGEST_HEADER:
+        raise JournalEncodeError(
+            f"segment {header.id} cannot be encoded: its header with the schema has {len(head)} "
+            f"bytes; {LARGEST_HEADER} are read"
+        )
+    name = segment_name(header.id)
+    if spare:
+        _put_with_reserve(folder, name, head)
+    else:
+        _put(folder, name, head, source, begin, end)
     return len(head)
+
+
+def keep_reserve(folder: Folder) -> None:
+    """Keep it, where there is room. Raises JournalError."""
+    if RESERVE in folder.names():
+        return
+    with suppress(OSError):
+        _put(folder, RESERVE, secrets.token_bytes(_RESERVED))  # zeros may be stored as a hole
+
+
+def _put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
+    try:
+        _put(folder, name, data)
+    except OSError:
+        if RESERVE not in folder.names():
+            raise
+        # Defends against: a full disk stays full, because letting go writes a little first
+        folder.remove(RESERVE)
+        _put(folder, name, data)
 
 
 def _put(
@@ -170,12 +220,21 @@ class Mark:
 
     def put(self, segment: int, sequence: int) -> None:
         """Every entry up to `sequence` in this segment, and all before it, are acknowledged."""
-        body = _MARK.pack(0, segment, sequence)[4:]
         with suppress(OSError):  # it is a hint
-            self._writer.write_at(0, zlib.crc32(body).to_bytes(4, "little") + body)
+            self._writer.write_at(0, _mark(segment, sequence))
 
     def close(self) -> None:
         self._writer.close()
+
+
+def write_mark(folder: Folder, segment: int, sequence: int) -> None:
+    """As `Mark.put`, and durable when it returns. Raises as `write_cursor`."""
+    _put(folder, ACCEPTED, _mark(segment, sequence))
+
+
+def _mark(segment: int, sequence: int) -> bytes:
+    body = _MARK.pack(0, segment, sequence)[4:]
+    return zlib.crc32(body).to_bytes(4, "little") + body
 
 
 def read_mark(folder: Folder) -> tuple[int, int]:

@@ -10,13 +10,14 @@ import os
 import threading
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from sparkwal import events
 from sparkwal.errors import BackPressureError, JournalError, JournalReadError, OptionError
 from sparkwal.events import Event
 from sparkwal.journal import files
-from sparkwal.journal.files import Cursor, Mark
+from sparkwal.journal.draining import checkpoint, let_go
+from sparkwal.journal.files import Mark
 from sparkwal.journal.segment import entry_size
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import ALWAYS, INTERVAL, Settings
@@ -60,7 +61,7 @@ class Journal:
         self._syncer: int | None = None  # the thread that syncs
         self.path = folder.path
         self.failure: JournalError | None = None
-        self.is_closed = self._told_full = self.wants_room = False
+        self.is_closed = self._closing = self._told_full = self.wants_room = False
         self.last, self._synced = segments.newest.last, -1
         # What opening has found is on the disk, and a loss of power may have taken the mark.
         self._have_synced(segments.newest.header.id, self.last)
@@ -107,7 +108,9 @@ class Journal:
                 self._wait_for_room(entry_size(len(content)), block)
                 try:
                     if not self._segments.fits(len(content), self._settings.segment_bytes):
+                        # Others may have appended in between: look again.
                         self._rotate()
+                        continue
                     self.last = self._segments.append(content, crc)
                     break
                 except OSError as error:
@@ -155,17 +158,21 @@ class Journal:
             if self.wants_room:
                 self._changed.wait(min(timeout, _LOOK_SECONDS))
 
-    def _rotate(self) -> None:
-        """Go on in a new segment. The former one is synced: only the last may have a torn tail."""
+    def _rotate(self, spare: bool = False) -> None:
+        """Go on in a new segment, unless another thread did. The former one is synced: only the
+        last may have a torn tail."""
+        former = self._segments.newest
         # A sync of it may be under way in another thread.
         while self._syncer not in (None, threading.get_ident()):
             self._changed.wait()
             self._check_open()
+        if self._segments.newest is not former:
+            return
         try:
             self._segments.writer.sync()
             self._have_synced(self._segments.newest.header.id, self.last)
             self._changed.notify_all()
-            self._segments.rotate()
+            self._segments.rotate(spare)
         except JournalError as error:
             raise self._stopped_by(error) from error
 
@@ -186,8 +193,7 @@ class Journal:
         with self._lock:
             upto = self.last if sequence is None else sequence
             while self._synced < upto:
-                if self.failure is not None:
-                    raise self._again()
+                self._check_failure()
                 # A signal's handler may have interrupted the very thread that syncs.
                 if self._syncer in (None, threading.get_ident()):
                     self._sync_once()
@@ -206,7 +212,9 @@ class Journal:
             finally:
                 self._lock.acquire()
         except JournalError as error:
-            raise self._stopped_by(error) from error
+            # Where a signal's handler closed it meanwhile, that has synced all of it.
+            if self._synced < upto:
+                raise self._stopped_by(error) from error
         finally:
             self._syncer = mine
             self._changed.notify_all()
@@ -261,20 +269,13 @@ class Journal:
         """
         with self._draining:
             try:
-                with self._lock:
-                    self._check_open()
+                self._check_open()
+                # Where the disk is full an append would take the room that the cursor needs.
+                with self._lock if self.wants_room else nullcontext():
                     if self.wants_room and self._segments.newest_is_done(self._acked):
-                        self._rotate()
+                        self._rotate(spare=True)
                     acked = self._acked
-                    done = self._segments.done(acked)
-                self._checkpoint(acked, len(done))
-                for segment in done:
-                    self._segments.remove(segment)
-                    self._publish(
-                        events.SegmentRemoved(
-                            path=self.path, segment=segment.header.id, last=segment.last
-                        )
-                    )
+                    let_go(self._folder, self._segments, acked, self._publish)
                 if self.wants_room and self._shrinks():
                     self._segments.shrink(acked)
             except JournalError as error:
@@ -285,13 +286,6 @@ class Journal:
             with self._lock:
                 self._changed.notify_all()
 
-    def _checkpoint(self, acked: int, removed: int, ends: tuple[int, int] | None = None) -> None:
-        header = self._segments.oldest.header
-        first = header.id if not removed else self._segments.done(acked)[-1].header.id + 1
-        cursor = Cursor(header.log_id, header.producer, acked, first, self._segments.next_id, ends)
-        files.write_cursor(self._folder, cursor)
-        self._publish(events.Checkpointed(path=self.path, sequence=acked))
-
     def close(self) -> None:
         """Sync everything, let another process have the folder. Raises JournalError."""
         self.check_process()
@@ -299,11 +293,16 @@ class Journal:
             return
         try:
             if self.failure is None:
-                self.sync()
-                newest = self._segments.newest
+                with self._lock:
+                    while self._synced < self.last:
+                        self.sync()
+                    # Nothing is appended from here on: every byte is synced.
+                    self._closing = True
+                    newest = self._segments.newest
+                    ends = newest.header.id, newest.size
                 # Without it the next start reads a little more.
                 with self._draining, suppress(JournalError, OSError):
-                    self._checkpoint(self._acked, 0, (newest.header.id, newest.size))
+                    checkpoint(self._folder, self._segments, self._acked, self._publish, ends=ends)
         finally:
             with self._lock:
                 self.is_closed = True
@@ -325,14 +324,13 @@ class Journal:
         self.on_accepted()
         return error
 
-    def _again(self) -> JournalError:
-        assert self.failure is not None
-        return type(self.failure)(str(self.failure))
+    def _check_failure(self) -> None:
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure))
 
     def _check_open(self) -> None:
-        if self.failure is not None:
-            raise self._again()
-        if self.is_closed:
+        self._check_failure()
+        if self.is_closed or self._closing:
             raise OptionError("this journal is closed; open it again")
 
     def check_process(self) -> None:

@@ -14,7 +14,7 @@ from sparkwal import events
 from sparkwal.errors import JournalRenameError, OptionError
 from sparkwal.events import Event
 from sparkwal.journal import files
-from sparkwal.journal.files import Cursor, segment_name
+from sparkwal.journal.files import Cursor, segment_id, segment_name
 from sparkwal.journal.journal import Journal
 from sparkwal.journal.owner import Owner, check_owner
 from sparkwal.journal.scanning import Contents, Damage, Segment
@@ -93,16 +93,17 @@ class _Opening:
                 f"{live} entries wait in {self._folder.path}, and journalSlots is "
                 f"{contents.ring.slots}: open it with more, they may be fewer once these are sent"
             )
+        for name in contents.stale:
+            self._folder.remove(name)
         lost = range(0)
         if contents.damage is not None:
             lost = self._mend(contents.damage)
-        for name in contents.stale:
-            self._folder.remove(name)
         if foreign or (self._segments and contents.last <= owner.durable):
             # All of it is in the log. Its sequences may go on elsewhere: nothing follows.
             self._remove_all()
         writer = self._go_on()
         segments = Segments(self._folder, self._segments, contents.ring, writer, self._next_id)
+        files.keep_reserve(self._folder)
         acked = max(owner.durable, segments.oldest.header.first - 1)
         journal = Journal(self._folder, self._settings, segments, acked, self._publish)
         self._publish(
@@ -133,9 +134,9 @@ class _Opening:
             return range(0)
         lost = range(
             max(damage.sequence, self._owner.durable + 1),
-            max(damage.newest, damage.sequence) + 1,
+            damage.newest + 1,
         )
-        self._set_aside(damage)
+        aside = self._set_aside(damage)
         self._publish(
             events.ReplayStopped(
                 path=self._folder.path,
@@ -148,7 +149,7 @@ class _Opening:
         self._publish(
             events.Quarantined(
                 path=self._folder.path,
-                files=", ".join([damage.name, *damage.also]),
+                files=", ".join(aside),
                 first=lost.start if lost else -1,
                 last=lost.stop - 1 if lost else -1,
             )
@@ -160,24 +161,33 @@ class _Opening:
             writer.truncate(segment.size)
             writer.sync()
 
-    def _set_aside(self, damage: Damage) -> None:
+    def _set_aside(self, damage: Damage) -> list[str]:
         """The damaged file and all after it into quarantine, its intact beginning into a new file.
 
-        In this order, and the damaged one last: a crash in between finds the same again.
+        In this order, and the damaged one last: a crash in between finds the same again. Returns
+        those that were there.
         """
         name = damage.name
+        there = set(self._folder.names())
+        aside = [each for each in [name, *damage.also] if each in there]
+        # Defends against: a crash in between, and who opens next is told of less
+        if damage.newest >= damage.sequence:
+            number = segment_id([name, *damage.also][-1])
+            assert number is not None
+            files.write_mark(self._folder, number, damage.newest)
         if self._segments and self._segments[-1].name == name:
             kept = self._segments.pop()
             if kept.last >= kept.header.first:
                 self._segments.append(self._copy(kept))
-        for each in [*reversed(damage.also), name]:
+        for each in reversed(aside):
             try:
                 self._folder.rename(each, self._free(f"{QUARANTINE}/{each}"))
             except OSError as error:
                 raise JournalRenameError(
                     f"{self._folder.path}/{each} was not moved to {QUARANTINE} ({error})"
                 ) from error
-        sync_folder(self._folder)
+            sync_folder(self._folder)
+        return aside
 
     def _copy(self, segment: Segment) -> Segment:
         header = self._header(segment.header.first, segment.header.schema, segment.header.salt)
@@ -205,13 +215,22 @@ class _Opening:
     # Where it goes on.
 
     def _remove_all(self) -> None:
-        """Nothing of it is needed. The cursor first: after a crash in between it calls them old."""
+        """Nothing of it is needed. A cursor first: after a crash in between it calls them old."""
         owner, number = self._owner, self._next_id
         cursor = Cursor(owner.log_id, owner.producer, owner.durable, number, number)
-        files.write_cursor(self._folder, cursor)
+        whose = self._segments[0].header if self._segments else cursor
+        if not owner.owns(whose):
+            # A cursor tells nothing of another's segments: first one of theirs.
+            theirs = Cursor(whose.log_id, whose.producer, self._contents.last, number, number)
+            files.write_cursor(self._folder, theirs)
+        else:
+            files.write_cursor(self._folder, cursor)
         for segment in self._segments:
             self._folder.remove(segment.name)
         self._segments = []
+        if not owner.owns(whose):
+            sync_folder(self._folder)
+            files.write_cursor(self._folder, cursor)
 
     def _header(self, first: int, schema: bytes, salt: int | None = None) -> Header:
         number, self._next_id = self._next_id, self._next_id + 1
@@ -251,7 +270,11 @@ class _Opening:
 
     def _is_synced(self, segment: Segment) -> bool:
         cursor = self._contents.cursor
-        return cursor is not None and cursor.ends == (segment.header.id, segment.size)
+        return (
+            cursor is not None
+            and self._owner.owns(cursor)
+            and cursor.ends == (segment.header.id, segment.size)
+        )
 
     def _write_again(self, segment: Segment, handle: Handle) -> None:
         """Put its bytes on the disk: that they can be read proves only that memory has them.

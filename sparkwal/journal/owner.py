@@ -53,6 +53,12 @@ def check_owner(
     if segments and not owner.owns(segments[0].header):
         _check_unused(path, contents, owner)
         return True
+    if not segments and contents.damage and cursor is not None and not owner.owns(cursor):
+        raise OptionError(
+            f"journal {path} holds a damaged file, and its cursor is of log {cursor.log_id}, "
+            f"producer {cursor.producer!r}: nobody can tell whose entries are in it. Open it once "
+            "with that one, or give another folder"
+        )
     _check_log(path, contents, owner)
     return False
 

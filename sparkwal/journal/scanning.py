@@ -6,20 +6,29 @@ which a crash leaves and nobody was told of, or damage.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sparkwal.errors import JournalReadError
-from sparkwal.journal.files import Cursor, read_cursor, read_mark, segment_id
+from sparkwal.journal.files import (
+    Cursor,
+    is_temporary,
+    read_cursor,
+    read_mark,
+    segment_id,
+    segment_name,
+)
 from sparkwal.journal.ring import Ring
 from sparkwal.journal.segment import (
     ENTRY_BYTES,
+    Found,
     Header,
     Invalid,
     Scan,
     entry_size,
     read_header,
 )
-from sparkwal.journal.storage import QUARANTINE, Folder
+from sparkwal.journal.storage import Folder
 
 
 @dataclass
@@ -41,14 +50,14 @@ class Segment:
 
 @dataclass
 class Damage:
-    """The first invalid entry.
+    """The first invalid entry, or the first that is not there and was acknowledged.
 
     Attributes:
         name: of its file; `also` are those after it.
         sequence: that it has, or would have.
         reason: what is wrong.
         complete: so many complete entries lie after it.
-        newest: the highest sequence known to have been there; `sequence` − 1 where none is.
+        newest: the highest sequence that may have been there; `sequence` − 1 where none was.
         torn: whether it is a torn tail and no damage.
     """
 
@@ -112,23 +121,41 @@ def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -
     names = folder.names()
     ids = {name: number for name in names if (number := segment_id(name)) is not None}
     cursor, rejected = read_cursor(folder)
-    stale = [name for name in names if name.endswith(".tmp")]
-    live = sorted(name for name in ids if not name.startswith(QUARANTINE) and name.endswith(".wal"))
+    mark = read_mark(folder)
+    stale = [name for name in names if is_temporary(name)]
+    live = sorted(name for name in ids if name == segment_name(ids[name]))
+    next_id = max([*ids.values(), mark[0]]) + 1
+    reading = _Reading(folder, largest, slots, default_slots, mark)
+    oldest = 0
     if cursor is not None:
         # Defends against: a segment that was removed comes back
-        stale += [name for name in live if ids[name] < cursor.first_segment]
-        live = [name for name in live if ids[name] >= cursor.first_segment]
-    next_id = max([*ids.values(), -1]) + 1
-    if cursor is not None:
+        old = [name for name in live if ids[name] < cursor.first_segment]
+        whose = {name: _owner(folder, name) for name in old}
+        # Only of the cursor's journal; what cannot be read is left alone, it may be another's.
+        gone = [name for name in old if whose[name] == (cursor.log_id, cursor.producer)]
+        live = [name for name in live if name not in gone and whose.get(name, name) is not None]
+        stale += gone
         next_id = max(next_id, cursor.next_segment)
-    reading = _Reading(folder, largest, slots, default_slots, read_mark(folder))
-    reading.first = cursor.sequence + 1 if cursor is not None else 0
+        reading.first, oldest = cursor.sequence + 1, cursor.first_segment
     for place, name in enumerate(live):
         if reading.damage is None:
             reading.read(name, ids[name], live[place + 1 :])
+    if reading.damage is None:
+        reading.check_end(oldest)
     return Contents(
         reading.segments, reading.ring, cursor, rejected, reading.damage, stale, next_id
     )
+
+
+def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
+    reader = folder.read(name)
+    try:
+        header, _ = read_header(reader)
+        return header.log_id, header.producer
+    except Invalid:
+        return None
+    finally:
+        reader.close()
 
 
 class _Reading:
@@ -154,12 +181,13 @@ class _Reading:
                 header, begin = read_header(reader)
                 self._check(header, number)
             except Invalid as wrong:
-                self.damage = Damage(name, self._next(), str(wrong))
-                self._look_beyond(None, after)
+                self._damaged(name, str(wrong), after)
+                self._look_into([name, *after])
+                self._include_acknowledged(number)
                 return
             segment = Segment(name, header, begin, begin, header.first - 1)
             self.segments.append(segment)
-            scan = Scan(reader, begin, header.salt, self._largest)
+            scan = Scan(reader, begin, header.salt)
             for found in scan:
                 if found.sequence != segment.last + 1:
                     scan.end = found.offset
@@ -168,18 +196,32 @@ class _Reading:
                 self.ring.put(header.id, found)
                 segment.last, segment.size = found.sequence, found.end
             if scan.wrong:
-                self.damage = Damage(name, self._next(), scan.wrong)
+                damage = self._damaged(name, scan.wrong, after)
                 rest = reader.size - scan.end
-                self._look_beyond(scan, after)
-                self.damage.torn = (
+                self._count(scan.rest())
+                self._look_into(after)
+                # At least a part of the invalid one is there.
+                damage.newest = max(damage.newest, damage.sequence)
+                self._include_acknowledged(number)
+                damage.torn = (
                     not after
-                    and not self.damage.complete
+                    and not damage.complete
                     and rest <= ENTRY_BYTES + entry_size(self._largest)
                     # Defends against: an entry that was acknowledged is cut off as torn
-                    and not self._acknowledged(number, self.damage.sequence)
+                    and not self._acknowledged(number, damage.sequence)
                 )
         finally:
             reader.close()
+
+    def check_end(self, oldest: int) -> None:
+        """Whether all that was acknowledged is there; segments below `oldest` are removed."""
+        number, upto = self._mark
+        there = self.segments[-1].header.id if self.segments else oldest
+        # Defends against: what was acknowledged is missing, and nobody is told
+        if number >= there and upto >= self._next():
+            name = segment_name(number)
+            self._damaged(name, f"entries up to {upto} were accepted and are not there", [])
+            self._include_acknowledged(number)
 
     def _check(self, header: Header, number: int) -> None:
         if header.id != number:
@@ -188,7 +230,7 @@ class _Reading:
             self._use(header)
             return
         before = self.segments[-1]
-        if (header.log_id, header.producer) != (before.header.log_id, before.header.producer):
+        if not self._is_ours(header):
             raise Invalid("it is of another log or producer than the segments before it")
         if header.first != before.last + 1:
             raise Invalid(f"it begins at entry {header.first} after entry {before.last}")
@@ -214,28 +256,43 @@ class _Reading:
         segment, upto = self._mark
         return number < segment or (number == segment and sequence <= upto)
 
-    def _look_beyond(self, scan: Scan | None, after: list[str]) -> None:
-        """Count what is complete after the invalid entry, here and in the files after."""
-        damage = self.damage
-        assert damage is not None
-        damage.also = after
-        sequences = [found.sequence for found in scan.rest()] if scan is not None else []
-        for name in after:
+    # What lies after the first invalid entry.
+
+    def _damaged(self, name: str, reason: str, after: list[str]) -> Damage:
+        sequence = self._next()
+        self.damage = Damage(name, sequence, reason, newest=sequence - 1, also=after)
+        return self.damage
+
+    def _look_into(self, names: list[str]) -> None:
+        for name in names:
             reader = self._folder.read(name)
             try:
                 header, begin = read_header(reader)
-                other = Scan(reader, begin, header.salt, self._largest)
-                sequences += [found.sequence for found in other]
-                if other.wrong:
-                    sequences += [found.sequence for found in other.rest()]
+                if self._is_ours(header):
+                    scan = Scan(reader, begin, header.salt)
+                    self._count(scan)
+                    self._count(scan.rest())
             except Invalid:
-                continue
+                # Without a salt an entry may be one in another's content: only the very next is.
+                self._count(Scan(reader, 0, None).rest(), chained=True)
             finally:
                 reader.close()
-        beyond = [sequence for sequence in sequences if sequence >= damage.sequence]
-        damage.complete = len(set(beyond))
-        damage.newest = max([*beyond, damage.sequence - 1])
-        number = segment_id(damage.name)
-        assert number is not None
-        if self._acknowledged(number, self._mark[1]):
-            damage.newest = max(damage.newest, self._mark[1])
+
+    def _is_ours(self, header: Header) -> bool:
+        ours = self.segments[0].header if self.segments else header
+        return (header.log_id, header.producer) == (ours.log_id, ours.producer)
+
+    def _count(self, found: Iterable[Found], chained: bool = False) -> None:
+        damage = self.damage
+        assert damage is not None
+        for each in found:
+            next_one = damage.newest + 1
+            if each.sequence == next_one or (each.sequence > next_one and not chained):
+                damage.complete += 1
+                damage.newest = each.sequence
+
+    def _include_acknowledged(self, number: int) -> None:
+        assert self.damage is not None
+        segment, upto = self._mark
+        if number <= segment:
+            self.damage.newest = max(self.damage.newest, upto)

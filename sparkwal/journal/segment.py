@@ -120,13 +120,16 @@ class Scan:
     """The entries of one file in turn, up to the first that is not complete; memory of a block,
     or of the largest entry.
 
+    Args:
+        salt: the header's; None where that is not known, for `rest` alone.
+
     Attributes:
         end: where the last complete entry ends.
         wrong: why there is none at `end`; "" where the file ends there.
     """
 
-    def __init__(self, reader: Reader, begin: int, salt: int, largest: int) -> None:
-        self._reader, self._salt, self._largest = reader, salt, largest
+    def __init__(self, reader: Reader, begin: int, salt: int | None) -> None:
+        self._reader, self._salt = reader, salt
         self._size = reader.size
         self._base, self._block = begin, b""
         self.end, self.wrong = begin, ""
@@ -150,11 +153,13 @@ class Scan:
         if len(head) < ENTRY_BYTES:
             raise Invalid("the file ends within an entry")
         magic, own, sequence, length, crc = _ENTRY.unpack(head)
-        if magic != _ENTRY_MAGIC or zlib.crc32(head[8:], self._salt) != own:
+        if magic != _ENTRY_MAGIC:
             raise Invalid("no entry begins here")
+        if self._salt is not None and zlib.crc32(head[8:], self._salt) != own:
+            raise Invalid("the CRC-32 of an entry's head is not that of its content")
         # Before anything is read or allocated: the length is a stranger's word.
-        if length > self._largest:
-            raise Invalid(f"an entry of {length} bytes; {self._largest} is the largest")
+        if offset + entry_size(length) > self._size:
+            raise Invalid("the file ends within an entry")
         content = self._bytes(offset + ENTRY_BYTES, entry_size(length) - ENTRY_BYTES)
         if len(content) < entry_size(length) - ENTRY_BYTES:
             raise Invalid("the file ends within an entry")
@@ -170,17 +175,20 @@ class Scan:
         return memoryview(self._block)[begin : begin + size]
 
     def rest(self) -> Iterator[Found]:
-        """Complete entries anywhere after `end`, where none begins: what damage lies before."""
-        offset = self.end + 8
+        """Complete entries anywhere from `end` on, where none begins: what damage lies before."""
+        offset = self.end
         while offset + ENTRY_BYTES <= self._size:
-            block = self._bytes(offset, min(_BLOCK, self._size - offset))
-            place = bytes(block).find(_ENTRY_MAGIC)
+            if not self._bytes(offset, ENTRY_BYTES):
+                return  # it became shorter
+            place = self._block.find(_ENTRY_MAGIC, offset - self._base)
             if place < 0:
-                offset += max(8, (len(block) - 4) // 8 * 8)
+                # One may begin in the last bytes of the block.
+                offset = self._base + len(self._block) - len(_ENTRY_MAGIC) + 1
+                offset += -offset % 8
                 continue
-            place += offset
-            if place % 8:
-                offset = place + -place % 8
+            place += self._base
+            offset = place + -place % 8
+            if offset != place:
                 continue
             try:
                 found = self._at(place)
@@ -200,15 +208,8 @@ def read_content(reader: Reader, found: Found, salt: int) -> memoryview:
         raise Invalid("the file ends within an entry")
     magic, own, sequence, length, crc = _ENTRY.unpack_from(data)
     checked = zlib.crc32(memoryview(data)[8:ENTRY_BYTES], salt)
-    if (
-        magic != _ENTRY_MAGIC
-        or checked != own
-        or (sequence, length)
-        != (
-            found.sequence,
-            found.length,
-        )
-    ):
+    is_it = (sequence, length) == (found.sequence, found.length)
+    if magic != _ENTRY_MAGIC or checked != own or not is_it:
         raise Invalid(f"entry {found.sequence} is not where it was written")
     content = memoryview(data)[ENTRY_BYTES:]
     if zlib.crc32(content) != crc:

@@ -81,15 +81,18 @@ class Segments:
         is_empty = segment.last < segment.header.first
         return is_empty or segment.size + entry_size(length) <= limit
 
-    def rotate(self) -> None:
-        """Go on in a new one; the former is synced. Raises JournalError, OSError for no room."""
+    def rotate(self, spare: bool) -> None:
+        """Go on in a new one, with `spare` in the reserve's room; the former is synced.
+
+        Raises JournalError, OSError for no room.
+        """
         former = self.newest
         header = Header(
             self.next_id, former.header.log_id, former.header.producer, self.slots,
             former.last + 1, secrets.randbits(32), former.header.schema,
         )  # fmt: skip
         self.next_id += 1
-        begin = files.make_segment(self._folder, header)
+        begin = files.make_segment(self._folder, header, spare=spare)
         name = segment_name(header.id)
         writer = Handle(self._folder.open(name), name)
         self.writer.close()

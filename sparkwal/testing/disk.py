@@ -80,6 +80,8 @@ class MemoryFolder:
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
         self._safe_names: dict[str, _File] = {}
+        # (former name, new name, file) since the last sync
+        self._changes: list[tuple[str | None, str | None, _File]] = []
         self.calls = 0
         self.crash_at: int | None = None
         self.room: int | None = None
@@ -93,14 +95,13 @@ class MemoryFolder:
         """What is there when the machine starts again."""
         left = MemoryFolder()
         files = {id(each): each.after_crash(rng) for each in self._everything()}
-        # A file system keeps the order of changes of names, and loses some of the last.
+        # Each change of a name is made or not. Most file systems keep their order and lose the
+        # last ones; the others lose any.
         names = dict(self._safe_names)
-        for name in {*self._files, *names}:
-            if self._files.get(name) is not names.get(name) and rng.random() < 0.5:
-                if name in self._files:
-                    names[name] = self._files[name]
-                else:
-                    del names[name]
+        kept = rng.randint(0, len(self._changes)) if rng.random() < 0.5 else None
+        for count, change in enumerate(self._changes):
+            if count < kept if kept is not None else rng.random() < 0.5:
+                _change(names, *change)
         left._files = {name: files[id(each)] for name, each in names.items()}
         left._safe_names = dict(left._files)
         return left
@@ -111,10 +112,12 @@ class MemoryFolder:
         files = {id(each): each.killed() for each in self._everything()}
         left._files = {name: files[id(each)] for name, each in self._files.items()}
         left._safe_names = {name: files[id(each)] for name, each in self._safe_names.items()}
+        left._changes = [(old, new, files[id(each)]) for old, new, each in self._changes]
         return left
 
     def _everything(self) -> list[_File]:
-        return [*self._files.values(), *self._safe_names.values()]
+        changed = [each for _, _, each in self._changes]
+        return [*self._files.values(), *self._safe_names.values(), *changed]
 
     # What a test looks at.
 
@@ -145,7 +148,7 @@ class MemoryFolder:
         self._act("create")
         if name in self._files:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        self._files[name] = _File()
+        self._do(None, name, _File())
         return MemoryWriter(self, self._files[name])
 
     def open(self, name: str) -> MemoryWriter:
@@ -157,16 +160,21 @@ class MemoryFolder:
     def rename(self, old: str, new: str) -> None:
         self._there(old)
         self._act("rename")
-        self._files[new] = self._files.pop(old)
+        self._do(old, new, self._files[old])
 
     def remove(self, name: str) -> None:
         self._there(name)
         self._act("remove")
-        del self._files[name]
+        self._do(name, None, self._files[name])
+
+    def _do(self, old: str | None, new: str | None, file: _File) -> None:
+        self._changes.append((old, new, file))
+        _change(self._files, old, new, file)
 
     def sync(self) -> None:
         self._act("sync_folder")
         self._safe_names = dict(self._files)
+        self._changes.clear()
 
     def close(self) -> None:
         self.closed = True
@@ -175,6 +183,13 @@ class MemoryFolder:
         if name not in self._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return self._files[name]
+
+
+def _change(names: dict[str, _File], old: str | None, new: str | None, file: _File) -> None:
+    if old is not None:
+        names.pop(old, None)
+    if new is not None:
+        names[new] = file
 
 
 class MemoryWriter:

@@ -1,0 +1,118 @@
+"""A journal on any folder, small enough to be killed at every call and hurt in every byte."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+from sparkwal.events import Event
+from sparkwal.journal.files import segment_id
+from sparkwal.journal.journal import Journal
+from sparkwal.journal.opening import begin
+from sparkwal.journal.owner import Owner
+from sparkwal.journal.scanning import Contents, scan_folder
+from sparkwal.journal.segment import Invalid, read_header
+from sparkwal.journal.settings import Settings
+from sparkwal.journal.storage import Folder
+
+OWNER = Owner("memory:log", "log-1", "orders", -1, b"schema")
+SMALL = Settings(segment_bytes=1024, max_bytes=6 * 1024)
+SLOTS = 64
+# What nobody wants to see in a journal that nothing happened to.
+WARNINGS = ("tail_truncated", "replay_stopped", "quarantined", "cursor_rejected")
+
+
+@dataclass
+class Run:
+    """An open journal and what it told."""
+
+    journal: Journal
+    lost: range
+    told: list[Event]
+    contents: Contents
+
+    def names(self) -> list[str]:
+        return [event.name for event in self.told]
+
+    def warnings(self) -> list[Event]:
+        return [event for event in self.told if event.name in WARNINGS]
+
+    def only(self, name: str) -> Event:
+        (event,) = [each for each in self.told if each.name == name]
+        return event
+
+    def entries(self, durable: int = -1) -> dict[int, bytes]:
+        """What the log does not have, read one by one."""
+        first = max(durable + 1, self.journal._segments.oldest.header.first)
+        return {
+            sequence: bytes(self.journal.read(sequence)[0])
+            for sequence in range(first, self.journal.last + 1)
+        }
+
+    def append(self, content: bytes) -> int:
+        sequence = self.journal.write(content, block=False)
+        self.journal.wait(sequence)
+        return sequence
+
+
+def open_journal(
+    folder: Folder, durable: int = -1, settings: Settings = SMALL, owner: Owner = OWNER
+) -> Run:
+    told: list[Event] = []
+    contents = scan_folder(folder, settings.largest, settings.slots, SLOTS)
+    opened = begin(folder, contents, replace(owner, durable=durable), settings, told.append)
+    return Run(opened.journal, opened.lost, told, contents)
+
+
+def content(sequence: int, length: int) -> bytes:
+    """Bytes that are no other entry's."""
+    return random.Random(sequence * 1000 + length).randbytes(length)
+
+
+def fill(run: Run, lengths: list[int]) -> dict[int, bytes]:
+    """Append one entry of each length; each is acknowledged."""
+    written = {}
+    for length in lengths:
+        sequence = run.journal.last + 1
+        written[sequence] = content(sequence, length)
+        assert run.append(written[sequence]) == sequence
+    return written
+
+
+def segments(folder: Folder) -> list[str]:
+    """Names of the live ones."""
+    return [name for name in folder.names() if name.endswith(".wal") and "/" not in name]
+
+
+def data(folder: Folder, name: str) -> bytes:
+    reader = folder.read(name)
+    try:
+        return reader.read_at(0, reader.size)
+    finally:
+        reader.close()
+
+
+def everything(folder: Folder) -> dict[str, bytes]:
+    """Each file but the hints, which each process leaves."""
+    return {name: data(folder, name) for name in folder.names() if name not in ("lock", "accepted")}
+
+
+@dataclass
+class Ids:
+    """Which segment had which id: by its salt, which no two share."""
+
+    seen: dict[int, int] = field(default_factory=dict)
+
+    def look(self, folder: Folder) -> None:
+        for name in folder.names():
+            number = segment_id(name)
+            if number is None or name.endswith(".tmp"):
+                continue
+            reader = folder.read(name)
+            try:
+                header, _ = read_header(reader)
+            except Invalid:
+                continue
+            finally:
+                reader.close()
+            assert self.seen.setdefault(number, header.salt) == header.salt, name
