@@ -149,6 +149,10 @@ def _written(
             table.write(intent)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
+            continue
+        found = confirmed(log, intent, table)
+        if found.k == intent.k:
+            return found, False
     assert intent.target is not None
     found = confirmed(log, intent, table)
     if found.k == intent.k:

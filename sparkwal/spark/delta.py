@@ -13,12 +13,10 @@ from sparkwal.errors import PlanError, ReadError, WriteError
 from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.table import TableConflict, TableState
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.spark.delta_log import DeltaLog, spark_path
+from sparkwal.spark.delta_log import FORGETS, DeltaLog, Layout, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.spark.registering import register_once
 
-# With it a table forgets the transactions of logs that were quiet for long.
-_FORGETS = "delta.setTransactionRetentionDuration"
 # Columns of a MERGE's source; none of the table.
 _ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
 
@@ -52,9 +50,13 @@ class SparkDeltaTable:
         self._check_target(schema)
         try:
             self._log.check_put_if_absent()
-            if not self._log.exists():
+            there = self._layout()
+            if there is None:
                 self._create(schema)
-            self._check_table()
+                there = self._layout()
+            if there is None:
+                raise PlanError(f"{self.target.table} was just made and is not there; run it again")
+            self._check_table(there)
         except PlanError:
             raise
         except Exception as error:
@@ -145,7 +147,7 @@ class SparkDeltaTable:
             raise PlanError(f"sequence_by and delete_when are for {MERGE}")
         if target.partition_by and target.cluster_by:
             raise PlanError("a table is either partitioned or clustered: give one of the two")
-        if _FORGETS in dict(target.properties):
+        if FORGETS in dict(target.properties):
             raise PlanError(_forgets(target.table))
         known = {field.name.lower(): field for field in schema.fields}
         sequence = (target.sequence_by,) if target.sequence_by else ()
@@ -164,6 +166,9 @@ class SparkDeltaTable:
                 empty.select(F.expr(target.delete_when).cast("boolean")).schema  # noqa: B018
             except Exception as error:
                 raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
+
+    def _layout(self) -> Layout | None:
+        return self._log.layout(clustering=bool(self.target.cluster_by))
 
     def _create(self, schema: StructType) -> None:
         from delta import DeltaTable
@@ -184,27 +189,21 @@ class SparkDeltaTable:
             if not self._log.exists():
                 raise
 
-    def _check_table(self) -> None:
-        from delta import DeltaTable
-
+    def _check_table(self, there: Layout) -> None:
         target = self.target
-        table = DeltaTable.forPath(self._session, self._path)
-        columns = {name.lower() for name in table.toDF().columns}
-        detail = table.detail().select("partitionColumns", "clusteringColumns", "properties")
-        found = detail.first()
-        assert found is not None
         # Defends against: a table forgets the transaction of a log that was quiet for long
-        if _FORGETS in (found["properties"] or {}):
+        if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
-        for what, asked, there in (
-            ("partitioned", target.partition_by, found["partitionColumns"]),
-            ("clustered", target.cluster_by, found["clusteringColumns"]),
+        for what, asked, found in (
+            ("partitioned", target.partition_by, there.partitioned),
+            ("clustered", target.cluster_by, there.clustered),
         ):
-            if asked and list(asked) != list(there or ()):
+            if asked and asked != found:
                 raise PlanError(
-                    f"{target.table} is {what} by {', '.join(there or ()) or 'nothing'}, and "
+                    f"{target.table} is {what} by {', '.join(found) or 'nothing'}, and "
                     f"{', '.join(asked)} was asked for"
                 )
+        columns = {name.lower() for name in there.columns}
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in columns:
                 raise PlanError(f"{target.table} has no column {name!r}")
@@ -269,6 +268,6 @@ def is_conflict(error: BaseException) -> bool:
 
 def _forgets(table: str) -> str:
     return (
-        f"{table} has {_FORGETS}: it would forget which range of the log it holds, and take it "
-        f"a second time. ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('{_FORGETS}')"
+        f"{table} has {FORGETS}: it would forget which range of the log it holds, and take it "
+        f"a second time. ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('{FORGETS}')"
     )

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -16,6 +17,9 @@ from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause
 from sparkwal.store.path import absolute, is_local
+
+# With it a table forgets the transactions of logs that were quiet for long.
+FORGETS = "delta.setTransactionRetentionDuration"
 
 _DELTA = "org.apache.spark.sql.delta"
 _STORAGE = "io.delta.storage."
@@ -41,6 +45,22 @@ def spark_path(table: str) -> str:
     return f"s3a://{rest}" if scheme.lower() == "s3" else table.rstrip("/")
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What a table is made of.
+
+    Attributes:
+        columns: the names of all of them.
+        clustered: the names of the columns that it is clustered by; asked for only where that
+            is wanted, since Delta reads all of the table's log to tell.
+    """
+
+    columns: tuple[str, ...]
+    partitioned: tuple[str, ...]
+    clustered: tuple[str, ...]
+    properties: frozenset[str]
+
+
 class DeltaLog:
     """The transaction log of the table at `path`."""
 
@@ -59,12 +79,35 @@ class DeltaLog:
             return None
         snapshot = log.unsafeVolatileSnapshot()
         version = int(snapshot.version())
-        k = snapshot.transactions().get(log_id)
         return TableState(
             table_id=str(snapshot.metadata().id()),
             version=version,
-            k=int(k.get()) if k.isDefined() else 0,
+            k=_last_range(snapshot, log_id),
             changes=self._changes(log, since, version),
+        )
+
+    def layout(self, *, clustering: bool) -> Layout | None:
+        """Of the newest version; None where there is no table.
+
+        Args:
+            clustering: whether to find out what it is clustered by.
+        """
+        log = self._fresh()
+        if not log.tableExists():
+            return None
+        snapshot = log.unsafeVolatileSnapshot()
+        metadata = snapshot.metadata()
+        clustered: tuple[str, ...] = ()
+        if clustering:
+            jvm = self._session._jvm
+            assert jvm is not None
+            columns = getattr(jvm, f"{_DELTA}.skipping.clustering.ClusteringColumnInfo")
+            clustered = tuple(map(str, _each(columns.extractLogicalNames(snapshot))))
+        return Layout(
+            columns=tuple(metadata.schema().fieldNames()),
+            partitioned=tuple(map(str, _each(metadata.partitionColumns()))),
+            clustered=clustered,
+            properties=frozenset(map(str, _each(metadata.configuration().keys()))),
         )
 
     def check_put_if_absent(self) -> None:
@@ -151,6 +194,28 @@ class DeltaLog:
         finally:
             lines.close()
         return None
+
+
+def _last_range(snapshot: Any, log_id: str) -> int:
+    """The number of the transaction that the snapshot keeps of this log; 0 for none.
+
+    Delta writes a few of them beside each version too: to gather them is a job of Spark's.
+    """
+    checksum = snapshot.checksumOpt()
+    if checksum.isDefined() and not snapshot.metadata().configuration().contains(FORGETS):
+        beside = checksum.get().setTransactions()
+        if beside.isDefined():
+            known = (each for each in _each(beside.get()) if each.appId() == log_id)
+            return next((int(each.version()) for each in known), 0)
+    k = snapshot.transactions().get(log_id)
+    return int(k.get()) if k.isDefined() else 0
+
+
+def _each(scala: Any) -> Iterator[Any]:
+    """What a collection of Scala's holds."""
+    iterator = scala.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
 
 
 def _is(java: Any, name: str) -> bool:

@@ -215,6 +215,25 @@ def test_a_conflict_is_tried_again_with_the_same_number(life: Life) -> None:
     assert life.table.rows == life.written and life.table.ranges == [1]
 
 
+def test_it_pauses_only_where_another_writer_was_faster(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(life.plot.clock, "sleep", slept.append)
+    life.write(2)
+    life.process().run_once()
+    assert slept == []
+
+    def optimize(step: str) -> None:
+        if step == "write" and len(slept) < 2:
+            life.table.optimize()
+
+    life.table.before = optimize
+    life.write(2)
+    life.process().run_once()
+    assert slept == [0.5, 1] and life.table.ranges == [1, 2]
+
+
 def test_a_table_that_was_restored_suspends_it_until_someone_accepts(life: Life) -> None:
     life.write(2)
     life.process().run_once()

@@ -103,6 +103,19 @@ def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
     assert found is not None and found.changes is not None
 
 
+def test_what_a_table_holds_of_a_log_is_found_without_its_checksums_too(log: Compaction) -> None:
+    def held(log_id: str) -> int:
+        found = log.table.look(log_id, 0)
+        assert found is not None
+        return found.k
+
+    assert (held(log.log_id), held("another log")) == (1, 0)
+    # Other writers than Spark leave none, and old ones none with transactions.
+    for checksum in (Path(log.target.table) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    assert (held(log.log_id), held("another log")) == (1, 0)
+
+
 def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
     state = log.intent()
     told: list[BaseException] = []
@@ -154,6 +167,13 @@ def test_a_table_that_is_laid_out_otherwise_is_refused(delta: SparkSession, tmp_
         prepare(delta, Target(place, partition_by=("id",)))
     with pytest.raises(PlanError, match="clustered by nothing"):
         prepare(delta, Target(place, cluster_by=("id",)))
+    clustered = str(tmp_path / "clustered")
+    prepare(delta, Target(clustered, cluster_by=("day", "id")))
+    prepare(delta, Target(clustered, cluster_by=("day", "id")))
+    with pytest.raises(PlanError, match="clustered by day, id, and id was asked for"):
+        prepare(delta, Target(clustered, cluster_by=("id",)))
+    with pytest.raises(PlanError, match="partitioned by nothing"):
+        prepare(delta, Target(clustered, partition_by=("day",)))
     plain = tmp_path / "plain"
     delta.range(1).write.parquet(str(plain))
     with pytest.raises(PlanError, match="cannot be used") as caught:
