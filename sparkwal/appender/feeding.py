@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkwal import events
+from sparkwal.appender.batches import Latch
 from sparkwal.appender.journaled import Front
 from sparkwal.appender.session import Session, Writer
 from sparkwal.errors import (
@@ -27,7 +28,6 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 
 if TYPE_CHECKING:
@@ -37,12 +37,28 @@ if TYPE_CHECKING:
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
 
 
+class Wake:
+    """Wakes the one thread that waits. A signal's handler may come into `set`, and set it too."""
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def set(self) -> None:
+        with suppress(RuntimeError):  # it is set
+            self._gate.release()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Until it is set, once for all that set it; whether it was."""
+        return self._gate.acquire(timeout=seconds)
+
+
 class Feeder:
     """The thread that sends what the journal has accepted, and lets go what the log has.
 
     Args:
         session: the first, already open.
-        open_session: opens the next.
+        open_session: opens the next after one.
 
     Attributes:
         is_away: whether the store did not answer last.
@@ -53,19 +69,19 @@ class Feeder:
         writer: Writer,
         front: Front,
         session: Session,
-        open_session: Callable[[Feeder], Session],
+        open_session: Callable[[Feeder, Session], Session],
     ) -> None:
         self._writer, self._front, self._journal = writer, front, front.journal
         self._open_session = open_session
         self.session: Session | None = session
-        self._log_id = session.log_id
+        self._former = session  # the last that is over
         self._fed = session.known
-        # Where the session's first record may lie, and what it sent at most.
-        self._began = session.began
+        self._schema: tuple[bytes, pa.Schema] = b"", pa.schema([])  # the last that was read
+        self._seconds = 0.0  # to wait before the log is led again
         self._replays = front.journal.last if front.journal.last > session.known else None
         self.is_away = False
         self._ending = False
-        self._wake, self._ended_early, self._ended = (threading.Event() for _ in range(3))
+        self._wake, self._ended_early, self._ended = Wake(), Wake(), Latch()
         self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
         self._journal.on_accepted = self._wake.set
 
@@ -81,6 +97,7 @@ class Feeder:
     # What a session tells, in its threads.
 
     def decided(self, sequence: int, position: int) -> None:
+        self._seconds = 0.0
         self._front.decide(sequence, position)
         self._wake.set()
 
@@ -92,7 +109,6 @@ class Feeder:
     def _run(self) -> None:
         try:
             while not self._ending and self._front.failure is None:
-                self._wake.clear()
                 self._go_on()
         except SparkWalError as error:
             self._fail(error)
@@ -102,7 +118,7 @@ class Feeder:
                 f"is in {self._journal.path}: open a new appender with it"
             ))  # fmt: skip
         finally:
-            self._ended.set()
+            self._ended.open()
             self._front.notify()
 
     def _go_on(self) -> None:
@@ -144,8 +160,9 @@ class Feeder:
     def _read(self, sequence: int) -> Accepted:
         content, schema = self._journal.read(sequence)
         try:
-            kept = pa.ipc.read_schema(pa.py_buffer(schema))
-            batch = pa.ipc.read_record_batch(pa.py_buffer(content), kept)
+            if self._schema[0] != schema:
+                self._schema = schema, pa.ipc.read_schema(pa.py_buffer(schema))
+            batch = pa.ipc.read_record_batch(pa.py_buffer(content), self._schema[1])
             return self._writer.rows.accept(_with_all_columns(batch, self._writer.rows.arrow))
         except (pa.ArrowException, OSError, ValueError, OptionError) as error:
             raise JournalReadError(
@@ -160,11 +177,16 @@ class Feeder:
 
     # When the store is away.
 
+    def takes_nothing(self) -> bool:
+        """Whether there is no use in waiting for the log."""
+        session = self.session
+        return self.is_away or (session is not None and session.intake.is_full)
+
     def _lose(self, session: Session, error: SparkWalError) -> None:
         """A session has stopped. Raises what no other session would mend."""
         with suppress(SparkWalError):
             session.close(None)
-        self.session = None
+        self.session, self._former = None, session
         if not isinstance(error, (OutcomeUnknownError, StoreUnavailableError)):
             raise error
         self._away(error)
@@ -176,32 +198,31 @@ class Feeder:
         self._front.notify()
 
     def _reconnect(self) -> bool:
-        """Lead the log again; False, and after a while, where that was not possible."""
-        seconds = _FIRST_SECONDS
-        while not self._ending:
+        """Lead the log again; False where the appender ends before that."""
+        while not self._pause():
             try:
-                session = self._open_session(self)
+                session = self._open_session(self, self._former)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._away(error)
-                self._pause(seconds)
-                seconds = min(2 * seconds, _LAST_SECONDS)
                 continue
             self._take_up(session)
             return True
         return False
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self) -> bool:
+        """Wait, longer each time until the log has taken something; whether the appender ends.
+
+        A store may let itself be led and take no rows: each attempt writes to it.
+        """
+        seconds = self._seconds
+        self._seconds = min(max(2 * seconds, _FIRST_SECONDS), _LAST_SECONDS)
         # Appends wake it all the time: only the end of the appender counts.
-        self._ended_early.wait(seconds)
+        if seconds:
+            self._ended_early.wait(seconds)
+        return self._ending
 
     def _take_up(self, session: Session) -> None:
         self.session = session
-        if session.log_id != self._log_id:
-            raise OptionError(
-                f"{self._writer.log.url} was made again while the store was away: it is log "
-                f"{session.log_id}, and {self._journal.path} is of log {self._log_id}. What was "
-                "accepted is in the journal; give the new log another"
-            )
         # Defends against: another appender's rows count as the journal's
         if session.known > self._fed:
             raise FencedError(
@@ -218,7 +239,6 @@ class Feeder:
         self._find_positions(session)
         # Defends against: after an outage what is unknown is sent again, or taken for sent
         self._fed = session.known
-        self._began = session.began
         self.is_away = False
         self._publish(events.StoreBack(path=self._writer.log.url, sequence=self._fed + 1))
 
@@ -228,9 +248,17 @@ class Feeder:
             return
         if self._front.awaited(session.known):
             with suppress(SparkWalError):  # then nobody knows where, and it is there all the same
-                log = self._writer.log
-                window = find_head(log).window
-                for record in live_records(log, window, self._began, session.began):
+                lead = self._former.leadership
+                records = live_records(
+                    self._writer.log,
+                    lead.window,
+                    # Not all that the session ever wrote: what it was not told of.
+                    max(self._former.began, self._front.reached + 1),
+                    session.leadership.began,
+                    log_id=lead.log_id,
+                    term=lead.term,
+                )
+                for record in records:
                     header = record.header
                     if (
                         isinstance(header, CommitHeader)

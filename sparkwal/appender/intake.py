@@ -42,6 +42,11 @@ class Intake:
         return self._buffer.next_sequence
 
     @property
+    def is_full(self) -> bool:
+        """Whether the log takes no more for now."""
+        return self._full is not None
+
+    @property
     def held(self) -> int:
         """Bytes of memory of what is accepted and not sent."""
         return self._buffer.held

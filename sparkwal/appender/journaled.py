@@ -10,14 +10,23 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 
 import pyarrow as pa
 
 from sparkwal.appender.batches import Failure, Ticket
 from sparkwal.appender.rows import Accepted, RowSchema
 from sparkwal.appender.workers import Callbacks
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import (
+    BackPressureError,
+    OptionError,
+    OutcomeUnknownError,
+    SparkWalError,
+)
 from sparkwal.journal.journal import Journal
+
+# How often one that waits looks by itself.
+_LOOK_SECONDS = 0.5
 
 
 class JournalTicket(Ticket):
@@ -53,18 +62,22 @@ class Front:
 
     Attributes:
         failure: why nothing more goes to the log.
+        reached: the last position that is known to hold what was accepted.
     """
 
     def __init__(self, journal: Journal, rows: RowSchema, decided: int) -> None:
         self.journal, self._rows = journal, rows
         self.callbacks = Callbacks()
-        self._changed = threading.Condition(threading.RLock())
+        # The journal's own lock: a signal's handler that interrupts an append and closes the
+        # appender waits with it, and so lets go of all that the append holds.
+        self._changed = threading.Condition(journal.lock)
         self._decided = decided
         self._tickets: weakref.WeakValueDictionary[int, JournalTicket] = (
             weakref.WeakValueDictionary()
         )
-        # (sequence, position) of what was decided last.
-        self._recent: deque[tuple[int, int]] = deque(maxlen=1000)
+        # (first sequence, last, position) of what was decided last.
+        self._recent: deque[tuple[int, int, int]] = deque(maxlen=1000)
+        self.reached = -1
         self._to_call: dict[int, list[tuple[JournalTicket, Callable[[], None]]]] = {}
         self.failure: Failure | None = None
         self.closing = False
@@ -84,7 +97,16 @@ class Front:
         nothing more goes to the log.
         """
         self._check_open()
-        return self._ticket(self.journal.write(self._encoded(accepted), block))
+        content = self._encoded(accepted)
+        while True:
+            try:
+                # Never waits there: nobody would tell it that nothing more goes to the log.
+                return self._ticket(self.journal.write(content, block=False))
+            except BackPressureError:
+                if not block:
+                    raise
+            self.journal.wait_for_room(_LOOK_SECONDS)
+            self._check_open()
 
     def _encoded(self, accepted: Accepted) -> memoryview:
         batches, rejected = self._rows.convert([accepted[0]])
@@ -100,10 +122,10 @@ class Front:
 
     def _check_open(self) -> None:
         self.callbacks.check_process()
-        if self.failure is not None:
-            raise self.failure.tell()
         if self.closing:
             raise OptionError("this appender is closed; open a new one")
+        if self.failure is not None:
+            raise self.failure.tell()
 
     def _ticket(self, sequence: int) -> JournalTicket:
         ticket = JournalTicket(self, sequence)
@@ -112,8 +134,8 @@ class Front:
                 self._tickets[sequence] = ticket
             else:
                 # The log was faster than this thread.
-                runs = [position for last, position in self._recent if last >= sequence]
-                ticket._position = runs[0] if runs else -1
+                at = (each for first, last, each in self._recent if first <= sequence <= last)
+                ticket._position = next(at, -1)
         return ticket
 
     # What became of it.
@@ -135,13 +157,15 @@ class Front:
         with self._changed:
             if sequence <= self._decided:
                 return
-            for each in range(self._decided + 1, sequence + 1):
+            first = self._decided + 1
+            for each in range(first, sequence + 1):
                 ticket = self._tickets.get(each)
                 if ticket is not None:
                     ticket._position = position
                 called += self._to_call.pop(each, [])
             self._decided = sequence
-            self._recent.append((sequence, position))
+            self._recent.append((first, sequence, position))
+            self.reached = max(self.reached, position)
             self._changed.notify_all()
         for _, callback in called:
             self._call(callback)
@@ -158,6 +182,16 @@ class Front:
         for sequence in sorted(called):
             for _, callback in called[sequence]:
                 self._call(callback)
+
+    def end(self) -> None:
+        """Nothing more goes to the log from here: whoever waits is told where it is."""
+        if self._decided < self.journal.last:
+            self.fail(OutcomeUnknownError(
+                f"the appender was closed; what is not in the log is in the journal "
+                f"{self.journal.path}, and is sent by the next appender that is opened with it"
+            ))  # fmt: skip
+            assert self.failure is not None
+            self.failure.told = True  # by whoever closed it
 
     def is_decided(self, sequence: int) -> bool:
         self.callbacks.check_process()
@@ -190,11 +224,14 @@ class Front:
 
         Raises TimeoutError.
         """
+        end = None if timeout is None else monotonic() + timeout
         with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._decided >= upto or self.failure is not None or may_end(), timeout
-            ):
-                raise TimeoutError(f"not everything is in the log after {timeout} seconds")
+            while self._decided < upto and self.failure is None and not may_end():
+                # Nobody wakes it when the log has reached its limit.
+                rest = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - monotonic())
+                if rest <= 0:
+                    raise TimeoutError(f"not everything is in the log after {timeout} seconds")
+                self._changed.wait(rest)
 
     def notify(self) -> None:
         """Whoever waits looks again."""

@@ -47,6 +47,9 @@ _HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
 class RowSchema:
     """The columns every append must have.
 
+    Attributes:
+        required: those that take no null.
+
     Raises OptionError for a column that the log cannot keep.
     """
 
@@ -61,7 +64,7 @@ class RowSchema:
         self._columns = schema.columns(self.spark_schema)
         self._names = frozenset(self._columns)
         # The log's own columns are all nullable: later writers may leave some out.
-        self._required = [field.name for field in arrow_schema if not field.nullable]
+        self.required = [field.name for field in arrow_schema if not field.nullable]
         fixed = [_width(kind) for kind in self.arrow.types]
         self._fixed = sum(_OFFSET if width is None else width for width in fixed) + 1
         # The last schema found to fit, and whether a copy of its rows would share memory with
@@ -114,7 +117,7 @@ class RowSchema:
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
             raise OptionError(f"these Arrow rows are malformed: {said}") from None
-        if self._required:
+        if self.required:
             self._check_nulls(rows)
         size = rows.get_total_buffer_size()
         # A slice keeps all that it was cut from: more than this a row is copied, and counted
@@ -198,7 +201,7 @@ class RowSchema:
         return shares
 
     def _check_nulls(self, rows: pa.RecordBatch | pa.Table) -> None:
-        for name in self._required:
+        for name in self.required:
             column = rows.column(name)
             if pa.types.is_dictionary(column.type):
                 # The null may be in the dictionary, which null_count knows nothing of.

@@ -17,7 +17,7 @@ from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import fenced
 from sparkwal.appender.workers import Callbacks
-from sparkwal.errors import FencedError
+from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
@@ -51,9 +51,11 @@ class Session:
 
     Args:
         listener: is told of what becomes of appends before their tickets are.
+        former: the session before it of the same appender: this one goes on in the same log, and
+            takes it from nobody else.
 
     Attributes:
-        log_id: of the log that it leads.
+        leadership: what the log was like when it began.
         began: the first position that it may write.
         known: the newest sequence of the producer that the log had when it began.
 
@@ -62,14 +64,17 @@ class Session:
 
     lost = range(0)
 
-    def __init__(self, writer: Writer, listener: Listener | None = None) -> None:
+    def __init__(
+        self, writer: Writer, listener: Listener | None = None, former: Session | None = None
+    ) -> None:
         log, settings, clock = writer.log, writer.settings, writer.clock
         prove_put_if_absent(log.store, log.prefix)
         # One for each incarnation: its own records, and no others, are ours on a read-back.
         plan_id = uuid.uuid4().hex
         host = socket.gethostname()
+        known: Leadership | None = former.leadership if former is not None else None
         claim = Claim(
-            leader_id=f"{host}:{os.getpid()}:{plan_id[:12]}",
+            leader_id=known.leader_id if known else f"{host}:{os.getpid()}:{plan_id[:12]}",
             host=host,
             plan_id=plan_id,
             spark_schema=writer.rows.spark_schema,
@@ -77,21 +82,28 @@ class Session:
             window=settings.window_size,
             in_flight_limit=settings.max_in_flight,
             reason="appender",
+            log_id=known.log_id if known else None,
+            continues=known is not None,
         )
         subscribers = writer.subscribers
         subscribers.enter_thread()
         try:
             looked_ms = clock.boot_ms()
-            leadership = lead(log, claim, clock, settings.plan_ttl_ms)
+            leadership = lead(log, claim, clock, settings.plan_ttl_ms, known)
         except FencedError as error:
             raise fenced(error) from None
+        except DivergedCheckpointError:
+            raise OptionError(
+                f"{log.url} is not the log {claim.log_id} any more: it was deleted, or made again"
+            ) from None
         finally:
             subscribers.leave_thread()
         limit = settings.max_in_flight
         age = ClaimAge(
             log, clock, settings.plan_ttl_ms, leadership.began, limit, looked_ms=looked_ms
         )
-        self.log_id, self.began = leadership.log_id, leadership.next_position
+        self.leadership: Leadership = leadership
+        self.began = leadership.next_position
         self.known = last_batch(lambda: log, leadership, writer.producer_id)
         lookout = Lookout(log, leadership.log_id, leadership.term, clock)
         pipeline = Pipeline(log, leadership, plan_id, writer.producer_id, settings.codec)
@@ -117,6 +129,11 @@ class Session:
     def pid(self) -> int:
         """The process that it was opened in, the only one that may use it."""
         return self.callbacks.pid
+
+    @property
+    def log_id(self) -> str:
+        """Of the log that it leads."""
+        return self.leadership.log_id
 
     @property
     def last_sequence(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from time import monotonic
 
@@ -10,13 +11,15 @@ import pyarrow as pa
 from sparkwal.appender.batches import Failure
 from sparkwal.appender.feeding import Feeder
 from sparkwal.appender.journaled import Front, JournalTicket
-from sparkwal.appender.rows import Accepted
+from sparkwal.appender.origin import check_sent
+from sparkwal.appender.rows import Accepted, RowSchema
 from sparkwal.appender.session import Session, Writer
-from sparkwal.errors import JournalError, OptionError, SparkWalError
+from sparkwal.errors import JournalError, JournalReadError, OptionError, SparkWalError
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.opening import begin
 from sparkwal.journal.owner import Owner
 from sparkwal.journal.scanning import Contents, scan_folder
+from sparkwal.journal.sender import Sender, read_sender, whose, write_sender
 from sparkwal.journal.settings import DEFAULT_SLOTS, Settings
 from sparkwal.journal.storage import Folder
 
@@ -37,12 +40,15 @@ class Journaled:
         # First of all: whoever holds it leads the log, and goes on doing so.
         self._folder = folder or DiskFolder(writer.settings.journal)
         self._writer = writer
+        self._ends = threading.Lock()  # held by the call that closes the journal, for good
         self._told = _Relay()
         try:
             contents = scan_folder(self._folder, settings.largest, settings.slots, DEFAULT_SLOTS)
-            _check_schema(self._folder.path, contents, writer.rows.arrow)
+            sender = _sender(self._folder)
             session = Session(writer, self._told)
             try:
+                _check_schema(self._folder.path, contents, session.known, writer.rows)
+                check_sent(writer.log, writer.producer_id, session, contents, sender)
                 self._open(writer, settings, contents, session)
             except BaseException:
                 with suppress(SparkWalError, TimeoutError):
@@ -64,13 +70,16 @@ class Journaled:
         )
         opened = begin(self._folder, contents, owner, settings, writer.subscribers.publish)
         self.lost, self.journal = opened.lost, opened.journal
+        mine = whose(session.log_id, writer.producer_id)
+        # Before it sends anything.
+        write_sender(self._folder, Sender(mine, session.leadership.leader_id, session.known))
         self._front = Front(self.journal, writer.rows, session.known)
         self._feeder = Feeder(writer, self._front, session, self._next_session)
         self._told.feeder = self._feeder
         self._feeder.start()
 
-    def _next_session(self, feeder: Feeder) -> Session:
-        return Session(self._writer, feeder)
+    def _next_session(self, feeder: Feeder, former: Session) -> Session:
+        return Session(self._writer, feeder, former)
 
     # As `Session` has them.
 
@@ -139,16 +148,18 @@ class Journaled:
         if self.journal.is_closed:
             return False
         end = None if timeout is None else monotonic() + timeout
-        try:
-            if self.journal.failure is None:
-                self.journal.sync()
-                front.wait_idle(self.journal.last, lambda: feeder.is_away, timeout)
-        except JournalError:
-            pass  # its failure is told below
+        with suppress(JournalError):  # it is told below
+            self.journal.sync()
+            front.wait_idle(self.journal.last, feeder.takes_nothing, timeout)
         feeder.end(None if end is None else max(0.0, end - monotonic()))
-        self.journal.acknowledge(front.decided)
-        self.journal.close()
-        front.callbacks.stop()
+        if not self._ends.acquire(blocking=False):
+            return False
+        try:
+            self.journal.acknowledge(front.decided)
+            self.journal.close()
+        finally:
+            front.end()
+            front.callbacks.stop()
         return True
 
     def tell_rest(self) -> None:
@@ -182,15 +193,34 @@ def _settings(writer: Writer) -> Settings:
     )
 
 
-def _check_schema(path: str, contents: Contents, arrow: pa.Schema) -> None:
-    """What waits can be sent with this schema. Raises OptionError."""
+def _sender(folder: Folder) -> Sender | None:
+    """Raises JournalReadError."""
+    try:
+        return read_sender(folder)
+    except OSError as error:
+        raise JournalReadError(
+            f"journal {folder.path} cannot be read ({error}): look at the disk"
+        ) from error
+
+
+def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) -> None:
+    """What waits, all after `known`, can be sent with this schema. Raises OptionError."""
     for segment in contents.segments:
+        if segment.last <= known:
+            continue
         kept = pa.ipc.read_schema(pa.py_buffer(segment.header.schema))
-        for field in kept:
-            place = arrow.get_field_index(field.name)
-            if place < 0 or arrow.field(place).type != field.type:
-                raise OptionError(
-                    f"journal {path} holds rows with a column {field.name!r} of type {field.type}, "
-                    "which the schema has not: open it once with the former schema, and close it "
-                    "when everything is sent"
-                )
+        have = {each.name: each.type for each in rows.arrow}
+        wrong = [
+            f"a column {each.name!r} of type {each.type}, which the schema has not"
+            for each in kept
+            if have.get(each.name) != each.type
+        ]
+        wrong += [
+            f"no column {name!r}, which takes no null" for name in rows.required
+            if name not in kept.names
+        ]  # fmt: skip
+        if wrong:
+            raise OptionError(
+                f"journal {path} holds rows that wait and have {wrong[0]}: open it once with the "
+                "former schema, and close it when everything is sent"
+            )

@@ -21,7 +21,7 @@ from sparkwal.journal.files import Mark
 from sparkwal.journal.segment import entry_size
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import ALWAYS, INTERVAL, Settings
-from sparkwal.journal.storage import Bytes, Folder
+from sparkwal.journal.storage import Bytes, Folder, check_process, closed_early
 
 # How often an append looks whether a full disk has room again.
 _LOOK_SECONDS = 0.5
@@ -34,7 +34,9 @@ class Journal:
         acked: the log has every entry up to it.
 
     Attributes:
+        path: of its folder, for messages.
         last: sequence of the newest entry that was written.
+        lock: held while an entry is written. A signal's handler may come into that, and close it.
         failure: why it has stopped.
         is_closed: whether `close` has ended.
         wants_room: an append waits, or was refused: `drain` should give room.
@@ -51,17 +53,15 @@ class Journal:
         publish: Callable[[Event], None],
     ) -> None:
         self._folder, self._settings, self._publish = folder, settings, publish
-        self._segments = segments
-        self._mark = Mark(folder)
-        self._pid = os.getpid()
-        # A signal's handler may come into an append and close the journal.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._draining = threading.Lock()
-        self._syncer: int | None = None  # the thread that syncs
         self.path = folder.path
+        self._segments = segments
+        self._mark, self._pid = Mark(folder), os.getpid()
+        self.lock = self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._draining = threading.RLock()
+        self._syncer: int | None = None  # the thread that syncs
         self.failure: JournalError | None = None
-        self.is_closed = self._closing = self._told_full = self.wants_room = False
+        self.is_closed = self._closing = self._told_full = self.wants_room = self._adding = False
         self.last, self._synced = segments.newest.last, -1
         # What opening has found is on the disk, and a loss of power may have taken the mark.
         self._have_synced(segments.newest.header.id, self.last)
@@ -100,27 +100,32 @@ class Journal:
                 f"an append of {len(content)} bytes; {self._settings.largest} fit into a segment "
                 "of the journal: split it, or raise journalSegmentBytes"
             )
-        self.check_process()
+        check_process(self._pid)
         crc = zlib.crc32(content)  # of what may be large: before the lock
         with self._lock:
             while True:
-                self._check_open()
+                self._check_open(adds=True)
                 self._wait_for_room(entry_size(len(content)), block)
                 try:
                     if not self._segments.fits(len(content), self._settings.segment_bytes):
                         # Others may have appended in between: look again.
                         self._rotate()
                         continue
+                    self._adding = True
                     self.last = self._segments.append(content, crc)
                     break
                 except OSError as error:
+                    if self.is_closed:  # by a signal's handler: told above
+                        continue
                     self._undo(error)
-                    self._full(f"the disk of {self.path} is full ({error.strerror})", block)
+                    why = f"the disk of {self.path} is full ({error.strerror})"
+                finally:
+                    self._adding = False
+                self._full(why, block)
             self._told_full = self.wants_room = False
-            sequence = self.last
-        if self._settings.sync != ALWAYS:
-            self.on_accepted()
-        return sequence
+            if self._settings.sync != ALWAYS:
+                self.on_accepted()
+            return self.last
 
     def _undo(self, error: OSError) -> None:
         if not files.is_full(error):
@@ -169,12 +174,15 @@ class Journal:
         if self._segments.newest is not former:
             return
         try:
+            self._adding = True
             self._segments.writer.sync()
             self._have_synced(self._segments.newest.header.id, self.last)
             self._changed.notify_all()
             self._segments.rotate(spare)
         except JournalError as error:
             raise self._stopped_by(error) from error
+        finally:
+            self._adding = False
 
     # Syncing.
 
@@ -189,11 +197,13 @@ class Journal:
     def sync(self, sequence: int | None = None) -> None:
         """Until every entry up to this one, or every one, is on the disk. One that waits syncs for
         all that wait."""
-        self.check_process()
+        check_process(self._pid)
         with self._lock:
             upto = self.last if sequence is None else sequence
             while self._synced < upto:
                 self._check_failure()
+                if self.is_closed:  # by a signal's handler in the middle of an append
+                    raise closed_early(self.path)
                 # A signal's handler may have interrupted the very thread that syncs.
                 if self._syncer in (None, threading.get_ident()):
                     self._sync_once()
@@ -272,7 +282,8 @@ class Journal:
                 self._check_open()
                 # Where the disk is full an append would take the room that the cursor needs.
                 with self._lock if self.wants_room else nullcontext():
-                    if self.wants_room and self._segments.newest_is_done(self._acked):
+                    rotates = self.wants_room and not self._adding
+                    if rotates and self._segments.newest_is_done(self._acked):
                         self._rotate(spare=True)
                     acked = self._acked
                     let_go(self._folder, self._segments, acked, self._publish)
@@ -288,7 +299,7 @@ class Journal:
 
     def close(self) -> None:
         """Sync everything, let another process have the folder. Raises JournalError."""
-        self.check_process()
+        check_process(self._pid)
         if self.is_closed:
             return
         try:
@@ -299,7 +310,7 @@ class Journal:
                     # Nothing is appended from here on: every byte is synced.
                     self._closing = True
                     newest = self._segments.newest
-                    ends = newest.header.id, newest.size
+                    ends = None if self._adding else (newest.header.id, newest.size)
                 # Without it the next start reads a little more.
                 with self._draining, suppress(JournalError, OSError):
                     checkpoint(self._folder, self._segments, self._acked, self._publish, ends=ends)
@@ -328,16 +339,8 @@ class Journal:
         if self.failure is not None:
             raise type(self.failure)(str(self.failure))
 
-    def _check_open(self) -> None:
+    def _check_open(self, adds: bool = False) -> None:
         self._check_failure()
-        if self.is_closed or self._closing:
+        # Whoever adds while another is in the middle of it: its handler waits to close.
+        if self.is_closed or self._closing or (adds and self._adding):
             raise OptionError("this journal is closed; open it again")
-
-    def check_process(self) -> None:
-        """Raises OptionError in a fork."""
-        # Before the lock, which another thread of the parent may have held.
-        if os.getpid() != self._pid:
-            raise OptionError(
-                f"this journal was opened by process {self._pid}, and this is its fork "
-                f"{os.getpid()}: open one of its own in each process"
-            )

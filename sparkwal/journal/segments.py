@@ -94,11 +94,11 @@ class Segments:
         self.next_id += 1
         begin = files.make_segment(self._folder, header, spare=spare)
         name = segment_name(header.id)
-        writer = Handle(self._folder.open(name), name)
-        self.writer.close()
-        self.writer = writer
-        with self._lock:
-            self._list.append(Segment(name, header, begin, begin, former.last))
+        # Held by this before the former is closed: whoever interrupts it and closes all finds it.
+        before, self.writer = self.writer, Handle(self._folder.open(name), name)
+        # No lock that one who reads would wait for: a signal's handler may come into this.
+        self._list.append(Segment(name, header, begin, begin, former.last))
+        before.close()
 
     # Reading.
 

@@ -1,0 +1,88 @@
+"""Which appender sends a journal's entries: what the log has of another is not the journal's."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from hashlib import sha256
+
+from sparkwal.errors import OptionError
+from sparkwal.journal.files import failed, is_full
+from sparkwal.journal.storage import Folder, Handle, sync_folder
+
+SENDER = "sender"
+# Two places for it: one is always whole. Written over, not anew, because a full disk has no room
+# for a new file, and is made empty by sending.
+_PLACE = 4096
+_HEAD = struct.Struct("<IIQ")
+
+
+@dataclass(frozen=True)
+class Sender:
+    """An appender that may send entries.
+
+    Attributes:
+        whose: see `whose`.
+        leader_id: in each of its records.
+        sequence: entries up to it were in the log when it began.
+    """
+
+    whose: str
+    leader_id: str
+    sequence: int
+
+
+def whose(log_id: str, producer: str) -> str:
+    """Stands for a producer of a log, however long its name."""
+    return sha256(f"{log_id}\0{producer}".encode()).hexdigest()
+
+
+def read_sender(folder: Folder) -> Sender | None:
+    """The last that was written. Raises OSError."""
+    found = _places(folder) if SENDER in folder.names() else []
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _places(folder: Folder) -> list[tuple[int, Sender]]:
+    """(how many were written before it, what is there) of each that is whole."""
+    reader = folder.read(SENDER)
+    try:
+        data = reader.read_at(0, 2 * _PLACE)
+    finally:
+        reader.close()
+    found = []
+    for place in (data[:_PLACE], data[_PLACE:]):
+        if len(place) < _HEAD.size:
+            continue
+        crc, length, count = _HEAD.unpack_from(place)
+        body = place[_HEAD.size :][:length]
+        if length and zlib.crc32(place[4 : _HEAD.size] + body) == crc:
+            found.append((count, Sender(**json.loads(body))))
+    return found
+
+
+def write_sender(folder: Folder, sender: Sender) -> None:
+    """Durable when it returns. Raises JournalError, OptionError for no room."""
+    body = json.dumps(vars(sender)).encode()
+    try:
+        is_new = SENDER not in folder.names()
+        with Handle(folder.create(SENDER) if is_new else folder.open(SENDER), SENDER) as file:
+            if file.size < 2 * _PLACE:
+                file.append([bytes(2 * _PLACE - file.size)])
+            count = max([each for each, _ in _places(folder)], default=0) + 1
+            head = _HEAD.pack(0, len(body), count)[4:]
+            crc = zlib.crc32(head + body).to_bytes(4, "little")
+            file.write_at(count % 2 * _PLACE, crc + head + body)
+            # Defends against: rows are sent whose sender a restart does not know
+            file.sync()
+    except OSError as error:
+        if is_full(error):
+            raise OptionError(
+                f"the disk of {folder.path} is full: the journal cannot be opened. Make room; "
+                "nothing of it is lost"
+            ) from error
+        raise failed(f"{folder.path}/{SENDER}", error) from error
+    if is_new:
+        sync_folder(folder)

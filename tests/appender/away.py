@@ -1,0 +1,56 @@
+"""A store that goes away and comes back, and appenders with a journal over it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwal import Appender
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.reading.verification import verify_store
+from sparkwal.store.base import Page, Transient
+from sparkwal.testing.disk import MemoryFolder
+
+from .plot import PREFIX, Plot
+
+
+class Away(Plot):
+    """A Plot whose store may be away for every request, or for those of some positions.
+
+    Attributes:
+        is_away: whether nothing answers.
+    """
+
+    is_away = False
+
+    def _ask(self) -> None:
+        if self.is_away:
+            raise Transient("connection refused", unreachable=True)
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        self._ask()
+        return super().put_if_absent(key, body)
+
+    def get(self, key: str) -> bytes:
+        self._ask()
+        return self.inner.get(key)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self._ask()
+        return self.inner.get_range(key, offset, length)
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        self._ask()
+        return self.inner.list(prefix, limit, after)
+
+    def journaled(
+        self, folder: MemoryFolder | None, producer: str = "p", retries: int = 1, **options: Any
+    ) -> Appender:
+        """An appender with a journal in this folder; a path in `options` takes its place."""
+        given = {"journal": "memory", "journalSlots": 4096, **options}
+        return self.appender(producer, retries=retries, folder=folder, **given)
+
+
+def sound(plot: Plot) -> None:
+    """The log keeps to the protocol, and nothing is under way."""
+    report = verify_store(LogStore(plot.inner, PREFIX), "")
+    assert report.ok and not report.under_way, str(report)

@@ -1,0 +1,861 @@
+"""An appender with a journal: what was accepted is in the log once and in order, whatever becomes
+of the process, the store and the log."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkwal import Appender, events
+from sparkwal.appender import feeding
+from sparkwal.appender.appender import appender_over
+from sparkwal.errors import (
+    BackPressureError,
+    FencedError,
+    OptionError,
+    OutcomeUnknownError,
+    SparkWalError,
+)
+from sparkwal.format.header import LeaderHeader
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
+from sparkwal.store.base import Transient
+from sparkwal.testing.disk import MemoryFolder
+from sparkwal.testing.memory import MemoryStore
+
+from .away import Away, sound
+from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is led again soon after the store is back."""
+    monkeypatch.setattr(feeding, "_FIRST_SECONDS", 0.005)
+    monkeypatch.setattr(feeding, "_LAST_SECONDS", 0.05)
+
+
+@pytest.fixture
+def plot() -> Away:
+    return Away()
+
+
+@pytest.fixture
+def folder() -> MemoryFolder:
+    return MemoryFolder()
+
+
+def abandon(plot: Away, wal: Appender) -> None:
+    """As far as a test can kill: its threads end, and the store is as it was."""
+    was, plot.is_away = plot.is_away, True
+    with suppress(SparkWalError, TimeoutError):
+        wal.close(timeout=30)
+    plot.is_away = was
+
+
+# A process after another.
+
+
+def test_what_was_accepted_is_sent_by_the_next_process(plot: Away, folder: MemoryFolder) -> None:
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    plot.is_away = True
+    for value in range(1, 50):
+        wal.append(rows(value))
+    left = folder.after_kill()
+    abandon(plot, wal)
+    plot.is_away = False
+    assert stored(plot.inner) == [0]
+    with plot.journaled(left) as again:
+        assert again.last_sequence == 49
+        assert again.append(rows(50)).sequence == 50
+        again.flush(timeout=30)
+        assert stored(plot.inner) == list(range(51))
+    sound(plot)
+
+
+def test_what_the_log_has_already_is_not_sent_twice(plot: Away, folder: MemoryFolder) -> None:
+    """Killed when everything was acknowledged and the cursor told nothing of it."""
+    wal = plot.journaled(folder)
+    for value in range(30):
+        wal.append(rows(value))
+    wal.flush(timeout=30)
+    left = folder.after_kill()
+    wal.close()
+    with plot.journaled(left) as again:
+        assert again.last_sequence == 29
+        again.append(rows(30)).result(timeout=30)
+    assert stored(plot.inner) == list(range(31))
+    sound(plot)
+
+
+def test_a_copy_of_the_folder_from_before_everything_was_sent_sends_nothing_twice(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    wal = plot.journaled(folder)
+    plot.is_away = True
+    for value in range(30):
+        wal.append(rows(value))
+    copy = folder.after_kill()
+    plot.is_away = False
+    wal.flush(timeout=30)
+    wal.close()
+    with plot.journaled(copy) as again:
+        assert again.append(rows(30)).sequence == 30
+        again.flush(timeout=30)
+    assert stored(plot.inner) == list(range(31))
+
+
+def test_closed_and_opened_again_and_again_it_goes_on(plot: Away, folder: MemoryFolder) -> None:
+    for run in range(5):
+        with plot.journaled(folder) as wal:
+            assert wal.last_sequence == 10 * run - 1
+            for value in range(10):
+                assert wal.append(rows(10 * run + value)).sequence == 10 * run + value
+        folder = folder.after_kill()
+    assert stored(plot.inner) == list(range(50))
+    sound(plot)
+
+
+def test_with_and_without_a_journal_by_turns(plot: Away, folder: MemoryFolder) -> None:
+    """Closed in peace, none has anything that another could take for its own."""
+    for value in range(0, 20, 2):
+        with plot.appender() as wal:
+            wal.append(rows(value))
+        with plot.journaled(folder) as wal:
+            assert wal.last_sequence == value
+            wal.append(rows(value + 1))
+        folder = folder.after_kill()
+    assert stored(plot.inner) == list(range(20))
+
+
+# The store is away.
+
+
+def test_the_store_is_away_for_many_batches_and_comes_back(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    told: list[events.Event] = []
+    with plot.journaled(folder, on_event=told.append) as wal:
+        for outage in range(5):
+            plot.is_away = True
+            tickets = [wal.append(rows(100 * outage + value)) for value in range(100)]
+            if outage % 2:
+                until(lambda: wal._way._feeder.is_away)
+            plot.is_away = False
+            assert tickets[-1].result(timeout=30) > 0
+            # Each where it is: what was sent before an outage is found afterwards.
+            at = dict((sequence, position) for position, _, sequence, _ in commits(plot.inner))
+            for ticket in tickets:
+                assert ticket.result(timeout=30) == at[ticket.sequence]
+        assert wal.error is None
+    assert stored(plot.inner) == list(range(500))
+    kinds = [type(event) for event in told]
+    assert kinds.count(events.StoreAway) == kinds.count(events.StoreBack) >= 2
+    assert events.Stopped not in kinds
+    sound(plot)
+
+
+@pytest.mark.parametrize("fault", ["lost", "dropped", "refused"])
+def test_a_request_whose_outcome_is_unknown_is_known_later(
+    plot: Away, folder: MemoryFolder, fault: str
+) -> None:
+    with plot.journaled(folder, retries=0) as wal:
+        first = plot.gap()
+        plot.faults[first + 1] = [fault]
+        tickets = [wal.append(rows(value)) for value in range(8)]
+        positions = [ticket.result(timeout=30) for ticket in tickets]
+        at = dict((sequence, position) for position, _, sequence, _ in commits(plot.inner))
+        assert positions == [at[sequence] for sequence in range(8)]
+    assert stored(plot.inner) == list(range(8))
+    sound(plot)
+
+
+def test_an_append_returns_while_the_store_is_away_and_its_ticket_waits(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    with plot.journaled(folder) as wal:
+        plot.is_away = True
+        ticket = wal.append(rows(0))
+        assert wal.last_sequence == 0 and not ticket.done()
+        with pytest.raises(TimeoutError, match="is in the journal"):
+            ticket.result(timeout=0.05)
+        with pytest.raises(TimeoutError):
+            wal.flush(timeout=0.05)
+        plot.is_away = False
+        assert ticket.result(timeout=30) >= 0
+        wal.flush(timeout=30)
+
+
+def test_to_find_where_rows_are_after_an_outage_costs_no_look_at_the_whole_session(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    with plot.journaled(folder, retries=0, maxInFlightRequests=2) as wal:
+        for value in range(200):
+            wal.append(rows(value)).result(timeout=30)
+        plot.faults[plot.gap()] = ["lost"]
+        plot.inner.counts.clear()
+        assert wal.append(rows(200)).result(timeout=30) > 200
+        assert plot.inner.counts["GET"] < 20, plot.inner.counts
+
+
+def test_a_store_that_takes_no_rows_is_not_led_again_and_again(
+    plot: Away, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reads and leads but refuses rows: each attempt costs a leader's record and seals."""
+    monkeypatch.setattr(feeding, "_LAST_SECONDS", 3600.0)
+    monkeypatch.setattr(feeding, "_FIRST_SECONDS", 0.05)
+    with plot.journaled(folder, retries=0, maxInFlightRequests=1) as wal:
+        real = plot.put_if_absent
+
+        def put(key: str, body: bytes) -> bool:
+            if b'"kind":"commit"' in body:
+                raise Transient("413", unreachable=True)
+            return real(key, body)
+
+        monkeypatch.setattr(plot, "put_if_absent", put)
+        wal.append(rows(0))
+        until(lambda: leaders(plot.inner) > 3)
+        threading.Event().wait(0.5)
+        # Each waits twice as long as the one before it: 0.05, 0.1, 0.2, 0.4 seconds, …
+        assert leaders(plot.inner) < 9
+        monkeypatch.setattr(plot, "put_if_absent", real)
+        wal._way._feeder._ended_early.set()  # wait no longer
+    assert stored(plot.inner) in ([], [0])
+
+
+def leaders(store: MemoryStore) -> int:
+    log = LogStore(store, PREFIX)
+    head = find_head(log)
+    found = live_records(log, head.window, 0, head.gap)
+    return sum(isinstance(each.header, LeaderHeader) for each in found)
+
+
+# Other writers.
+
+
+@pytest.mark.parametrize("producer", ["p", "another"])
+def test_fenced_by_another_it_stops_and_a_new_one_sends_the_rest(
+    plot: Away, folder: MemoryFolder, producer: str
+) -> None:
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    with Plot(plot.inner).appender(producer) as other:
+        ticket = wal.append(rows(1))
+        with pytest.raises(FencedError, match="another writer leads"):
+            ticket.result(timeout=30)
+        with pytest.raises(FencedError):
+            wal.append(rows(2))
+        assert isinstance(wal.error, FencedError)
+        wal.close(timeout=30)
+        assert other.error is None
+    with plot.journaled(folder.after_kill()) as again:
+        assert again.last_sequence == 1
+        again.append(rows(2)).result(timeout=30)
+    assert stored(plot.inner) == [0, 1, 2]
+    sound(plot)
+
+
+@pytest.mark.parametrize("producer", ["p", "another"])
+def test_whoever_took_the_log_in_an_outage_keeps_it(
+    plot: Away, folder: MemoryFolder, producer: str
+) -> None:
+    """It was opened later, on purpose: nobody takes the log from it who only comes back."""
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    plot.is_away = True
+    tickets = [wal.append(rows(value)) for value in range(1, 10)]
+    until(lambda: wal._way._feeder.is_away)
+    with Plot(plot.inner).appender(producer) as other:
+        other.append(rows(-1)).result(timeout=30)
+        plot.is_away = False
+        for ticket in tickets:
+            with pytest.raises(FencedError, match="another writer leads"):
+                ticket.result(timeout=30)
+        other.append(rows(-2)).result(timeout=30)
+        assert other.error is None
+    with pytest.raises(FencedError):
+        wal.append(rows(10))
+    wal.close(timeout=30)
+    assert stored(plot.inner) == [0, -1, -2]
+
+
+def test_rows_of_another_appender_never_count_as_the_journals(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    """Killed with rows that were not sent; then one without the journal used the producer_id."""
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    plot.is_away = True
+    for value in range(1, 5):
+        wal.append(rows(value))
+    left = folder.after_kill()
+    abandon(plot, wal)
+    plot.is_away = False
+    for last in (1, 2, 9):
+        with plot.appender() as other:
+            while other.last_sequence < last:
+                other.append(rows(-1)).result(timeout=30)
+        before = left.after_kill()
+        with pytest.raises(OptionError, match="'p'.*another"):
+            plot.journaled(left)
+        # Nothing of it is gone.
+        names = [name for name in before.names() if name.endswith(".wal")]
+        assert [left.bytes_of(name) for name in names] == [before.bytes_of(x) for x in names]
+        left = left.after_kill()
+        assert 1 not in stored(plot.inner)
+
+
+def test_who_sent_what_the_log_has_is_found_behind_the_records_of_many_others(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    """Killed when the log had all and nobody knew it; others wrote since, also leaders alone."""
+    wal = plot.journaled(folder)
+    for value in range(10):
+        wal.append(rows(value))
+    wal.flush(timeout=30)
+    left = folder.after_kill()
+    wal.close()
+    for producer in ("other", "third"):
+        for _ in range(3):
+            plot.appender(producer, maxInFlightRequests=2).close()
+        with plot.appender(producer, maxInFlightRequests=2) as other:
+            for value in range(100):
+                other.append(rows(-value - 1))
+    plot.inner.counts.clear()
+    with plot.journaled(left) as again:
+        assert plot.inner.counts["GET"] < 100, plot.inner.counts
+        again.append(rows(10)).result(timeout=30)
+    assert [value for value in stored(plot.inner) if value >= 0] == list(range(11))
+
+
+def test_a_second_journal_of_the_same_producer_is_another(plot: Away, folder: MemoryFolder) -> None:
+    first = plot.journaled(folder)
+    plot.is_away = True
+    first.append(rows(0))
+    left = folder.after_kill()
+    abandon(plot, first)
+    plot.is_away = False
+    with plot.journaled(MemoryFolder()) as second:
+        second.append(rows(-1))
+    with pytest.raises(OptionError, match="another"):
+        plot.journaled(left)
+    assert stored(plot.inner) == [-1]
+
+
+def test_a_session_that_died_before_it_sent_anything_is_forgotten(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    wal = plot.journaled(folder)
+    plot.hold(plot.gap() + 2)
+    for value in range(6):
+        wal.append(rows(value))
+    until(lambda: len(commits(plot.inner)) >= 2)
+    copies = [folder.after_kill()]
+    plot.release(*range(20))
+    wal.flush(timeout=30)
+    abandon(plot, wal)
+    # Openings that are killed before, and after, they may send.
+    for crash_at in range(30):
+        folder = copies[-1].after_kill()
+        folder.faults = {}
+        try:
+            abandon(plot, plot.journaled(folder))
+        finally:
+            copies.append(folder.after_kill())
+        if crash_at == 3:
+            break
+    with plot.journaled(copies[-1]) as again:
+        again.append(rows(6)).result(timeout=30)
+    assert stored(plot.inner) == list(range(7))
+
+
+# The log is another.
+
+
+def test_the_log_is_made_again_while_the_store_is_away(plot: Away, folder: MemoryFolder) -> None:
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    plot.is_away = True
+    tickets = [wal.append(rows(value)) for value in range(1, 5)]
+    until(lambda: wal._way._feeder.is_away)
+    clear(plot)
+    with Plot(plot.inner).appender("another") as other:
+        other.append(rows(-1)).result(timeout=30)
+    plot.is_away = False
+    with pytest.raises((OptionError, FencedError)):
+        tickets[0].result(timeout=30)
+    assert stored(plot.inner) == [-1]
+    with pytest.raises(SparkWalError):
+        wal.close(timeout=30)
+        wal.append(rows(5))
+    with pytest.raises(OptionError, match="of log"):
+        plot.journaled(folder.after_kill())
+
+
+def test_a_log_that_was_deleted_while_the_store_is_away_is_not_made_again(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    plot.is_away = True
+    ticket = wal.append(rows(1))
+    until(lambda: wal._way._feeder.is_away)
+    kept = clear(plot)
+    plot.is_away = False
+    with pytest.raises(OptionError, match="made again|deleted"):
+        ticket.result(timeout=30)
+    assert [key for key in plot.inner.objects if "/batches/" in key] == []
+    wal.close(timeout=30)
+    for key, body in kept.items():
+        plot.inner.put(key, body)
+    with plot.journaled(folder.after_kill()):
+        pass
+    assert stored(plot.inner) == [0, 1]
+
+
+def clear(plot: Plot) -> dict[str, bytes]:
+    kept = dict(plot.inner.objects)
+    for key in kept:
+        plot.inner.delete(key)
+    return kept
+
+
+def test_a_log_that_comes_back_older_stops_it(plot: Away, folder: MemoryFolder) -> None:
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    older = dict(plot.inner.objects)
+    for value in range(1, 5):
+        wal.append(rows(value)).result(timeout=30)
+    plot.is_away = True
+    ticket = wal.append(rows(5))
+    until(lambda: wal._way._feeder.is_away)
+    clear(plot)
+    for key, body in older.items():
+        plot.inner.put(key, body)
+    plot.is_away = False
+    with pytest.raises(OptionError, match="restored from an older copy"):
+        ticket.result(timeout=30)
+    wal.close(timeout=30)
+    # What the journal has still is sent again, in order.
+    with plot.journaled(folder.after_kill()) as again:
+        again.flush(timeout=30)
+    assert stored(plot.inner) == list(range(6))
+
+
+# Tickets.
+
+
+def test_tickets_are_called_back_in_order_and_may_do_what_they_like(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    done: list[int] = []
+    wal = plot.journaled(folder, maxInFlightRequests=2)
+    later: list[Any] = []
+
+    def called(sequence: int) -> None:
+        done.append(sequence)
+        if sequence == 3:
+            later.append(wal.append(rows(100)))
+        if sequence == 5:
+            wal.flush(timeout=30)
+        if sequence == 19:
+            wal.close(timeout=30)
+
+    for value in range(20):
+        ticket = wal.append(rows(value))
+        ticket.when_done(lambda ticket=ticket: called(ticket.sequence))  # type: ignore[misc]
+    del ticket
+    until(lambda: len(done) == 20)
+    wal.close(timeout=30)
+    assert done == list(range(20))
+    assert later[0].result(timeout=30) >= 0
+    assert sorted(stored(plot.inner)) == [*range(20), 100]
+
+
+def test_a_callback_that_fails_keeps_no_other_from_being_called(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    done = []
+    with plot.journaled(folder) as wal:
+        for value in range(5):
+
+            def called(value: int = value) -> None:
+                done.append(value)
+                raise SystemExit
+
+            wal.append(rows(value)).when_done(called)
+    assert done == list(range(5))
+
+
+def test_a_callback_is_called_after_the_append_was_decided_too(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    with plot.journaled(folder) as wal:
+        ticket = wal.append(rows(0))
+        ticket.result(timeout=30)
+        called = threading.Event()
+        ticket.when_done(called.set)
+        assert called.wait(30)
+
+
+def test_tickets_that_nobody_holds_take_no_memory(plot: Away, folder: MemoryFolder) -> None:
+    with plot.journaled(folder) as wal:
+        plot.is_away = True
+        for value in range(500):
+            wal.append(rows(value))
+        gc.collect()
+        front = wal._way._front
+        assert len(front._tickets) == 0 and not front._to_call
+        plot.is_away = False
+
+
+def test_a_ticket_that_comes_late_is_told_no_wrong_position(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    """The thread that appended slept while the log took this append and thousands after it."""
+    with plot.journaled(folder) as wal:
+        positions = [wal.append(rows(value)).result(timeout=30) for value in range(1010)]
+        front = wal._way._front
+        for sequence in (0, 5, 20, 1009):
+            ticket = front._ticket(sequence)
+            assert ticket.result(timeout=0) in (-1, positions[sequence])
+        assert front._ticket(1009).result(timeout=0) == positions[1009]
+
+
+def test_closed_in_an_outage_its_tickets_tell_that_the_rows_wait_in_the_journal(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    plot.is_away = True
+    ticket = wal.append(rows(1))
+    called = threading.Event()
+    ticket.when_done(called.set)
+    wal.close(timeout=30)
+    assert called.wait(30) and ticket.done()
+    with pytest.raises(OutcomeUnknownError, match="journal"):
+        ticket.result(timeout=30)
+    with pytest.raises(OptionError, match="is closed"):
+        wal.append(rows(2))
+    wal.close()
+    plot.is_away = False
+    with plot.journaled(folder.after_kill()):
+        pass
+    assert stored(plot.inner) == [0, 1]
+
+
+def test_closing_waits_as_long_as_it_is_told_and_the_rows_stay(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    wal = plot.journaled(folder)
+    first = plot.gap()
+    plot.hold(first)
+    wal.append(rows(0))
+    with pytest.raises(TimeoutError):
+        wal.close(timeout=0.05)
+    with pytest.raises(OptionError, match="is closed"):
+        wal.append(rows(1))
+    left = folder.after_kill()
+    plot.release(first)
+    wal.close(timeout=30)
+    assert stored(plot.inner) == [0]
+    with plot.journaled(left) as again:
+        assert again.last_sequence == 0
+    assert stored(plot.inner) == [0]
+
+
+# Rows.
+
+
+def test_rows_that_do_not_fit_are_refused_before_they_are_accepted(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    with plot.journaled(folder, journalSegmentBytes="64kb", journalMaxBytes="1mb") as wal:
+        for bad in ([{"v": "x"}], [{"w": 1}], [{"v": 2**70}], "text"):
+            with pytest.raises(OptionError):
+                wal.append(bad)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="journalSegmentBytes"):
+            wal.append(rows(*range(100_000)))
+        assert wal.last_sequence == -1
+        assert wal.append(rows(1)).sequence == 0
+    assert stored(plot.inner) == [1]
+
+
+def test_an_append_without_rows_has_its_sequence(plot: Away, folder: MemoryFolder) -> None:
+    with plot.journaled(folder) as wal:
+        empty = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+        for each in ([], empty, rows(1), [], empty):
+            wal.append(each)
+        wal.flush(timeout=30)
+    with plot.journaled(folder.after_kill()) as again:
+        assert again.last_sequence == 4
+        again.append([]).result(timeout=30)
+    assert stored(plot.inner) == [1]
+
+
+def unsent(plot: Away, folder: MemoryFolder, schema: pa.Schema, rows: list[Any]) -> MemoryFolder:
+    """A folder with rows of this schema that were not sent."""
+    wal = over(plot, folder, schema)
+    plot.is_away = True
+    for each in rows:
+        wal.append([each])
+    left = folder.after_kill()
+    abandon(plot, wal)
+    plot.is_away = False
+    return left
+
+
+def over(plot: Away, folder: MemoryFolder, schema: pa.Schema, **options: Any) -> Appender:
+    log = LogStore(plot.retrying(1), PREFIX)
+    given = {"journal": "x", "journalSlots": 4096, "mergeSchema": True, **options}
+    return appender_over(log, schema, producer_id="p", folder=folder, **given)
+
+
+V = pa.field("v", pa.int64())
+
+
+def test_a_column_that_was_added_is_null_in_what_waited(plot: Away, folder: MemoryFolder) -> None:
+    left = unsent(plot, folder, SCHEMA, rows(1, 2))
+    wider = pa.schema([pa.field("first", pa.string()), V])
+    with over(plot, left, wider) as wal:
+        wal.append([{"v": 3, "first": "x"}])
+    assert stored(plot.inner) == [1, 2, 3]
+    assert [sequence for _, _, sequence, _ in commits(plot.inner)][-1] == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.schema([pa.field("w", pa.int64())]),
+        pa.schema([pa.field("v", pa.string())]),
+        pa.schema([V, pa.field("w", pa.int64(), nullable=False)]),
+    ],
+    ids=["removed", "retyped", "added and not nullable"],
+)
+def test_a_schema_that_what_waits_does_not_fit_is_refused_and_nothing_is_lost(
+    plot: Away, folder: MemoryFolder, other: pa.Schema
+) -> None:
+    left = unsent(plot, folder, SCHEMA, rows(1, 2))
+    with pytest.raises(OptionError):
+        over(plot, left, other)
+    left = left.after_kill()
+    with over(plot, left, SCHEMA) as wal:
+        wal.append(rows(3))
+    assert stored(plot.inner) == [1, 2, 3]
+
+
+def test_a_column_that_takes_no_nulls_any_more_keeps_what_waits_from_being_lost(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    left = unsent(plot, folder, SCHEMA, [{"v": None}, {"v": 2}])
+    strict = pa.schema([pa.field("v", pa.int64(), nullable=False)])
+    with pytest.raises(SparkWalError), over(plot, left, strict) as wal:
+        wal.flush(timeout=30)
+    with over(plot, left.after_kill(), SCHEMA):
+        pass
+    assert stored(plot.inner) == [None, 2]
+
+
+def test_once_everything_is_sent_the_schema_is_free(plot: Away, folder: MemoryFolder) -> None:
+    two = pa.schema([V, pa.field("w", pa.int64())])
+    for kill in (False, True):
+        wal = over(plot, folder, two)
+        wal.append([{"v": 1, "w": 2}])
+        wal.flush(timeout=30)
+        left = folder.after_kill()
+        wal.close()
+        folder = left if kill else folder.after_kill()
+        with over(plot, folder, SCHEMA) as wal:
+            wal.append(rows(3))
+        folder = folder.after_kill()
+
+
+# No room.
+
+
+SMALL = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
+
+
+@pytest.mark.parametrize("options", [{"journalSlots": 20}, SMALL], ids=["slots", "bytes"])
+def test_a_full_journal_blocks_in_an_outage_and_goes_on_after_it(
+    plot: Away, folder: MemoryFolder, options: dict[str, Any]
+) -> None:
+    values = range(100)
+    wide = 1000 if options is SMALL else 1
+    with plot.journaled(folder, **options) as wal:
+        plot.is_away = True
+        accepted: list[int] = []
+
+        def append() -> None:
+            for value in values:
+                wal.append(rows(*[value] * wide))
+                accepted.append(value)
+
+        thread = threading.Thread(target=append)
+        thread.start()
+        until(lambda: wal._way.journal.wants_room)
+        with pytest.raises(BackPressureError):
+            wal.append(rows(*[-1] * wide), block=False)
+        assert 0 < len(accepted) < len(values)
+        plot.is_away = False
+        thread.join(60)
+        assert accepted == list(values)
+    assert stored(plot.inner) == [value for value in values for _ in range(wide)]
+    sound(plot)
+
+
+def test_an_append_that_waits_for_room_is_told_when_the_appender_stops(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    wal = plot.journaled(folder, journalSlots=5)
+    plot.is_away = True
+    raised: list[SparkWalError] = []
+
+    def append() -> None:
+        try:
+            for value in range(100):
+                wal.append(rows(value))
+        except SparkWalError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    until(lambda: wal._way.journal.wants_room and wal._way._feeder.is_away)
+    with Plot(plot.inner).appender("another"):
+        plot.is_away = False
+        thread.join(30)
+        assert not thread.is_alive() and isinstance(raised[0], FencedError)
+        wal.close(timeout=30)
+
+
+def test_closing_wakes_an_append_that_waits_for_room(plot: Away, folder: MemoryFolder) -> None:
+    wal = plot.journaled(folder, journalSlots=5)
+    plot.is_away = True
+    raised: list[SparkWalError] = []
+
+    def append() -> None:
+        try:
+            for value in range(100):
+                wal.append(rows(value))
+        except SparkWalError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    until(lambda: wal._way.journal.wants_room)
+    wal.close(timeout=30)
+    thread.join(30)
+    assert not thread.is_alive() and "is closed" in str(raised[0])
+
+
+@pytest.mark.parametrize("sync", ["interval", "none"])
+def test_without_a_sync_for_each_append_the_end_of_the_process_loses_nothing(
+    plot: Away, folder: MemoryFolder, sync: str
+) -> None:
+    wal = plot.journaled(folder, journalSync=sync, journalSyncInterval="1ms")
+    plot.is_away = True
+    for value in range(100):
+        wal.append(rows(value))
+    assert wal.last_sequence == 99
+    left = folder.after_kill()
+    abandon(plot, wal)
+    plot.is_away = False
+    with plot.journaled(left) as again:
+        again.flush(timeout=30)
+    assert stored(plot.inner) == list(range(100))
+
+
+# Damage.
+
+
+def damaged(folder: MemoryFolder, at: float) -> None:
+    """Turn a byte of the newest segment, so far into it."""
+    name = [name for name in folder.names() if name.endswith(".wal")][-1]
+    body = bytearray(folder.bytes_of(name))
+    body[int(len(body) * at)] ^= 0xFF
+    folder.put(name, bytes(body))
+
+
+def test_what_is_lost_to_damage_is_sent_again_and_is_there_once_in_order(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
+    damaged(left, 0.5)
+    with plot.journaled(left) as wal:
+        lost = wal.lost
+        assert 0 < lost.start < 60 and lost.stop == 100
+        assert wal.last_sequence == lost.start - 1
+        for value in lost:
+            assert wal.append(rows(value)).sequence == value
+        wal.append(rows(100))
+    with plot.journaled(left.after_kill()) as again:
+        assert again.lost == range(0) and again.last_sequence == 100
+    assert stored(plot.inner) == list(range(101))
+    sound(plot)
+
+
+def test_one_bad_entry_does_not_return_at_each_start(plot: Away, folder: MemoryFolder) -> None:
+    """As a bad chunk of fluent-bit's that is tried, and given up, at each start."""
+    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
+    damaged(left, 0.5)
+    told: list[events.Event] = []
+    for run in range(3):
+        with plot.journaled(left, on_event=told.append) as wal:
+            assert bool(wal.lost) == (run == 0)
+        left = left.after_kill()
+    assert sum(isinstance(event, events.Quarantined) for event in told) == 1
+    assert sum(name.startswith("quarantine/") for name in left.names()) == 1
+
+
+def test_damage_that_is_found_while_it_runs_stops_it_and_it_can_be_closed(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    """As Vector's loop over a corrupt record, which no signal ended: this one stops by itself."""
+    wal = plot.journaled(folder)
+    plot.is_away = True
+    for value in range(100):
+        wal.append(rows(value))
+    until(lambda: wal._way._feeder.is_away)
+    name = next(name for name in folder.names() if name.endswith(".wal"))
+    body = folder._files[name].now
+    body[len(body) // 2] ^= 0xFF
+    plot.is_away = False
+    until(lambda: wal.error is not None)
+    with pytest.raises(SparkWalError, match="cannot|CRC|not where"):
+        wal.append(rows(100))
+    wal.close(timeout=30)
+    have = stored(plot.inner)
+    assert have == list(range(len(have))) and len(have) < 60
+    with plot.journaled(folder.after_kill()) as again:
+        assert again.lost and again.last_sequence == again.lost.start - 1
+        for value in again.lost:
+            again.append(rows(value))
+    assert stored(plot.inner) == list(range(100))
+
+
+# Folders.
+
+
+def test_a_folder_is_for_one_appender_at_a_time_and_free_after_a_failed_opening(
+    plot: Away, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "journal")
+    with plot.journaled(None, journal=path) as wal:
+        with pytest.raises(OptionError, match="is held by process"):
+            plot.journaled(None, journal=path)
+        wal.append(rows(0)).result(timeout=30)
+        assert wal.error is None
+    plot.is_away = True
+    for _ in range(3):
+        with pytest.raises(SparkWalError):
+            plot.journaled(None, journal=path)
+    plot.is_away = False
+    with plot.journaled(None, journal=path) as wal:
+        assert wal.last_sequence == 0
