@@ -144,14 +144,17 @@ def main(
         try:
             serve(Server(wal, arrow_schema, bounds), listener, drain_timeout, console)
         finally:
+            stopped = wal.error
             try:
                 wal.close(drain_timeout if wal.has_journal else None)
             except TimeoutError:
                 pass  # the journal keeps it
             except SparkWalError as error:
                 raise as_exit(error) from None
-    if wal.error is not None:
-        raise Failed(str(wal.error))
+    if not wal.has_journal:
+        stopped = wal.error
+    if stopped is not None:
+        raise Failed(str(stopped))
     waiting = wal.unacknowledged
     console.print(
         f"stopped; sequence {wal.last_sequence - waiting} is durable"

@@ -39,6 +39,23 @@ def fenced(error: FencedError) -> FencedError:
     )
 
 
+def fenced_with_journal(error: FencedError, path: str) -> FencedError:
+    """The same of an appender whose journal is in the folder `path`."""
+    if not error.leader:
+        return error
+    return FencedError(
+        f"{error.leader}. What this appender has accepted is in the log or in the journal {path}. "
+        "Stop one of the two; a new appender with this journal takes the log over again, and sends "
+        "what waits",
+        leader=error.leader,
+    )
+
+
+def without_advice(error: SparkWalError) -> str:
+    """What happened, where the appender goes on by itself."""
+    return str(error).replace(f"; the appender has stopped: {ASK}", "").replace(f": {ASK}", "")
+
+
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
     """What became of a slot that is not acknowledged, from the one before it and its own.
 

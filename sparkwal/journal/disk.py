@@ -128,9 +128,11 @@ class DiskFolder:
                     "a local disk"
                 ) from None
             holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            todo = f"by process {holder}: end that one"
+            if holder == str(os.getpid()):
+                todo = "by this process: close the appender that has it"
             raise OptionError(
-                f"journal {self._path} is held by process {holder}: end that one, or give each "
-                "process a folder of its own"
+                f"journal {self._path} is held {todo}, or give each a folder of its own"
             ) from None
         with suppress(OSError):  # a full disk has room for no pid
             os.ftruncate(self._lock, 0)
