@@ -18,6 +18,7 @@ from sparkwal import events
 from sparkwal.appender.batches import Latch
 from sparkwal.appender.journaled import Front
 from sparkwal.appender.session import Session, Writer
+from sparkwal.appender.verdicts import fenced_with_journal, without_advice
 from sparkwal.errors import (
     FencedError,
     JournalError,
@@ -100,6 +101,9 @@ class Feeder:
         self._seconds = 0.0
         self._front.decide(sequence, position)
         self._wake.set()
+
+    def refused(self) -> None:
+        self._front.notify()
 
     def stopped(self) -> None:
         self._wake.set()
@@ -193,7 +197,7 @@ class Feeder:
 
     def _away(self, error: SparkWalError) -> None:
         if not self.is_away:
-            self._publish(events.StoreAway(path=self._writer.log.url, reason=str(error)))
+            self._publish(events.StoreAway(path=self._writer.log.url, reason=without_advice(error)))
         self.is_away = True
         self._front.notify()
 
@@ -270,6 +274,8 @@ class Feeder:
     # The end.
 
     def _fail(self, error: SparkWalError) -> None:
+        if isinstance(error, FencedError):
+            error = fenced_with_journal(error, self._journal.path)
         self._front.fail(error)
         kind, path = type(error).__name__, self._writer.log.url
         self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
@@ -294,6 +300,7 @@ class Feeder:
         if session is None and self.session is not None:
             with suppress(SparkWalError):
                 self.session.close(timeout)
+        self._tell_replayed()
 
 
 def _with_all_columns(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:

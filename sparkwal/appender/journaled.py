@@ -10,7 +10,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 
 import pyarrow as pa
 
@@ -25,7 +24,7 @@ from sparkwal.errors import (
 )
 from sparkwal.journal.journal import Journal
 
-# How often one that waits looks by itself.
+# How often an append that waits for room looks by itself.
 _LOOK_SECONDS = 0.5
 
 
@@ -80,6 +79,7 @@ class Front:
         self.reached = -1
         self._to_call: dict[int, list[tuple[JournalTicket, Callable[[], None]]]] = {}
         self.failure: Failure | None = None
+        self._end: Failure | None = None  # what is told of all that is not in the log
         self.closing = False
 
     # Accepting.
@@ -176,7 +176,11 @@ class Front:
     def fail(self, error: SparkWalError) -> None:
         """Nothing more goes to the log."""
         with self._changed:
-            self.failure = self.failure or Failure(error)
+            self.failure = self._end = self.failure or Failure(error)
+        self._call_all()
+
+    def _call_all(self) -> None:
+        with self._changed:
             called, self._to_call = self._to_call, {}
             self._changed.notify_all()
         for sequence in sorted(called):
@@ -184,37 +188,37 @@ class Front:
                 self._call(callback)
 
     def end(self) -> None:
-        """Nothing more goes to the log from here: whoever waits is told where it is."""
-        if self._decided < self.journal.last:
-            self.fail(OutcomeUnknownError(
-                f"the appender was closed; what is not in the log is in the journal "
-                f"{self.journal.path}, and is sent by the next appender that is opened with it"
-            ))  # fmt: skip
-            assert self.failure is not None
-            self.failure.told = True  # by whoever closed it
+        """It was closed, which is no failure: whoever waits is told where its rows are."""
+        error = OutcomeUnknownError(
+            f"the appender was closed; what is not in the log is in the journal "
+            f"{self.journal.path}, and is sent by the next appender that is opened with it"
+        )
+        with self._changed:
+            self._end = self.failure or Failure(error)
+        self._call_all()
 
     def is_decided(self, sequence: int) -> bool:
         self.callbacks.check_process()
-        return self._decided >= sequence or self.failure is not None
+        return self._decided >= sequence or self._end is not None
 
     def wait_decided(self, sequence: int, timeout: float | None) -> bool:
         """Raises why nothing more goes to the log."""
         self.callbacks.check_process()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._decided >= sequence or self.failure is not None, timeout
+                lambda: self._decided >= sequence or self._end is not None, timeout
             )
             if self._decided >= sequence:
                 return True
-            if self.failure is not None:
-                raise self.failure.tell()
+            if self._end is not None:
+                raise self._end.tell()
             return False
 
     def when_decided(self, ticket: JournalTicket, callback: Callable[[], None]) -> None:
         """Call back once, in order."""
         self.callbacks.check_process()
         with self._changed:
-            if self._decided < ticket.sequence and self.failure is None:
+            if self._decided < ticket.sequence and self._end is None:
                 self._to_call.setdefault(ticket.sequence, []).append((ticket, callback))
                 return
         self._call(callback)
@@ -224,14 +228,11 @@ class Front:
 
         Raises TimeoutError.
         """
-        end = None if timeout is None else monotonic() + timeout
         with self._changed:
-            while self._decided < upto and self.failure is None and not may_end():
-                # Nobody wakes it when the log has reached its limit.
-                rest = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - monotonic())
-                if rest <= 0:
-                    raise TimeoutError(f"not everything is in the log after {timeout} seconds")
-                self._changed.wait(rest)
+            if not self._changed.wait_for(
+                lambda: self._decided >= upto or self.failure is not None or may_end(), timeout
+            ):
+                raise TimeoutError(f"not everything is in the log after {timeout} seconds")
 
     def notify(self) -> None:
         """Whoever waits looks again."""

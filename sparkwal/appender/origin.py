@@ -6,15 +6,16 @@ entries waited there wrote other rows under the sequences of these.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from sparkwal.appender.session import Session
 from sparkwal.errors import OptionError
-from sparkwal.format.header import CommitHeader
+from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.journal.scanning import Contents
 from sparkwal.journal.sender import Sender, whose
-from sparkwal.protocol.archive import read_archive
+from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import Head, last_live
-from sparkwal.protocol.replay import first_at_or_after
+from sparkwal.protocol.recovery import last_live
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.floor import Floor
 
@@ -61,31 +62,32 @@ def check_sent(
 def _last_leader(log: LogStore, producer: str, session: Session) -> str | None:
     """Who wrote the producer's last commit; None where its record was collected."""
     lead = session.leadership
-    txns = lead.txns
-    if producer not in txns:
-        txns = read_archive(log, lead.txns_archive).txns
-    _, written_ms = txns[producer]
-    floor = Floor(log, lead.log_id).current()
+    low, high = Floor(log, lead.log_id).current(), lead.began
 
-    def at(position: int) -> CommitHeader | int | None:
-        """The commit, if it is here; else where it may be at the latest, or None."""
-        record = read_slot(log, position, lead.window, GLANCE) if position >= floor else None
-        if record is None:
-            return None
-        header = last_live(log, record).header
-        if not isinstance(header, CommitHeader):
-            return header.prev_position
-        is_it = (header.query_id, header.timestamp_ms) == (producer, written_ms)
-        return header if is_it else None
+    def live(position: int) -> SlotHeader | None:
+        record = read_slot(log, position, lead.window, GLANCE) if position >= low else None
+        return None if record is None else last_live(log, record).header
 
-    position = lead.began - 1
+    def is_it(header: SlotHeader | None) -> TypeGuard[CommitHeader]:
+        mine = (producer, session.known)
+        return isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == mine
+
+    # Most often nobody has written since, or leaders only.
+    header = live(high - 1)
     for _ in range(_STEPS):
-        found = at(position)
-        if isinstance(found, CommitHeader):
-            return found.leader_id
-        if found is None:
-            break
-        position = found
-    head = Head(lead.began - 1, None, lead.window)
-    found = at(first_at_or_after(log, head, written_ms, start=floor))
-    return found.leader_id if isinstance(found, CommitHeader) else None
+        if isinstance(header, LeaderHeader):
+            header = live(header.prev_position)
+    if is_it(header):
+        return header.leader_id
+    # The first position at which the log had all that it has of the producer.
+    while low < high:
+        middle = (low + high) // 2
+        header = live(middle)
+        if header is None:
+            return None
+        if last_batch(lambda: log, header, producer) < session.known:
+            low = middle + 1
+        else:
+            high = middle
+    header = live(low)
+    return header.leader_id if is_it(header) else None

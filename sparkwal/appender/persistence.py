@@ -55,6 +55,9 @@ class Listener(Protocol):
     def decided(self, sequence: int, position: int) -> None:
         """Every append up to `sequence` is decided; the newest ones lie at `position`."""
 
+    def refused(self) -> None:
+        """The log takes no more for now, or takes again; `Intake.is_full` tells."""
+
     def stopped(self) -> None:
         """The appender has stopped; `Intake.failure` tells why."""
 
@@ -84,7 +87,7 @@ class Persistence:
         self._all_sent = False
         self.last_sequence = intake.next_sequence - 1
         if watch is not None:
-            watch.start(subscribers.enter_thread, intake.refuse)
+            watch.start(subscribers.enter_thread, self._refuse)
         self._thread = threading.Thread(target=self._run, name="sparkwal-persist", daemon=True)
         self._thread.start()
 
@@ -109,6 +112,11 @@ class Persistence:
         self._workers.stop()
         if self._watch is not None:
             self._watch.close()
+
+    def _refuse(self, reason: str | None) -> None:
+        self._intake.refuse(reason)
+        if self._listener is not None:
+            self._listener.refused()
 
     # The persistence thread.
 

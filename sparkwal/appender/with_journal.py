@@ -131,9 +131,8 @@ class Journaled:
         self._front.callbacks.check_process()
         last = self.journal.last
         self.journal.sync(last)
-        self._front.wait_idle(last, lambda: False, timeout)
-        if self._front.failure is not None and self._front.decided < last:
-            raise self._front.failure.tell()
+        if not self._front.wait_decided(last, timeout):
+            raise TimeoutError(f"not everything is in the log after {timeout} seconds")
 
     def wait_room(self, timeout: float) -> None:
         self._front.callbacks.check_process()
@@ -176,6 +175,10 @@ class _Relay:
     def decided(self, sequence: int, position: int) -> None:
         if self.feeder is not None:
             self.feeder.decided(sequence, position)
+
+    def refused(self) -> None:
+        if self.feeder is not None:
+            self.feeder.refused()
 
     def stopped(self) -> None:
         if self.feeder is not None:

@@ -53,12 +53,10 @@ class Journal:
         publish: Callable[[Event], None],
     ) -> None:
         self._folder, self._settings, self._publish = folder, settings, publish
-        self.path = folder.path
-        self._segments = segments
+        self._segments, self.path = segments, folder.path
         self._mark, self._pid = Mark(folder), os.getpid()
         self.lock = self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._draining = threading.RLock()
+        self._changed, self._draining = threading.Condition(self._lock), threading.RLock()
         self._syncer: int | None = None  # the thread that syncs
         self.failure: JournalError | None = None
         self.is_closed = self._closing = self._told_full = self.wants_room = self._adding = False

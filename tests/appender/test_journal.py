@@ -848,7 +848,7 @@ def test_a_folder_is_for_one_appender_at_a_time_and_free_after_a_failed_opening(
 ) -> None:
     path = str(tmp_path / "journal")
     with plot.journaled(None, journal=path) as wal:
-        with pytest.raises(OptionError, match="is held by process"):
+        with pytest.raises(OptionError, match="is held by this process"):
             plot.journaled(None, journal=path)
         wal.append(rows(0)).result(timeout=30)
         assert wal.error is None

@@ -62,6 +62,8 @@ class Journals:
         ends = {"done"} | _STORE
         if self.rival or self.twin:
             ends |= {"FencedError", "FencedError opening", "FencedError ending"}
+        if self.twin:
+            ends |= {"OptionError opening"}  # rows of the twin stand where the journal's should
         if self.disk:
             kinds = ("Write", "Sync", "Rename", "FolderSync", "Read")
             for kind in kinds:
