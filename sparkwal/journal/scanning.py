@@ -188,13 +188,15 @@ class _Reading:
             segment = Segment(name, header, begin, begin, header.first - 1)
             self.segments.append(segment)
             scan = Scan(reader, begin, header.salt)
+            put = self.ring.put
             for found in scan:
                 if found.sequence != segment.last + 1:
                     scan.end = found.offset
                     scan.wrong = f"entry {found.sequence} follows entry {segment.last}"
                     break
-                self.ring.put(header.id, found)
-                segment.last, segment.size = found.sequence, found.end
+                put(number, found)
+                segment.last = found.sequence
+            segment.size = scan.end
             if scan.wrong:
                 damage = self._damaged(name, scan.wrong, after)
                 rest = reader.size - scan.end

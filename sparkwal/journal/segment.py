@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from sparkwal.journal.storage import Bytes, Reader
 
@@ -29,7 +30,7 @@ _PAD = bytes(8)
 # Larger than any header with the schema of a table in it; read before anything is known.
 LARGEST_HEADER = 16 * 2**20
 # What a scan reads at once, at least.
-_BLOCK = 4 * 2**20
+_BLOCK = 2**20
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,8 @@ def entry_size(length: int) -> int:
     return ENTRY_BYTES + length + -length % 8
 
 
-@dataclass(frozen=True)
-class Found:
-    """A complete entry of a file."""
+class Found(NamedTuple):
+    """A complete entry of a file. A tuple: a recovery makes one of each entry there is."""
 
     sequence: int
     offset: int
@@ -113,7 +113,7 @@ class Found:
 
     @property
     def end(self) -> int:
-        return self.offset + entry_size(self.length)
+        return self.offset + ENTRY_BYTES + self.length + -self.length % 8
 
 
 class Scan:
@@ -132,6 +132,7 @@ class Scan:
         self._reader, self._salt = reader, salt
         self._size = reader.size
         self._base, self._block = begin, b""
+        self._view = memoryview(self._block)
         self.end, self.wrong = begin, ""
 
     def __iter__(self) -> Iterator[Found]:
@@ -147,32 +148,47 @@ class Scan:
             yield found
 
     def _at(self, offset: int) -> Found | None:
-        if offset == self._size:
-            return None
-        head = self._bytes(offset, ENTRY_BYTES)
-        if len(head) < ENTRY_BYTES:
-            raise Invalid("the file ends within an entry")
-        magic, own, sequence, length, crc = _ENTRY.unpack(head)
+        # Where a small entry costs its time: nothing is copied or looked up that need not be.
+        at, there = offset - self._base, len(self._block)
+        if at < 0 or at + ENTRY_BYTES > there:
+            if offset == self._size:
+                return None
+            at, there = self._load(offset, ENTRY_BYTES)
+            if there < ENTRY_BYTES:
+                raise Invalid("the file ends within an entry")
+        magic, own, sequence, length, crc = _ENTRY.unpack_from(self._block, at)
+        begin = at + ENTRY_BYTES
         if magic != _ENTRY_MAGIC:
             raise Invalid("no entry begins here")
-        if self._salt is not None and zlib.crc32(head[8:], self._salt) != own:
+        salt = self._salt
+        if salt is not None and zlib.crc32(self._block[at + 8 : begin], salt) != own:
             raise Invalid("the CRC-32 of an entry's head is not that of its content")
-        # Before anything is read or allocated: the length is a stranger's word.
-        if offset + entry_size(length) > self._size:
-            raise Invalid("the file ends within an entry")
-        content = self._bytes(offset + ENTRY_BYTES, entry_size(length) - ENTRY_BYTES)
-        if len(content) < entry_size(length) - ENTRY_BYTES:
-            raise Invalid("the file ends within an entry")
-        if zlib.crc32(content[:length]) != crc:
+        end = begin + length + -length % 8
+        if end > there:
+            # Before anything is read or allocated: the length is a stranger's word.
+            if offset + entry_size(length) > self._size:
+                raise Invalid("the file ends within an entry")
+            # With the next one's head: of large entries each is read once.
+            at, there = self._load(offset, entry_size(length) + ENTRY_BYTES)
+            begin = at + ENTRY_BYTES
+            if entry_size(length) > there:
+                raise Invalid("the file ends within an entry")
+        if zlib.crc32(self._view[begin : begin + length]) != crc:
             raise Invalid("an entry's CRC-32 is not that of its content")
         return Found(sequence, offset, length)
+
+    def _load(self, offset: int, size: int) -> tuple[int, int]:
+        """A block from `offset` on, of `size` at least where the file has so many; 0 and its
+        length."""
+        self._base, self._block = offset, self._reader.read_at(offset, max(size, _BLOCK))
+        self._view = memoryview(self._block)
+        return 0, len(self._block)
 
     def _bytes(self, offset: int, size: int) -> memoryview:
         begin = offset - self._base
         if begin < 0 or begin + size > len(self._block):
-            self._base, begin = offset, 0
-            self._block = self._reader.read_at(offset, max(size, _BLOCK))
-        return memoryview(self._block)[begin : begin + size]
+            begin, _ = self._load(offset, size)
+        return self._view[begin : begin + size]
 
     def rest(self) -> Iterator[Found]:
         """Complete entries anywhere from `end` on, where none begins: what damage lies before."""
