@@ -7,7 +7,7 @@ import support.installed  # noqa: F401
 # isort: split
 import click
 
-from benchmarks import aging, appender, lake, restart, scale, sinks, triggers
+from benchmarks import aging, appender, journal, lake, restart, scale, sinks, triggers
 
 
 @click.group()
@@ -20,6 +20,7 @@ for _command in (
     aging.main,
     lake.main,
     appender.main,
+    journal.main,
     restart.main,
     scale.main,
     triggers.main,

@@ -26,7 +26,9 @@ PARTS = ("recovery", "memory", "microbatch", "bulk-write", "bulk-read")
 console = Console(stderr=True, highlight=False)
 
 
-def _one_of(known: Sequence[str]) -> Callable[..., list[str]]:
+def one_of(known: Sequence[str]) -> Callable[..., list[str]]:
+    """The callback of an option such as read,write."""
+
     def parse(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
         names = [name.strip() for name in value.split(",")]
         for name in names:
@@ -53,9 +55,9 @@ def machine() -> dict[str, object]:
 
 @click.command("sinks")
 @click.option("--only", "parts", default=",".join(PARTS), show_default=True,
-              callback=_one_of(PARTS), help="Parts to measure.")  # fmt: skip
+              callback=one_of(PARTS), help="Parts to measure.")  # fmt: skip
 @click.option("--peers", default=",".join(PEERS), show_default=True,
-              callback=_one_of(list(PEERS)))  # fmt: skip
+              callback=one_of(list(PEERS)))  # fmt: skip
 @click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=numbers,
               help="Milliseconds added to every request; of recovery at most 20.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)

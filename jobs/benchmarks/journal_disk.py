@@ -1,0 +1,247 @@
+"""What the journal costs on a disk, beside a bare file and SQLite."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import SCHEMA, latency, open_appender, rows_of
+from sparkwal.journal.disk import DiskFolder
+from sparkwal.journal.journal import Journal
+from sparkwal.journal.opening import begin
+from sparkwal.journal.owner import Owner
+from sparkwal.journal.scanning import Contents, scan_folder
+from sparkwal.journal.settings import ALWAYS, INTERVAL, NONE, Settings
+
+MIB = 2**20
+_THREADS = 8
+
+
+def open_journal(folder: Path, **given: Any) -> Journal:
+    """The journal in a folder, none of which the log has."""
+    settings = Settings(max_bytes=2**40, **given)
+    disk = DiskFolder(folder)
+    return opened(disk, scan_folder(disk, settings.largest, settings.slots, 2**20), settings)
+
+
+def opened(disk: DiskFolder, contents: Contents, settings: Settings) -> Journal:
+    """What comes after `scan_folder`."""
+    schema = SCHEMA.serialize().to_pybytes()
+    owner = Owner("benchmark", "log", "benchmark", -1, schema)
+    return begin(disk, contents, owner, settings, lambda event: None).journal
+
+
+class BareFile:
+    """Writes at the end of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._end = 0
+
+    def write(self, content: bytes | memoryview) -> None:
+        self._end += os.pwrite(self._file, content, self._end)
+
+    def write_synced(self, content: bytes | memoryview) -> None:
+        self.write(content)
+        os.fdatasync(self._file)
+
+    def sync(self) -> None:
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+@contextmanager
+def sqlite(path: Path) -> Iterator[Callable[[bytes], object]]:
+    """Inserts of one row, a transaction each, as durable as SQLite is in WAL mode."""
+    base = sqlite3.connect(path, isolation_level=None)
+    base.execute("PRAGMA journal_mode=WAL")
+    base.execute("PRAGMA synchronous=FULL")
+    base.execute("CREATE TABLE entries (sequence INTEGER PRIMARY KEY, content BLOB)")
+    try:
+        yield lambda content: base.execute("INSERT INTO entries (content) VALUES (?)", (content,))
+    finally:
+        base.close()
+
+
+def measure_flush(folder: Path, count: int) -> list[dict[str, Any]]:
+    """fdatasync after a 4 KiB overwrite, on the disk and in memory, in turns."""
+    names = {"disk": folder / "flush", "memory": Path("/dev/shm") / f"sparkwal-{os.getpid()}"}
+    found: dict[str, list[float]] = {name: [] for name in names}
+    block = os.urandom(4096)
+    with ExitStack() as stack:
+        files = {}
+        for name, path in names.items():
+            files[name] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(path.unlink)
+            stack.callback(os.close, files[name])
+            os.pwrite(files[name], block, 0)
+            os.fsync(files[name])
+        for _ in range(count):
+            for name, file in files.items():
+                began = time.perf_counter()
+                os.pwrite(file, block, 0)
+                os.fdatasync(file)
+                found[name].append(time.perf_counter() - began)
+    return [{"where": name, **_spread(seconds)} for name, seconds in found.items()]
+
+
+def write_caches() -> dict[str, str]:
+    """Of each disk: one that says "write back" has to be flushed."""
+    files = sorted(Path("/sys/block").glob("*/queue/write_cache"))
+    return {file.parts[3]: file.read_text().strip() for file in files}
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    at = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+    shown = {name: ordered[min(len(ordered) - 1, int(len(ordered) * q))] for name, q in at.items()}
+    shown = {"least": ordered[0], **shown, "most": ordered[-1]}
+    return {name: round(value * 1000, 3) for name, value in shown.items()}
+
+
+def measure_latency(
+    folder: Path, upstream: str, size: int, count: int, rate: float
+) -> dict[str, Any]:
+    """From the call to its return, of the same bytes, in turns, `rate` a second of each.
+
+    `burst` is of the appender alone, one append after the other: what it sends goes on beside.
+    """
+    rows = rows_of(size - 500)
+    content = rows.serialize().to_pybytes()
+    with ExitStack() as stack:
+        bare = BareFile(folder / "bare")
+        stack.callback(bare.close)
+        insert = stack.enter_context(sqlite(folder / "sqlite"))
+        journal = open_journal(folder / "journal")
+        stack.callback(journal.close)
+        wal = stack.enter_context(open_appender(upstream, 10, journal=str(folder / "appender")))
+        ways: dict[str, Callable[[], object]] = {
+            "disk": lambda: bare.write_synced(content),
+            "journal": lambda: journal.wait(journal.write(content)),
+            "appender": lambda: wal.append(rows),
+            "sqlite": lambda: insert(content),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        pause = 1 / (rate * len(ways))
+        for turn in range(1 + count):
+            place = turn % len(ways)
+            for name in [*ways][place:] + [*ways][:place]:
+                seconds = _seconds(ways[name])
+                if turn:  # the first opens what is opened at first
+                    taken[name].append(seconds)
+                wal.flush()  # else the next would be measured with what this one sends
+                time.sleep(max(0.0, pause - seconds))
+        burst = [_seconds(ways["appender"]) for _ in range(count // 4)]
+    found = {name: vars(latency(seconds)) for name, seconds in taken.items()}
+    found["burst"] = vars(latency(burst))
+    disk = found["disk"]["p50"]
+    ratios = {f"{name}_ratio": round(found[name]["p50"] / disk, 3) for name in found}
+    return {"bytes": len(content), **found, **ratios}
+
+
+def measure_bandwidth(folder: Path, megabytes: int, rounds: int) -> list[dict[str, Any]]:
+    """Appends of 1 MiB as fast as they go: of one thread with one sync at the end, and of several
+    threads that wait for the disk each time."""
+    content = os.urandom(MIB - 500)
+    numbers = itertools.count()
+
+    def plain() -> float:
+        bare = BareFile(folder / f"plain-{next(numbers)}")
+        try:
+            return _seconds(lambda: _one_thread(bare.write, bare.sync))
+        finally:
+            bare.close()
+
+    def plain_synced() -> float:
+        bare = [BareFile(folder / f"plain-{next(numbers)}") for _ in range(_THREADS)]
+        try:
+            return _seconds(lambda: _threads([each.write_synced for each in bare]))
+        finally:
+            for each in bare:
+                each.close()
+
+    def plain_synced_alone() -> float:
+        bare = BareFile(folder / f"plain-{next(numbers)}")
+        try:
+            return _seconds(lambda: _one_thread(bare.write_synced, lambda: None))
+        finally:
+            bare.close()
+
+    def journaled(sync: str) -> float:
+        journal = open_journal(folder / f"journal-{next(numbers)}", sync=sync)
+        try:
+            if sync == ALWAYS:
+                each = [lambda part: journal.wait(journal.write(part))] * _THREADS
+                return _seconds(lambda: _threads(each))
+            return _seconds(lambda: _one_thread(journal.write, journal.sync))
+        finally:
+            journal.close()
+
+    def _one_thread(write: Callable[[bytes], object], sync: Callable[[], object]) -> None:
+        for _ in range(megabytes):
+            write(content)
+        sync()
+
+    def _threads(writes: Sequence[Callable[[bytes], object]]) -> None:
+        left = iter(range(megabytes))
+
+        def work(write: Callable[[bytes], object]) -> None:
+            for _ in left:
+                write(content)
+
+        threads = [threading.Thread(target=work, args=[each]) for each in writes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    ways: dict[str, Callable[[], float]] = {
+        "plain writes, one fsync": plain,
+        "journal, none": lambda: journaled(NONE),
+        "journal, interval": lambda: journaled(INTERVAL),
+        "plain write + fdatasync, 1 thread": plain_synced_alone,
+        f"plain write + fdatasync, {_THREADS} threads, a file each": plain_synced,
+        f"journal, always, {_THREADS} threads": lambda: journaled(ALWAYS),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            taken[name].append(way())
+            for each in folder.iterdir():
+                _remove(each)
+            os.sync()
+    best = statistics.median(taken["plain writes, one fsync"])
+    return [
+        {
+            "what": name,
+            "mb_per_s": round(megabytes * len(content) / statistics.median(seconds) / 1e6, 1),
+            "ratio": round(best / statistics.median(seconds), 3),
+            "runs_s": [round(each, 3) for each in seconds],
+        }
+        for name, seconds in taken.items()
+    ]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        for each in path.iterdir():
+            _remove(each)
+        path.rmdir()
+    else:
+        path.unlink()
+
+
+def _seconds(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
