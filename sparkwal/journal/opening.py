@@ -256,6 +256,8 @@ class _Opening:
             handle = Handle(self._folder.open(last.name), last.name)
             if not self._is_synced(last):
                 self._write_again(last, handle)
+            # Who made the file may have died before it was certain that its name stays.
+            sync_folder(self._folder)
             return handle
         if last is not None and not self._is_synced(last):
             with Handle(self._folder.open(last.name), last.name) as handle:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -245,6 +246,8 @@ class Run:
             self.alive.remove(life)
             return
         self._bury(life, "kill")
+        if outcome.startswith("StoreUnavailableError opening"):
+            self._away_until = 0  # else life after life would end so
         kind = outcome.partition(":")[0]
         self.outcomes[kind] += 1
         if kind not in ({"done"} if self.calm else self.shape.ends):
@@ -412,15 +415,75 @@ class Chance:
         rng, shape = run.rng, run.shape
         if call.operation == "disk":
             what = call.arguments[0]
-            fails = what in ("sync", "sync_folder", "rename") and rng.random() < shape.disk
+            fails = what in _FAIL and rng.random() < shape.disk
             return "fails" if fails else ""
         if call.operation not in REMOTE or rng.random() >= shape.fault:
             return ""
         return rng.choice(["refused", "lost", "late"] if call.operation == "put" else ["refused"])
 
 
+@dataclass
+class Script:
+    """The same each time, and what happens at which step.
+
+    Attributes:
+        possible: (step, what may happen there), of steps that came.
+    """
+
+    events: dict[int, str]
+    possible: list[tuple[int, str]] = field(default_factory=list)
+
+    def before(self, run: Run) -> str:
+        what = self.events.get(run.steps, "")
+        self.possible += [(run.steps, "kill"), (run.steps, "power")]
+        return what if what in ("kill", "power") else ""
+
+    def pick(self, run: Run, life: Life) -> tuple[str, int]:
+        calls, sleeping = sorted(life.machine.calls), sorted(life.machine.sleeping)
+        # By turns, so that none of its threads starves.
+        if calls:
+            return "answer", calls[run.steps % len(calls)]
+        return "fire", sleeping[run.steps % len(sleeping)]
+
+    def outcome(self, run: Run, call: Call) -> str:
+        what = self.events.get(run.steps, "")
+        wrong = ["refused"] if call.operation in REMOTE else []
+        if call.operation == "put":
+            wrong += ["lost", "late"]
+        if call.operation == "disk" and call.arguments[0] in _FAIL:
+            wrong = ["fails"]
+        self.possible += [(run.steps, each) for each in wrong]
+        return what if what in wrong else ""
+
+
+# Calls of the disk that may fail.
+_FAIL = ("sync", "sync_folder", "rename")
 _PLAN = Plan(0, 5)
+# What is run with each thing at each step.
+SCRIPT = Journals(Plan(0, 3, segment=900), lives=2, disk=1.0)
+
+
+def scripted(ends: int) -> Iterator[dict[int, str]]:
+    """Every way to end so many lives of the script, at one step each, and to let any one thing
+    go wrong after that."""
+    yield from _scripted({}, 0, ends)
+
+
+def _scripted(before: dict[int, str], first: int, ends: int) -> Iterator[dict[int, str]]:
+    probe = Script(before)
+    Run(0, SCRIPT, probe).run()
+    for step, what in sorted(probe.possible):
+        if step >= first:
+            if not ends:
+                yield {**before, step: what}
+            elif what in ("kill", "power"):
+                yield from _scripted({**before, step: what}, step + 1, ends - 1)
+
+
 SHAPES = {
+    "journal: one life after another is short": Journals(
+        replace(_PLAN, appends=3), kill=0.03, power=0.03, fault=0, away=0.05, lives=8
+    ),
     "journal: the process dies": Journals(power=0.0, kill=0.015, vary=True),
     "journal: power is lost": Journals(power=0.02, kill=0.005, vary=True),
     "journal: the store is away": Journals(power=0, kill=0, fault=0.1, away=0.03, vary=True),

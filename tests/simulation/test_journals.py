@@ -3,23 +3,27 @@ its seed."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections import Counter
 
 import pytest
 
+from sparkwal.errors import JournalSyncError
 from sparkwal.journal import files
-from sparkwal.journal.opening import begin
+from sparkwal.journal.opening import Opened, begin
 from sparkwal.journal.owner import Owner
 from sparkwal.journal.scanning import scan_folder
+from sparkwal.journal.segment import ENTRY_BYTES
 from sparkwal.journal.settings import Settings
-from sparkwal.testing.disk import MemoryFolder
+from sparkwal.journal.storage import Handle
+from sparkwal.testing.disk import Crash, MemoryFolder
 
-from .journal_runs import SHAPES, Chance, Run
+from .journal_runs import SCRIPT, SHAPES, Chance, Run, Script, scripted
 
 FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
-SETTINGS = Settings(segment_bytes=2**16, max_bytes=2**20, slots=100)
+SETTINGS = Settings(segment_bytes=900, max_bytes=2**20, slots=100)
 
 
 def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,25 +60,93 @@ def test_a_seed_repeats_its_run() -> None:
     assert first.trace == second.trace
 
 
+def opened(folder: MemoryFolder, durable: int = -1) -> Opened:
+    owner = Owner("log", "id", "producer", durable, b"schema")
+    contents = scan_folder(folder, SETTINGS.largest, SETTINGS.slots, 100)
+    return begin(folder, contents, owner, SETTINGS, lambda event: None)
+
+
 def test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn() -> None:
     """Power takes the mark, which nobody syncs; then the disk damages the last entry."""
-    owner = Owner("log", "id", "producer", -1, b"schema")
-
-    def opened(folder: MemoryFolder) -> tuple[range, int]:
-        contents = scan_folder(folder, SETTINGS.largest, SETTINGS.slots, 100)
-        found = begin(folder, contents, owner, SETTINGS, lambda event: None)
-        if found.journal.last < 0:
-            found.journal.wait(found.journal.write(b"accepted"))
-        return found.lost, found.journal.last
-
     folder, seed = MemoryFolder(), 0
-    assert opened(folder) == (range(0), 0)
+    journal = opened(folder).journal
+    journal.wait(journal.write(b"accepted"))
     while files.read_mark(left := folder.after_crash(random.Random(seed))) != (-1, -1):
         seed += 1
-    assert opened(left) == (range(0), 0)
+    assert opened(left).journal.last == 0
     left = left.after_kill()
     name = files.segment_name(0)
     data = bytearray(left.bytes_of(name))
     data[-1] ^= 1
     left.put(name, bytes(data))
-    assert opened(left)[0] == range(1)
+    assert opened(left).lost == range(1)
+
+
+def test_what_is_accepted_where_a_process_died_anywhere_outlives_a_loss_of_power() -> None:
+    """It may have died before it synced the name of the file that the next goes on with."""
+    crash_at, ended = 0, False
+    while not ended:
+        crash_at, folder = crash_at + 1, MemoryFolder()
+        folder.crash_at, ended = crash_at, True
+        try:
+            journal = opened(folder).journal
+            for _ in range(3):
+                journal.wait(journal.write(bytes(300)))
+        except Crash:
+            ended = False
+        left = folder.after_kill()
+        journal = opened(left).journal
+        last = journal.write(b"accepted")
+        journal.wait(last)
+        for seed in range(8):
+            lost = left.after_crash(random.Random(seed))
+            again = opened(lost)
+            assert (again.journal.last, again.lost) == (last, range(0)), (crash_at, seed)
+            assert again.journal.read(last)[0] == b"accepted"
+
+
+def test_an_entry_of_another_file_is_none() -> None:
+    """A disk gives a file blocks that another had, and the file's length may be synced first."""
+    one, two = MemoryFolder(), MemoryFolder()
+    name = files.segment_name(0)
+    for folder, count in ((one, 1), (two, 2)):
+        journal = opened(folder).journal
+        for number in range(count):
+            journal.wait(journal.write(b"%d of %d" % (number, count)))
+    begins = two.bytes_of(name).index(b"1 of 2") - ENTRY_BYTES
+    one.put(name, one.bytes_of(name) + two.bytes_of(name)[begins:])
+    assert opened(one.after_kill()).journal.last == 0
+
+
+def test_after_a_failed_sync_a_handle_is_of_no_use() -> None:
+    folder = MemoryFolder()
+    handle = Handle(folder.create("file"), "file")
+    handle.append([b"bytes"])
+    folder.faults["sync"] = [errno.EIO]
+    for _ in range(2):
+        with pytest.raises(JournalSyncError):
+            handle.sync()
+    with pytest.raises(JournalSyncError):
+        handle.append([b"more"])
+
+
+def test_all_that_may_happen_at_each_step_of_a_short_script(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _scripts(0, capsys)
+
+
+@pytest.mark.slow
+def test_a_life_ends_and_then_anything_happens_at_each_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _scripts(1, capsys)
+
+
+def _scripts(ends: int, capsys: pytest.CaptureFixture[str]) -> None:
+    count = 0
+    for count, events in enumerate(scripted(ends), 1):
+        Run(count, SCRIPT, Script(events)).run()
+    with capsys.disabled():
+        print(f"\n  {count:,} scripts")
+    assert count >= 200
