@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkwal import events
-from sparkwal.appender.batches import Latch
 from sparkwal.appender.journaled import Front
 from sparkwal.appender.session import Session, Writer
 from sparkwal.appender.verdicts import fenced_with_journal, without_advice
@@ -81,8 +80,8 @@ class Feeder:
         self._seconds = 0.0  # to wait before the log is led again
         self._replays = front.journal.last if front.journal.last > session.known else None
         self.is_away = False
-        self._ending = False
-        self._wake, self._ended_early, self._ended = Wake(), Wake(), Latch()
+        self._ending = self._ended = False
+        self._wake, self._ended_early = Wake(), Wake()
         self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
         self._journal.on_accepted = self._wake.set
 
@@ -122,7 +121,10 @@ class Feeder:
                 f"is in {self._journal.path}: open a new appender with it"
             ))  # fmt: skip
         finally:
-            self._ended.open()
+            if self.session is not None:
+                with suppress(SparkWalError):
+                    self.session.close(None)
+            self._ended = True
             self._front.notify()
 
     def _go_on(self) -> None:
@@ -279,9 +281,6 @@ class Feeder:
         self._front.fail(error)
         kind, path = type(error).__name__, self._writer.log.url
         self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
-        if self.session is not None:
-            with suppress(SparkWalError, TimeoutError):
-                self.session.close(_LAST_SECONDS)
 
     def _publish(self, event: events.Event) -> None:
         self._writer.subscribers.publish(event)
@@ -293,13 +292,12 @@ class Feeder:
         self._wake.set()
         session = self.session
         if session is not None:
-            with suppress(SparkWalError):
-                session.close(timeout)
-        if not self._ended.wait(timeout):
-            raise TimeoutError(f"the journal's thread has not ended after {timeout} seconds")
-        if session is None and self.session is not None:
-            with suppress(SparkWalError):
-                self.session.close(timeout)
+            # Only begun here, and ended by the thread: an append that this interrupts may hold
+            # what requests under way need to be acknowledged.
+            with suppress(SparkWalError, TimeoutError):
+                session.close(0)
+        if not self._front.wait_for(lambda: self._ended, timeout):
+            raise TimeoutError(f"what was sent is not decided after {timeout} seconds")
         self._tell_replayed()
 
 

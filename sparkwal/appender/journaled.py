@@ -228,11 +228,15 @@ class Front:
 
         Raises TimeoutError.
         """
+        if not self.wait_for(
+            lambda: self._decided >= upto or self.failure is not None or may_end(), timeout
+        ):
+            raise TimeoutError(f"not everything is in the log after {timeout} seconds")
+
+    def wait_for(self, holds: Callable[[], bool], timeout: float | None) -> bool:
+        """Until something holds, looked at when `notify` is called; whether it does."""
         with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._decided >= upto or self.failure is not None or may_end(), timeout
-            ):
-                raise TimeoutError(f"not everything is in the log after {timeout} seconds")
+            return self._changed.wait_for(holds, timeout)
 
     def notify(self) -> None:
         """Whoever waits looks again."""

@@ -48,8 +48,11 @@ class DiskWriter:
         self.size = size
 
     def sync(self) -> None:
-        # The length is synced too: a file's data cannot be read without.
-        os.fdatasync(self._file)
+        try:
+            # The length is synced too: a file's data cannot be read without.
+            os.fdatasync(self._file)
+        except ValueError:  # of one that is closed
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
 
     def close(self) -> None:
         if self._file >= 0:

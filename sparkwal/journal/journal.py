@@ -178,6 +178,8 @@ class Journal:
             self._changed.notify_all()
             self._segments.rotate(spare)
         except JournalError as error:
+            if self.is_closed:  # by a signal's handler that came into this
+                self._check_open()
             raise self._stopped_by(error) from error
         finally:
             self._adding = False

@@ -8,9 +8,13 @@ from typing import Any
 
 
 def interrupted(
-    act: Callable[[], object], function: str, skip: int, come: Callable[[], object]
+    act: Callable[[], object],
+    function: str,
+    skip: int,
+    come: Callable[[], object],
+    where: str = "sparkwal/appender",
 ) -> bool:
-    """Act; `come` is called once, before instruction `skip` of a function of the appender's.
+    """Act; `come` is called once, before instruction `skip` of a function of these modules.
 
     It may raise, as a signal's handler may. Returns whether it came.
     """
@@ -19,7 +23,7 @@ def interrupted(
     def trace(frame: Any, event: str, _: object) -> Any:
         nonlocal passed
         code = frame.f_code
-        if code.co_name != function or "sparkwal/appender" not in code.co_filename:
+        if code.co_name != function or where not in code.co_filename:
             return trace if event == "call" else None
         frame.f_trace_opcodes = True
         if event == "opcode":

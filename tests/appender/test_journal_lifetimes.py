@@ -1,0 +1,296 @@
+"""How an appender with a journal ends: by a signal's handler, with the interpreter, in a fork, at
+the limit of its log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwal import Appender, Log, verify
+from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
+from sparkwal.testing.disk import MemoryFolder
+
+from .away import Away
+from .interrupts import interrupted
+from .plot import SCHEMA, rows, stored, until
+from .test_limits import Limited
+
+# Signals.
+
+# Where a handler may come: each instruction of what holds a lock, in the thread that appends.
+PLACES = [
+    ("sparkwal/appender/journaled", "begin"),
+    ("sparkwal/appender/journaled", "_ticket"),
+    ("sparkwal/appender/feeding", "set"),
+    ("sparkwal/journal/journal", "write"),
+    ("sparkwal/journal/journal", "sync"),
+    ("sparkwal/journal/journal", "_sync_once"),
+    ("sparkwal/journal/journal", "_have_synced"),
+    ("sparkwal/journal/segments", "append"),
+    ("sparkwal/journal/disk", "append"),
+    ("sparkwal/journal/disk", "sync"),
+]
+ROTATING = [
+    ("sparkwal/journal/journal", "write"),
+    ("sparkwal/journal/journal", "_rotate"),
+    ("sparkwal/journal/segments", "rotate"),
+]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder, in memory where there is one: its syncs cost nothing."""
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=shared) as path:
+        yield Path(path)
+
+
+# Every instruction takes a minute.
+EACH = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+
+
+@EACH
+@pytest.mark.parametrize(("where", "function"), PLACES)
+def test_a_signals_handler_may_close_it_wherever_an_append_is(
+    where: str, function: str, step: int, folder: Path
+) -> None:
+    """The handler comes before every instruction of a function in turn, as a signal does."""
+    for skip in range(0, 1000, step):
+        plot = Away()
+        wal = plot.journaled(None, journal=str(folder / str(skip)))
+        if not closed_before(plot, wal, where, function, skip):
+            assert skip, "the function never ran"
+            return
+
+
+@EACH
+@pytest.mark.parametrize(("where", "function"), ROTATING)
+def test_a_signals_handler_may_close_it_where_an_append_begins_a_segment(
+    where: str, function: str, step: int, folder: Path
+) -> None:
+    for skip in range(0, 1000, step):
+        plot = Away()
+        small = {"journalSegmentBytes": "64kb", "journalMaxBytes": "1mb"}
+        wal = plot.journaled(None, journal=str(folder / str(skip)), **small)
+        for _ in range(2):
+            wal.append(rows(*[-1] * 3000))
+        if not closed_before(plot, wal, where, function, skip, [-2] * 3000):
+            assert skip, "the function never ran"
+            return
+
+
+def closed_before(
+    plot: Away, wal: Appender, where: str, function: str, skip: int, more: list[int] | None = None
+) -> bool:
+    """Append; the handler closes before instruction `skip` of `function`. Whether it came."""
+    values = [2, *(more or [])]
+    tickets = [wal.append(rows(1))]
+    path, came, closed, unknown = wal._way.journal.path, False, False, False
+
+    def close() -> None:
+        nonlocal came, closed
+        came = True
+        wal.close(timeout=20)
+        closed = True
+
+    try:
+        interrupted(lambda: tickets.append(wal.append(rows(*values))), function, skip, close, where)
+    except OptionError as error:
+        assert "is closed" in str(error), error
+    except JournalSyncError as error:
+        assert "in the middle of this append" in str(error), error
+        unknown = True
+    assert closed == came
+    wal.close(timeout=20)
+    assert tickets[0].result(timeout=20) >= 0
+    # The next process sends what this one accepted, and nothing that it refused.
+    with plot.journaled(None, journal=path) as again:
+        told = len(tickets) == 2
+        last = again.last_sequence
+        assert last == tickets[-1].sequence + (last > tickets[-1].sequence and unknown)
+    have = [value for value in stored(plot.inner) if value > 0]
+    assert have == [1, 2] if told else have in ([1], [1, 2] if unknown else [1])
+    return came
+
+
+@pytest.fixture
+def on_alarm() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Set what a signal's handler does."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def handle(act: Callable[[], None]) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: act())
+
+    yield handle
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signals_handler_may_close_what_appends_as_fast_as_it_can(
+    tmp_path: Path, on_alarm: Callable[[Callable[[], None]], None]
+) -> None:
+    for delay in (0.0, 0.001, 0.01, 0.05, 0.1):
+        plot = Away()
+        path = str(tmp_path / str(delay))
+        wal = plot.journaled(None, journal=path, journalSlots=1000)
+        accepted = -1
+        on_alarm(lambda wal=wal: wal.close(timeout=20))  # type: ignore[misc]
+        timer = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+        timer.start()
+        with pytest.raises((OptionError, JournalSyncError)):
+            while True:
+                accepted = wal.append(rows(accepted + 1)).sequence
+        timer.join()
+        with plot.journaled(None, journal=path) as again:
+            assert again.last_sequence >= accepted
+        have = stored(plot.inner)
+        assert have == list(range(len(have))) and len(have) > accepted
+
+
+# The end of the interpreter.
+
+ENDS = """
+import sys
+import pyarrow as pa
+import sparkwal
+wal = sparkwal.Appender(sys.argv[1], pa.schema([("v", pa.int64())]), producer_id="p",
+                        journal=sys.argv[2])
+for value in range(100):
+    wal.append([{"v": value}])
+"""
+
+
+def test_an_appender_that_is_open_when_the_interpreter_ends_sends_what_it_has(
+    tmp_path: Path,
+) -> None:
+    log, journal = str(tmp_path / "log"), str(tmp_path / "journal")
+    subprocess.run([sys.executable, "-c", ENDS, log, journal], check=True, timeout=60)
+    assert list(Log(log).to_pandas()["v"]) == list(range(100))
+    assert verify(log).ok
+    with Appender(log, SCHEMA, producer_id="p", journal=journal) as wal:
+        assert wal.last_sequence == 99
+
+
+# Forks.
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_is_told_at_once_and_the_parent_goes_on(tmp_path: Path) -> None:
+    plot = Away()
+    path = str(tmp_path / "journal")
+    wal = plot.journaled(None, journal=path)
+    plot.is_away = True
+    ticket = wal.append(rows(0))
+    tries: list[Callable[[], object]] = [
+        lambda: wal.append(rows(2)), wal.flush, wal.close, ticket.result, ticket.done,
+        lambda: ticket.when_done(lambda: None), lambda: wal.wait_room(1),
+    ]  # fmt: skip
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(30)
+            said = 0
+            for act in tries:
+                try:
+                    act()
+                except OptionError as error:
+                    said += "fork" in str(error)
+            code = 0 if said == len(tries) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    # The child's end has not let the folder go.
+    with pytest.raises(OptionError, match="is held by"):
+        plot.journaled(None, journal=path)
+    plot.is_away = False
+    assert ticket.result(timeout=30) >= 0
+    wal.append(rows(1))
+    wal.close(timeout=30)
+    assert stored(plot.inner) == [0, 1]
+
+
+# The limit of the log.
+
+
+def test_at_the_hard_limit_it_accepts_and_a_close_leaves_the_rest_in_the_journal() -> None:
+    plot, folder = Limited(), MemoryFolder()
+    one = plot.one()
+    wal = plot.open(hardLimitBytes=str(4 * one), folder=folder, journal="x", journalSlots=1000)
+    for value in range(50):
+        wal.append(rows(value))
+    until(lambda: wal._way._feeder.takes_nothing())
+    assert wal.last_sequence == 49 and len(stored(plot.inner)) < 20
+    wal.close(timeout=30)
+    left = folder.after_kill()
+    plot.compacted()
+    with plot.open(folder=left, journal="x", journalSlots=1000) as again:
+        again.flush(timeout=30)
+    assert stored(plot.inner) == [-1, *range(50)]
+
+
+def test_at_the_hard_limit_it_goes_on_once_the_log_was_compacted() -> None:
+    plot, folder = Limited(), MemoryFolder()
+    one = plot.one()
+    with plot.open(
+        hardLimitBytes=str(8 * one), folder=folder, journal="x", journalSlots=1000
+    ) as wal:
+        for value in range(30):
+            wal.append(rows(value))
+        while wal.unacknowledged:
+            until(lambda: wal._way._feeder.takes_nothing() or not wal.unacknowledged)
+            plot.compacted()
+            session = wal._way._feeder.session
+            if session is not None and session.persistence._watch is not None:
+                plot.clock.since_boot_ms += 60_000
+                session.persistence._watch.wake()
+        wal.flush(timeout=30)
+    assert stored(plot.inner) == [-1, *range(30)]
+
+
+def test_a_full_disk_at_the_start_is_told_and_nothing_is_lost() -> None:
+    plot, folder = Away(), MemoryFolder()
+    wal = plot.journaled(folder)
+    plot.is_away = True
+    for value in range(20):
+        wal.append(rows(value))
+    left = folder.after_kill()
+    wal.close(timeout=30)
+    plot.is_away = False
+    left.room = left._used()
+    # A disk that is full of what waits is made empty by sending it.
+    with plot.journaled(left) as again:
+        again.flush(timeout=30)
+    assert stored(plot.inner) == list(range(20))
+
+
+def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
+    on_alarm: Callable[[Callable[[], None]], None],
+) -> None:
+    """As Ctrl-C: whoever waits for a store that is away can be interrupted."""
+    plot = Away()
+    wal = plot.journaled(MemoryFolder())
+    plot.is_away = True
+    ticket = wal.append(rows(0))
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    on_alarm(interrupt)
+    for wait in (lambda: ticket.result(), lambda: wal.flush()):
+        threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(Interrupted):
+            wait()
+    wal.close(timeout=30)
+    with pytest.raises(SparkWalError):
+        ticket.result(timeout=30)
