@@ -171,6 +171,15 @@ class DiskFolder:
 
     def close(self) -> None:
         if self._lock >= 0:
+            import fcntl
+
+            # A fork that has not come to `forget` shares it.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self.forget()
+
+    def forget(self) -> None:
+        """Leave the folder to the process that this one was forked from."""
+        if self._lock >= 0:
             lock, self._lock = self._lock, -1
             _held.discard(self)
             os.close(lock)
@@ -190,7 +199,7 @@ _held: weakref.WeakSet[DiskFolder] = weakref.WeakSet()
 def _forget() -> None:
     # A fork shares the lock: with it the folder would stay taken when the parent has died.
     for folder in tuple(_held):
-        folder.close()
+        folder.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -97,7 +97,7 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
         plain = json.loads(outer["cursor"])
         ends = plain.pop("ends")
         return Cursor(**plain, ends=None if ends is None else (ends[0], ends[1])), ""
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None, "it is torn"
 
 

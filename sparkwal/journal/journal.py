@@ -18,7 +18,7 @@ from sparkwal.events import Event
 from sparkwal.journal import files
 from sparkwal.journal.draining import checkpoint, let_go
 from sparkwal.journal.files import Mark
-from sparkwal.journal.segment import entry_size
+from sparkwal.journal.segment import Found, entry_size
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import ALWAYS, INTERVAL, Settings
 from sparkwal.journal.storage import Bytes, Folder, check_process, closed_early
@@ -264,12 +264,15 @@ class Journal:
         with self._lock:
             if self.failure is not None or self.is_closed:
                 return False
-            return bool(self._segments.done(self._acked)) or (
-                self.wants_room and (self._segments.newest_is_done(self._acked) or self._shrinks())
+            if self._segments.done(self._acked):
+                return True
+            return self.wants_room and (
+                self._segments.newest_is_done(self._acked) or self._shrinks_from() is not None
             )
 
-    def _shrinks(self) -> bool:
-        return self._segments.would_shrink(self._acked) >= self._settings.segment_bytes // 2
+    def _shrinks_from(self) -> Found | None:
+        with self._lock:
+            return self._segments.may_shrink(self._acked, self._settings.segment_bytes // 2)
 
     def drain(self) -> None:
         """Let go what the log has: the cursor first, then whole segments. Where an append waits for
@@ -285,10 +288,9 @@ class Journal:
                     rotates = self.wants_room and not self._adding
                     if rotates and self._segments.newest_is_done(self._acked):
                         self._rotate(spare=True)
-                    acked = self._acked
-                    let_go(self._folder, self._segments, acked, self._publish)
-                if self.wants_room and self._shrinks():
-                    self._segments.shrink(acked)
+                    let_go(self._folder, self._segments, self._acked, self._publish)
+                if self.wants_room and (found := self._shrinks_from()) is not None:
+                    self._segments.shrink(found)
             except JournalError as error:
                 raise self._stopped_by(error) from error
             except OSError as error:

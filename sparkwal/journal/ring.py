@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterable
 
 from sparkwal.journal.segment import Found
 
@@ -29,11 +28,13 @@ class Ring:
         segment, offset, length = _PLACE.unpack_from(self._places, at)
         return segment, Found(sequence, offset, length)
 
-    def shift(self, sequences: Iterable[int], by: int) -> None:
-        """These entries lie so many bytes further on in their file."""
-        for sequence in sequences:
-            segment, found = self.get(sequence)
-            self.put(segment, Found(sequence, found.offset + by, found.length))
+    def shift(self, segment: int, sequences: range, by: int) -> None:
+        """These entries, the last ones of a segment, lie so many bytes further on in it."""
+        for sequence in sequences[-self.slots :]:
+            number, found = self.get(sequence)
+            # Defends against: a newer entry that has its place by now is read from elsewhere
+            if number == segment:
+                self.put(segment, Found(sequence, found.offset + by, found.length))
 
     def close(self) -> None:
         self._places.close()

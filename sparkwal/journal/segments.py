@@ -65,7 +65,8 @@ class Segments:
         segment = self.newest
         sequence = segment.last + 1
         offset = self.writer.append(entry(sequence, content, crc, segment.header.salt))
-        self._ring.put(segment.header.id, Found(sequence, offset, len(content)))
+        with self._lock:
+            self._ring.put(segment.header.id, Found(sequence, offset, len(content)))
         segment.size = self.writer.size
         segment.last = sequence
         return sequence
@@ -135,19 +136,20 @@ class Segments:
             with self._lock:
                 self._list.remove(segment)
 
-    def would_shrink(self, acked: int) -> int:
-        """Bytes that writing the oldest anew, without what is acknowledged of it, would free."""
+    def may_shrink(self, acked: int, by: int) -> Found | None:
+        """Where writing the oldest anew from its first entry after `acked` on would free at least
+        so many bytes, that entry. Not beside an append."""
         segment = self.oldest
         if segment is self.newest or not segment.header.first <= acked < segment.last:
-            return 0
-        return self._ring.get(acked + 1)[1].offset - segment.begin
+            return None
+        found = self._ring.get(acked + 1)[1]
+        return found if found.offset - segment.begin >= by else None
 
-    def shrink(self, acked: int) -> None:
-        """Write the oldest anew. Raises JournalError, OSError for no room."""
+    def shrink(self, found: Found) -> None:
+        """Write the oldest anew, from this entry on. Raises JournalError, OSError for no room."""
         segment, old = self.oldest, self.oldest.header
-        _, found = self._ring.get(acked + 1)
         header = Header(
-            old.id, old.log_id, old.producer, old.slots, acked + 1, old.salt, old.schema
+            old.id, old.log_id, old.producer, old.slots, found.sequence, old.salt, old.schema
         )
         with self._reading:
             self._forget_reader()
@@ -158,7 +160,7 @@ class Segments:
                 reader.close()
             by = begin - found.offset
             with self._lock:
-                self._ring.shift(range(acked + 1, segment.last + 1), by)
+                self._ring.shift(old.id, range(found.sequence, segment.last + 1), by)
                 size = segment.size + by
                 self._list[0] = Segment(segment.name, header, begin, size, segment.last)
 

@@ -1,0 +1,91 @@
+"""How much memory reading a journal takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MEBI = 2**20
+MAKE = """
+import sys
+from dataclasses import replace
+from tests.journal.stand import SMALL, open_journal
+from sparkwal.journal.disk import DiskFolder
+size, length, count = map(int, sys.argv[2:5])
+settings = replace(SMALL, segment_bytes=size, max_bytes=2**40, slots=2**21, sync="none")
+run = open_journal(DiskFolder(sys.argv[1]), settings=settings)
+body = bytes(range(256)) * (length // 256)
+for _ in range(count):
+    run.journal.write(body)
+run.journal.close()
+"""
+READ = """
+import resource, sys, tracemalloc
+from dataclasses import replace
+from tests.journal.stand import SMALL, open_journal
+from sparkwal.journal.disk import DiskFolder
+size, length, count, complete = map(int, sys.argv[2:6])
+settings = replace(SMALL, segment_bytes=size, max_bytes=2**40)
+tracemalloc.start()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+run = open_journal(DiskFolder(sys.argv[1]), settings=settings)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+stopped = [event for event in run.told if event.name == "replay_stopped"]
+if complete < 0:
+    assert run.journal.last == count - 1 and not stopped
+else:
+    assert stopped[0].complete == complete, stopped
+run.journal.close()
+print((after - before) * 1024, tracemalloc.get_traced_memory()[1])
+"""
+
+
+def script(text: str, path: Path, *numbers: int) -> str:
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(path), *map(str, numbers)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def measured(path: Path, *numbers: int) -> tuple[int, int]:
+    resident, traced = map(int, script(READ, path, *numbers).split())
+    print(f"{numbers}: resident {resident:,}, allocated {traced:,} bytes more at most")
+    return resident, traced
+
+
+def test_a_large_journal_is_read_with_the_memory_of_a_block(tmp_path: Path) -> None:
+    size, length, count = 32 * MEBI, MEBI, 300
+    script(MAKE, tmp_path, size, length, count)
+    resident, traced = measured(tmp_path, size, length, count, -1)
+    assert traced < 24 * MEBI
+    assert resident < 64 * MEBI
+    # Damage near the beginning: all of it is looked through, and the intact part copied.
+    name = min(tmp_path.glob("*.wal"))
+    with name.open("r+b") as file:
+        file.seek(20 * MEBI)
+        file.write(b"damage")
+    damaged = 19  # what lies before takes less than one entry more
+    resident, traced = measured(tmp_path, size, length, count, count - damaged - 1)
+    assert traced < 24 * MEBI
+    assert resident < 64 * MEBI
+
+
+def test_a_journal_of_many_small_entries_is_read_with_the_memory_of_a_block(
+    tmp_path: Path,
+) -> None:
+    size, length, count = 8 * MEBI, 256, 100_000
+    script(MAKE, tmp_path, size, length, count)
+    with min(tmp_path.glob("*.wal")).open("r+b") as file:
+        file.seek(300)
+        file.write(b"damage")
+    resident, traced = measured(tmp_path, size, length, count, count - 1)
+    assert traced < 24 * MEBI
+    # Of that the places of the entries, 24 bytes each.
+    assert resident < 64 * MEBI
