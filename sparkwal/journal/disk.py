@@ -14,6 +14,8 @@ from sparkwal.errors import OptionError
 from sparkwal.journal.storage import QUARANTINE, Bytes, Reader, Writer
 
 LOCK = "lock"
+# So many bytes do not wait for a sync: the disk begins with them.
+_AHEAD = 16 * 2**20
 
 
 class DiskWriter:
@@ -22,7 +24,7 @@ class DiskWriter:
     def __init__(self, path: Path, *, new: bool) -> None:
         flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0)
         self._file = os.open(path, flags, 0o600)
-        self.size = os.fstat(self._file).st_size
+        self.size = self._begun = os.fstat(self._file).st_size
 
     def append(self, parts: Sequence[Bytes]) -> int:
         begin = end = self.size
@@ -35,6 +37,12 @@ class DiskWriter:
             if waiting:
                 waiting[0] = waiting[0][written:]
         self.size = end
+        if end - self._begun >= _AHEAD:
+            with suppress(OSError):  # it is a hint
+                # Linux begins to write what is not on the disk, and drops only the rest of it.
+                size = end - self._begun
+                os.posix_fadvise(self._file, self._begun, size, os.POSIX_FADV_DONTNEED)
+            self._begun = end
         return begin
 
     def write_at(self, offset: int, data: Bytes) -> None:
@@ -45,14 +53,16 @@ class DiskWriter:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._file, size)
-        self.size = size
+        self.size = self._begun = size
 
     def sync(self) -> None:
+        end = self.size
         try:
             # The length is synced too: a file's data cannot be read without.
             os.fdatasync(self._file)
         except ValueError:  # of one that is closed
             raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+        self._begun = end
 
     def close(self) -> None:
         if self._file >= 0:

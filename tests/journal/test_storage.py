@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal.errors import JournalFolderSyncError, JournalSyncError
+from sparkwal.journal import disk
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, sync_folder
 from sparkwal.testing.disk import MemoryFolder
@@ -50,6 +51,24 @@ def test_many_parts_and_large_ones_are_written_whole(folder: Folder) -> None:
         file.append(parts[begin : begin + 3])
     file.close()
     assert data(folder, "a") == b"".join(parts)
+
+
+def test_what_the_disk_begins_with_before_a_sync_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_AHEAD", 10_000)
+    folder = DiskFolder(tmp_path)
+    writer = folder.create("a")
+    parts = [bytes([number]) * 3_001 for number in range(20)]
+    for number, part in enumerate(parts):
+        writer.append([part])
+        if number % 7 == 0:
+            writer.sync()
+    writer.truncate(30_000)
+    writer.append([b"end" * 10_000])
+    assert data(folder, "a") == b"".join(parts)[:30_000] + b"end" * 10_000
+    writer.close()
+    folder.close()
 
 
 def test_a_file_that_is_there_is_written_on_from_its_end(folder: Folder) -> None:
