@@ -62,7 +62,7 @@ def goals(results: dict[str, Any]) -> Iterator[Goal]:
                    drained >= wanted)  # fmt: skip
 
 
-def show(results: dict[str, Any]) -> None:
+def show(results: dict[str, Any], console: Console) -> None:
     """Everything measured, then the goals."""
     if found := results.get("flush"):
         names = ["where", "least", "p10", "p50", "p90", "p99", "most"]
@@ -70,11 +70,11 @@ def show(results: dict[str, Any]) -> None:
         console.print(table("4 KiB written over, and fdatasync (ms)", names, lines))
         console.print("  ".join(f"{name}: {kind}" for name, kind in found["caches"].items()))
     if found := results.get("latency"):
-        kinds = ("disk", "journal", "appender", "sqlite", "burst")
-        columns = ["bytes", *(f"{name} p50" for name in kinds), *(f"{x} p99" for x in kinds)]
+        columns = ["bytes", "way", "p50", "p99", "p50 over the disk's"]
         lines = [
-            [one["bytes"], *(one[x]["p50"] for x in kinds), *(one[x]["p99"] for x in kinds)]
+            [f"{one['bytes']:,}", name, one[name]["p50"], one[name]["p99"], one[f"{name}_ratio"]]
             for one in found
+            for name in ("disk", "journal", "appender", "burst", "sqlite")
         ]
         console.print(table("Until it is on the disk (ms)", columns, lines))
     if found := results.get("bandwidth"):
@@ -161,7 +161,7 @@ def main(
             results[part] = ways[part]()
             # At once: the minutes before are not lost with what comes after.
             output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    show(results)
+    show(results, Console(highlight=False, width=None if console.is_terminal else 120))
     console.print(f"written to {output}")
 
 

@@ -116,7 +116,7 @@ def measure_latency(
 
     `burst` is of the appender alone, one append after the other: what it sends goes on beside.
     """
-    rows = rows_of(size - 500)
+    rows = rows_of(size - 200)
     content = rows.serialize().to_pybytes()
     with ExitStack() as stack:
         bare = BareFile(folder / "bare")

@@ -120,7 +120,7 @@ def _step(*words: object) -> str:
 
 def _accept(journal: Path, size: int, megabytes: int) -> None:
     """Die with rows in a journal whose log, on the disk too, has none of them."""
-    rows = rows_of(size - 500)
+    rows = rows_of(size - 200)
     wal = _appender(journal)
     assert isinstance(wal._way, Journaled)
     wal._way._feeder.end(None)

@@ -80,3 +80,21 @@ def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
     for one in found:
         assert one["requests_of_a_restart"] == {"GET": 1.0, "LIST": 1.0, "PUT": 1.0}
     assert found[0]["dollars_per_day"] == round(1201 * 86_400 * 0.005 / 1000, 2)
+
+
+@pytest.mark.slow
+def test_a_journal_beside_its_disk(tmp_path: Path) -> None:
+    output = tmp_path / "journal.json"
+    done = run(
+        "journal", "--samples", 10, "--megabytes", 16, "--repeats", 1, "--memory", "2,4",
+        "--sizes", "1024", "--outage-seconds", 2, "--outage-rate", 100, "--folder", tmp_path,
+        "--output", output,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())
+    assert all(one["samples"] for one in (found["latency"][0][x] for x in ("disk", "sqlite")))
+    assert [one["megabytes"] for one in found["memory"]] == [2, 4]
+    [outage] = found["outage"]
+    assert outage["problems"] == [] and outage["backlog"] > 0
+    assert "outage of 2 s: lost, twice, out of order" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["journal.json"]
