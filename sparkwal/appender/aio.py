@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from sparkwal.appender.accepting import Acceptor
 from sparkwal.appender.appender import Appender, Ticket
 from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
@@ -47,7 +47,7 @@ class AsyncAppender:
         # and while there are any, no other append passes them.
         self._turn = asyncio.Lock()
         self._in_turn = 0
-        self._syncs = ThreadPoolExecutor(1, "sparkwal-sync")  # no thread before it is used
+        self._acceptor: Acceptor | None = None  # with a journal
 
     @property
     def appender(self) -> Appender:
@@ -80,6 +80,8 @@ class AsyncAppender:
             await asyncio.to_thread(close_unused)
             raise
         self._appender = opened.pop()
+        if self._appender.has_journal:
+            self._acceptor = Acceptor(self._appender)
         return self
 
     async def __aexit__(
@@ -106,17 +108,15 @@ class AsyncAppender:
     async def accept(self, rows: Rows, block: bool = True) -> Ticket:
         """As `Appender.append`: waits for room, and for the disk of a journal; `durable` waits
         for the rest."""
-        ticket = await self._admit(self.appender.check(rows), block)
-        if self.appender.has_journal:
-            # One thread: while it syncs, what comes waits for the next sync, all of it together.
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._syncs, self.appender.wait_accepted, ticket)
-        return ticket
+        accepted = self.appender.check(rows)
+        if self._acceptor is not None:
+            return await self._acceptor.accept(accepted, block)
+        return await self._admit(accepted, block)
 
     async def _admit(self, accepted: Accepted, block: bool) -> Ticket:
         if not self._in_turn:
             try:
-                return self.appender.admit_unsynced(accepted)
+                return self.appender.admit(accepted, False)
             except BackPressureError:
                 if not block:
                     raise
@@ -127,7 +127,7 @@ class AsyncAppender:
             async with self._turn:
                 while True:
                     try:
-                        return self.appender.admit_unsynced(accepted)
+                        return self.appender.admit(accepted, False)
                     except BackPressureError:
                         await asyncio.to_thread(self.appender.wait_room, 1.0)
         finally:
@@ -149,7 +149,8 @@ class AsyncAppender:
     async def close(self, timeout: float | None = None) -> None:
         """As `Appender.close`."""
         await asyncio.to_thread(self.appender.close, timeout)
-        self._syncs.shutdown(wait=False)
+        if self._acceptor is not None:
+            self._acceptor.close()
 
 
 async def durable(ticket: Ticket) -> int:

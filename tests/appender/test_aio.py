@@ -155,14 +155,14 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
             await asyncio.to_thread(until, lambda: first in plot.arrived)
             await wal.accept(rows(1))  # there is room for one more byte, but not for these:
             large = rows(*range(2, 50))
-            admit = wal.appender.admit_unsynced
+            admit = wal.appender.admit
 
             def counted(*args: Any, **kwargs: Any) -> Any:
                 nonlocal asked
                 asked += 1
                 return admit(*args, **kwargs)
 
-            monkeypatch.setattr(wal.appender, "admit_unsynced", counted)
+            monkeypatch.setattr(wal.appender, "admit", counted)
             task = asyncio.create_task(wal.append(large))
             await asyncio.to_thread(until, lambda: bool(wal.appender._way.intake._room._waiters))  # type: ignore[attr-defined]
             for _ in range(50):

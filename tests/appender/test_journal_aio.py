@@ -1,0 +1,202 @@
+"""The appender for asyncio with a journal: one thread syncs for all, and never the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from sparkwal import AsyncAppender
+from sparkwal.appender import feeding
+from sparkwal.appender.aio import durable
+from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
+from sparkwal.testing.disk import MemoryFolder
+
+from .away import Away, sound
+from .plot import PREFIX, SCHEMA, rows, stored, until
+from .test_aio import run
+
+
+class Watched(MemoryFolder):
+    """Knows who wrote and synced, and can hold the next sync back.
+
+    Attributes:
+        threads: that changed anything.
+        syncs: of files.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+        self.syncs = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.syncing = threading.Event()
+
+    def _act(self, what: str) -> None:
+        self.threads.add(threading.get_ident())
+        if what == "sync":
+            self.syncs += 1
+            self.syncing.set()
+            assert self.go_on.wait(30)
+        super()._act(what)
+
+
+class OverAway(AsyncAppender):
+    """An AsyncAppender with a journal over a store that may be away."""
+
+    def __init__(self, plot: Away, folder: MemoryFolder, **options: object) -> None:
+        super().__init__(PREFIX, SCHEMA, producer_id="p")
+        self._open = lambda: plot.journaled(folder, **options)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "_LAST_SECONDS", 0.05)
+
+
+@pytest.fixture
+def plot() -> Away:
+    return Away()
+
+
+@pytest.fixture
+def folder() -> Watched:
+    return Watched()
+
+
+def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share_syncs(
+    plot: Away, folder: Watched
+) -> None:
+    async def scenario() -> None:
+        async with OverAway(plot, folder) as wal:
+            before = folder.syncs
+            tickets = await asyncio.gather(*(wal.accept(rows(i)) for i in range(1000)))
+            assert folder.syncs - before < 100
+            assert [ticket.sequence for ticket in tickets] == list(range(1000))
+            assert wal.last_sequence == 999
+            positions = [await durable(ticket) for ticket in tickets]
+            assert positions == sorted(positions) and positions[0] >= 0
+
+    run(scenario)
+    assert stored(plot.inner) == list(range(1000))
+    sound(plot)
+
+
+def test_the_loop_never_touches_the_disk(plot: Away, folder: Watched) -> None:
+    """Not where an append begins a segment either, or lets one go for want of room."""
+
+    async def scenario() -> None:
+        small = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
+        async with OverAway(plot, folder, **small) as wal:
+            folder.threads.clear()
+            await asyncio.gather(*(wal.append(rows(*[i] * 1000)) for i in range(200)))
+            assert threading.get_ident() not in folder.threads
+            assert "00000000000000000005.wal" in folder.names() or folder.syncs > 20
+
+    run(scenario)
+    assert stored(plot.inner) == [i for i in range(200) for _ in range(1000)]
+
+
+def test_while_the_disk_syncs_the_loop_goes_on_and_what_comes_shares_the_next_sync(
+    plot: Away, folder: Watched
+) -> None:
+    async def scenario() -> None:
+        async with OverAway(plot, folder) as wal:
+            await wal.accept(rows(0))
+            folder.go_on.clear()
+            folder.syncing.clear()
+            first = asyncio.create_task(wal.accept(rows(1)))
+            await asyncio.to_thread(folder.syncing.wait, 30)
+            before = folder.syncs
+            later = [asyncio.create_task(wal.accept(rows(i))) for i in range(2, 100)]
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not first.done() and not any(each.done() for each in later)
+            folder.go_on.set()
+            await asyncio.gather(first, *later)
+            assert folder.syncs - before <= 3
+
+    run(scenario)
+    assert stored(plot.inner) == list(range(100))
+
+
+def test_a_cancelled_append_is_accepted_or_not_and_shifts_no_other(
+    plot: Away, folder: Watched
+) -> None:
+    async def scenario() -> None:
+        async with OverAway(plot, folder) as wal:
+            folder.go_on.clear()
+            folder.syncing.clear()
+            under_way = asyncio.create_task(wal.accept(rows(0)))
+            await asyncio.to_thread(folder.syncing.wait, 30)
+            queued = [asyncio.create_task(wal.accept(rows(i))) for i in range(1, 10)]
+            await asyncio.sleep(0)
+            for task in (under_way, queued[3]):
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            folder.go_on.set()
+            tickets = await asyncio.gather(*(each for each in queued if each is not queued[3]))
+            assert [ticket.sequence for ticket in tickets] == list(range(1, 9))
+            await wal.flush(30)
+
+    run(scenario)
+    # The one under way was written already; the one that waited never was.
+    assert stored(plot.inner) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_back_pressure_in_an_outage_is_awaited_in_order(plot: Away, folder: Watched) -> None:
+    async def scenario() -> None:
+        async with OverAway(plot, folder, journalSlots=10) as wal:
+            plot.is_away = True
+            tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(100)]
+            await asyncio.to_thread(until, lambda: wal._acceptor._is_full)  # type: ignore[union-attr]
+            with pytest.raises(BackPressureError):
+                await wal.accept(rows(-1), block=False)
+            await asyncio.to_thread(until, lambda: wal.last_sequence == 9)
+            plot.is_away = False
+            tickets = await asyncio.gather(*tasks)
+            assert [ticket.sequence for ticket in tickets] == list(range(100))
+
+    run(scenario)
+    assert stored(plot.inner) == list(range(100))
+
+
+def test_closed_in_an_outage_whoever_waits_is_told(plot: Away, folder: Watched) -> None:
+    async def scenario() -> None:
+        wal = OverAway(plot, folder, journalSlots=5)
+        async with wal:
+            plot.is_away = True
+            waiting = [asyncio.create_task(wal.append(rows(i))) for i in range(10)]
+            await asyncio.to_thread(until, lambda: wal._acceptor._is_full)  # type: ignore[union-attr]
+            await wal.close(30)
+            ends: list[Any] = await asyncio.gather(*waiting, return_exceptions=True)
+            # In the journal, or refused.
+            assert [type(each) for each in ends] == [OutcomeUnknownError] * 5 + [OptionError] * 5
+            with pytest.raises(OptionError, match="is closed"):
+                await wal.append(rows(10))
+        plot.is_away = False
+
+    run(scenario)
+    with plot.journaled(folder.after_kill()):
+        pass
+    assert stored(plot.inner) == list(range(5))
+
+
+def test_rows_that_do_not_fit_are_refused_where_they_are_awaited(
+    plot: Away, folder: Watched
+) -> None:
+    async def scenario() -> None:
+        async with OverAway(plot, folder) as wal:
+            good = asyncio.create_task(wal.append(rows(1)))
+            for bad in ([{"w": 1}], [{"v": "x"}]):
+                with pytest.raises(OptionError):
+                    await wal.append(bad)
+            assert await good >= 0
+            assert await wal.append(rows(2)) > 0
+
+    run(scenario)
+    assert stored(plot.inner) == [1, 2]
