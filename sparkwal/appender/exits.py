@@ -47,8 +47,9 @@ def _close_all() -> None:
         except Exception as error:
             _logger.error(
                 "an appender was left open when the interpreter ended; %d appends were accepted "
-                "and are not known to be durable: %s: %s",
+                "and are %s: %s: %s",
                 appender.unacknowledged,
+                "in its journal" if appender.has_journal else "not known to be durable",
                 type(error).__name__,
                 error,
             )

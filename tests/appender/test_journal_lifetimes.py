@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from sparkwal import Appender, Log, verify
+from sparkwal.appender import exits
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
+from sparkwal.format.lifecycle import FLOOR
 from sparkwal.testing.disk import MemoryFolder
 
 from .away import Away
@@ -178,6 +180,22 @@ def test_an_appender_that_is_open_when_the_interpreter_ends_sends_what_it_has(
         assert wal.last_sequence == 99
 
 
+def test_what_is_left_in_the_journal_at_the_end_is_told_as_that(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store answers no more, and nobody knows yet that it is away."""
+    monkeypatch.setattr(exits, "WAIT_SECONDS", 0.05)
+    plot = Away()
+    wal = plot.journaled(MemoryFolder())
+    first = plot.gap()
+    plot.hold(first)
+    wal.append(rows(0))
+    exits._close_all()
+    assert "1 appends were accepted and are in its journal: TimeoutError" in caplog.text
+    plot.release(first)
+    wal.close(timeout=30)
+
+
 # Forks.
 
 
@@ -253,6 +271,32 @@ def test_at_the_hard_limit_it_goes_on_once_the_log_was_compacted() -> None:
                 session.persistence._watch.wake()
         wal.flush(timeout=30)
     assert stored(plot.inner) == [-1, *range(30)]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_of_records_that_were_collected_nobody_knows_who_wrote_them(closed: bool) -> None:
+    """Killed when the log had all and no cursor told it; when it comes back the log begins after
+    that. Closed in peace it knows that nothing of it waited."""
+    plot, folder = Limited(), MemoryFolder()
+    wal = plot.open(folder=folder, journal="x", journalSlots=100)
+    for value in range(5):
+        wal.append(rows(value))
+    wal.flush(timeout=30)
+    left = folder.after_kill()
+    wal.close()
+    with plot.appender("another") as other:
+        for value in range(50):
+            other.append(rows(-value - 1)).result()
+    plot.compacted()
+    # What stands below may be gone at any time, or be a stray.
+    plot.move(FLOOR, floor=plot.gap() - 10)
+    if closed:
+        left = folder.after_kill()
+        with plot.open(folder=left, journal="x", journalSlots=100) as wal:
+            assert wal.append(rows(5)).sequence == 5
+    else:
+        with pytest.raises(OptionError, match="entries 0 to 4 of the journal may not be"):
+            plot.open(folder=left, journal="x", journalSlots=100)
 
 
 def test_a_full_disk_at_the_start_is_told_and_nothing_is_lost() -> None:
