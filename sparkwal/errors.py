@@ -1,4 +1,4 @@
-"""The errors a user can meet: ten kinds, each saying what to do next."""
+"""The errors a user can meet: few kinds, each saying what to do next."""
 
 from __future__ import annotations
 

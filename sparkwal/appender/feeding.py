@@ -169,7 +169,8 @@ class Feeder:
             if self._schema[0] != schema:
                 self._schema = schema, pa.ipc.read_schema(pa.py_buffer(schema))
             batch = pa.ipc.read_record_batch(pa.py_buffer(content), self._schema[1])
-            return self._writer.rows.accept(_with_all_columns(batch, self._writer.rows.arrow))
+            rows = self._writer.rows
+            return rows.accept(_with_all_columns(batch, rows.arrow), nulls=True)
         except (pa.ArrowException, OSError, ValueError, OptionError) as error:
             raise JournalReadError(
                 f"entry {sequence} of {self._journal.path} holds no rows that this appender can "

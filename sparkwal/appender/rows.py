@@ -72,14 +72,14 @@ class RowSchema:
         self._known = self.arrow, False
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
 
-    def accept(self, rows: Rows) -> Accepted:
+    def accept(self, rows: Rows, nulls: bool = False) -> Accepted:
         """Check rows, and copy what may change: all but Arrow's memory, which never does.
 
-        Raises OptionError.
+        `nulls` may be in a RecordBatch that was accepted before. Raises OptionError.
         """
         try:
             if isinstance(rows, pa.RecordBatch):
-                return self._keep(rows)
+                return self._keep(rows, nulls=nulls)
             if isinstance(rows, (list, tuple)):
                 return self._copy_dicts(rows)
             return self._keep_table(rows)
@@ -108,7 +108,7 @@ class RowSchema:
             "or a pandas frame is expected"
         )
 
-    def _keep(self, rows: pa.RecordBatch | pa.Table, copy: bool = False) -> Accepted:
+    def _keep(self, rows: Any, copy: bool = False, nulls: bool = False) -> Accepted:
         shares = self._check(rows.schema)
         try:
             # First of all: what is malformed may not even be measured or copied. It may come
@@ -117,7 +117,7 @@ class RowSchema:
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
             raise OptionError(f"these Arrow rows are malformed: {said}") from None
-        if self.required:
+        if self.required and not nulls:
             self._check_nulls(rows)
         size = rows.get_total_buffer_size()
         # A slice keeps all that it was cut from: more than this a row is copied, and counted

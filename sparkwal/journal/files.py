@@ -4,6 +4,7 @@
 cursor          how far the log has the entries
 accepted        how far entries were acknowledged, as a hint: never synced by itself
 reserve         given up on a full disk, so that letting go of what the log has goes on
+lost            up to where accepted entries cannot be read and were not sent again yet
 lock            held by the process that has the journal open
 quarantine/     what was found damaged, untouched
 """
@@ -23,7 +24,8 @@ from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWrite
 from sparkwal.journal.segment import LARGEST_HEADER, Header
 from sparkwal.journal.storage import Folder, Handle, Reader, sync_folder
 
-CURSOR, ACCEPTED, RESERVE, TEMPORARY = "cursor", "accepted", "reserve", ".tmp"
+CURSOR, ACCEPTED, RESERVE, LOST = "cursor", "accepted", "reserve", "lost"
+TEMPORARY = ".tmp"
 # Bytes for a cursor and the header of a segment, each in blocks of its own.
 _RESERVED = 2**16
 _SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
@@ -48,7 +50,7 @@ def is_temporary(name: str) -> bool:
     whole = name.removesuffix(TEMPORARY)
     number = segment_id(whole)
     is_segment = number is not None and whole == segment_name(number)
-    return whole != name and (whole in (CURSOR, ACCEPTED, RESERVE) or is_segment)
+    return whole != name and (whole in (CURSOR, ACCEPTED, RESERVE, LOST) or is_segment)
 
 
 def is_full(error: OSError) -> bool:
@@ -99,6 +101,25 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
         return Cursor(**plain, ends=None if ends is None else (ends[0], ends[1])), ""
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None, "it is torn"
+
+
+def read_lost(folder: Folder, log_id: str, producer: str) -> int:
+    """The newest sequence of this owner that was found lost; −1 for none. Raises OSError."""
+    if LOST not in folder.names():
+        return -1
+    reader = folder.read(LOST)
+    try:
+        found, whose, name = json.loads(reader.read_at(0, 2**16))
+        return int(found) if (whose, name) == (log_id, producer) else -1
+    except (ValueError, TypeError, RecursionError):
+        return -1  # it was told when it was found
+    finally:
+        reader.close()
+
+
+def write_lost(folder: Folder, log_id: str, producer: str, newest: int) -> None:
+    """Durable when it returns. Raises as `write_cursor`."""
+    _put_with_reserve(folder, LOST, json.dumps([newest, log_id, producer]).encode())
 
 
 def write_cursor(folder: Folder, cursor: Cursor) -> None:

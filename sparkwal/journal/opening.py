@@ -33,7 +33,7 @@ class Opened:
 
     Attributes:
         lost: sequences that were accepted and cannot be read: they must be sent again, in this
-            order, before anything else.
+            order, before anything else. Told at each opening until they were.
     """
 
     journal: Journal
@@ -85,6 +85,7 @@ class _Opening:
 
     def _run(self) -> Opened:
         contents, owner = self._contents, self._owner
+        self._look_for_gap()
         # All that refuses comes first, and changes nothing.
         foreign = check_owner(self._folder.path, contents, owner, self._publish)
         live = 0 if foreign else max(0, contents.last - max(owner.durable, contents.first - 1))
@@ -95,9 +96,8 @@ class _Opening:
             )
         for name in contents.stale:
             self._folder.remove(name)
-        lost = range(0)
         if contents.damage is not None:
-            lost = self._mend(contents.damage)
+            self._mend(contents.damage)
         if foreign or (self._segments and contents.last <= owner.durable):
             # All of it is in the log. Its sequences may go on elsewhere: nothing follows.
             self._remove_all()
@@ -114,12 +114,38 @@ class _Opening:
                 sequence=journal.last,
             )
         )
-        return Opened(journal, lost)
+        newest = files.read_lost(self._folder, owner.log_id, owner.producer)
+        return Opened(journal, range(journal.last + 1, max(newest, journal.last) + 1))
 
     # What a crash, or a bad disk, left.
 
-    def _mend(self, damage: Damage) -> range:
-        """Sequences to be sent again."""
+    def _look_for_gap(self) -> None:
+        """What lies between the log and the first segment is missing, like any in the middle."""
+        contents, owner = self._contents, self._owner
+        if not self._segments or not owner.owns(self._segments[0].header):
+            return
+        known = owner.durable
+        if contents.cursor is not None and owner.owns(contents.cursor):
+            known = max(known, contents.cursor.sequence)
+        if contents.first - 1 <= known:
+            return
+        damage = contents.damage
+        after = [each.name for each in self._segments]
+        newest, complete = contents.last, contents.last + 1 - contents.first
+        if damage is not None:
+            after += [each for each in (damage.name, *damage.also) if each not in after]
+            newest, complete = max(newest, damage.newest), complete + damage.complete
+        contents.damage = Damage(
+            name=after[0],
+            sequence=known + 1,
+            reason=f"entries {known + 1} to {contents.first - 1} are not there",
+            complete=complete,
+            newest=newest,
+            also=after[1:],
+        )
+        contents.segments, self._segments = [], []
+
+    def _mend(self, damage: Damage) -> None:
         if damage.torn:
             segment = self._segments[-1]
             self._truncate(segment)
@@ -131,11 +157,13 @@ class _Opening:
                     reason=damage.reason,
                 )
             )
-            return range(0)
-        lost = range(
-            max(damage.sequence, self._owner.durable + 1),
-            damage.newest + 1,
-        )
+            return
+        owner = self._owner
+        lost = range(max(damage.sequence, owner.durable + 1), damage.newest + 1)
+        if lost:
+            # Defends against: who opened it died, and nobody is told any more
+            before = files.read_lost(self._folder, owner.log_id, owner.producer)
+            files.write_lost(self._folder, owner.log_id, owner.producer, max(before, damage.newest))
         aside = self._set_aside(damage)
         self._publish(
             events.ReplayStopped(
@@ -154,7 +182,6 @@ class _Opening:
                 last=lost.stop - 1 if lost else -1,
             )
         )
-        return lost
 
     def _truncate(self, segment: Segment) -> None:
         with Handle(self._folder.open(segment.name), segment.name) as writer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from contextlib import suppress
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
@@ -31,6 +32,9 @@ class Segments:
         # The list and the ring, for those who read.
         self._lock, self._reading = threading.RLock(), threading.RLock()
         self._reader: tuple[str, Reader] | None = None
+        # What was begun: (size, last) of the newest before an append, the name of a new one.
+        self._begun: tuple[int, int] | None = None
+        self._making: str | None = None
 
     @property
     def size(self) -> int:
@@ -62,19 +66,34 @@ class Segments:
 
     def append(self, content: Bytes, crc: int) -> int:
         """The sequence of a new entry. Raises OSError; then `undo`, or never append again."""
+        self.undo()
         segment = self.newest
         sequence = segment.last + 1
+        self._begun = segment.size, segment.last
         offset = self.writer.append(entry(sequence, content, crc, segment.header.salt))
-        with self._lock:
-            self._ring.put(segment.header.id, Found(sequence, offset, len(content)))
+        self._ring.put(segment.header.id, Found(sequence, offset, len(content)))
         segment.size = self.writer.size
         segment.last = sequence
+        self._begun = None
         return sequence
 
     def undo(self) -> None:
-        """What was written of an entry that did not fit is none. Raises OSError."""
-        # The next is written over it; a shorter one would leave the rest of it behind.
-        self.writer.truncate(self.newest.size)
+        """What was begun and not ended never was: an entry that did not fit, or one, or a rotation,
+        that a signal's handler ended by an exception. Raises OSError."""
+        segment = self.newest
+        if self._making is not None:
+            if self._making != segment.name:
+                with suppress(FileNotFoundError):
+                    self._folder.remove(self._making)
+            self._making = None
+        if self.writer.name != segment.name:
+            self.writer = Handle(self._folder.open(segment.name), segment.name)
+        if self._begun is not None:
+            # Defends against: two entries have one sequence, and all after them count as damaged
+            segment.size, segment.last = self._begun
+            # The next is written over it; a shorter one would leave the rest of it behind.
+            self.writer.truncate(segment.size)
+            self._begun = None
 
     def fits(self, length: int, limit: int) -> bool:
         """Whether the newest segment takes an entry of such a content."""
@@ -87,18 +106,19 @@ class Segments:
 
         Raises JournalError, OSError for no room.
         """
+        self.undo()
         former = self.newest
         header = Header(
             self.next_id, former.header.log_id, former.header.producer, self.slots,
             former.last + 1, secrets.randbits(32), former.header.schema,
         )  # fmt: skip
         self.next_id += 1
+        name = self._making = segment_name(header.id)
         begin = files.make_segment(self._folder, header, spare=spare)
-        name = segment_name(header.id)
-        # Held by this before the former is closed: whoever interrupts it and closes all finds it.
-        before, self.writer = self.writer, Handle(self._folder.open(name), name)
         # No lock that one who reads would wait for: a signal's handler may come into this.
         self._list.append(Segment(name, header, begin, begin, former.last))
+        self._making = None
+        before, self.writer = self.writer, Handle(self._folder.open(name), name)
         before.close()
 
     # Reading.

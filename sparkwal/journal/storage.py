@@ -96,7 +96,7 @@ class Handle:
     """
 
     def __init__(self, writer: Writer, name: str) -> None:
-        self._writer, self._name = writer, name
+        self._writer, self.name = writer, name
         self._poisoned = False
 
     @property
@@ -122,12 +122,12 @@ class Handle:
             self._writer.sync()
         except OSError as error:
             self._poisoned = True
-            raise JournalSyncError(_unknown(self._name, error)) from error
+            raise JournalSyncError(_unknown(self.name, error)) from error
 
     def _check(self) -> None:
         # Defends against: after a failed sync the next one is believed
         if self._poisoned:
-            raise JournalSyncError(f"{self._name} could not be synced before: open it again")
+            raise JournalSyncError(f"{self.name} could not be synced before: open it again")
 
     def close(self) -> None:
         self._writer.close()

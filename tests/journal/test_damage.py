@@ -51,7 +51,8 @@ def settles(folder: MemoryFolder, run: Run, before: int = -1) -> None:
     entries = run.entries(before)
     last = run.journal.last
     assert list(entries) == list(range(before + 1, last + 1))
-    for sequence in (last + 1, last + 2):
+    # What was lost is told until it was sent again.
+    for sequence in range(last + 1, last + 3 + len(run.lost)):
         entries[sequence] = content(sequence, 50)
         assert run.append(entries[sequence]) == sequence
     for left in (folder.after_kill(), folder):
