@@ -182,8 +182,8 @@ class _Reading:
         only_table = [name for name in names if name.lower() not in known]
         if by or only_table or self._size() > BROADCAST_BYTES:
             return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
-        # The table's rows stay where they are.
-        keyed = last.select(*(F.col(quoted(key)) for key in keys))
+        # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
+        keyed = tail.select(*(F.col(quoted(key)) for key in keys)).distinct()
         stays = table.alias("t").join(F.broadcast(keyed).alias("s"), _same(keys), "left_anti")
         living = last.where(~deletes) if target.delete_when else last
         return _with_columns(stays, whole).union(_with_columns(living, whole))

@@ -63,7 +63,7 @@ class SparkDeltaTable:
             raise PlanError(f"{self.target.table} cannot be used: {line(error)}") from error
 
     def look(self, log_id: str, since: int) -> TableState | None:
-        """The newest snapshot, read anew; see `Table.look`."""
+        """The newest snapshot; see `Table.look`."""
         try:
             return self._log.look(log_id, since)
         except Exception as error:

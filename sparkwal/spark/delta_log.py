@@ -70,11 +70,11 @@ class DeltaLog:
 
     def exists(self) -> bool:
         """Whether there is a Delta table now."""
-        return bool(self._fresh().tableExists())
+        return bool(self._newest().tableExists())
 
     def look(self, log_id: str, since: int) -> TableState | None:
         """The newest snapshot and the versions after `since`; None where there is no table."""
-        log = self._fresh()
+        log = self._newest()
         if not log.tableExists():
             return None
         snapshot = log.unsafeVolatileSnapshot()
@@ -92,7 +92,7 @@ class DeltaLog:
         Args:
             clustering: whether to find out what it is clustered by.
         """
-        log = self._fresh()
+        log = self._newest()
         if not log.tableExists():
             return None
         snapshot = log.unsafeVolatileSnapshot()
@@ -160,22 +160,51 @@ class DeltaLog:
             store = store.logStoreImpl()
         return str(store.getClass().getName())
 
-    def _fresh(self) -> Any:
-        """Delta's own object, with nothing it remembered: a table may have been made anew."""
+    def _newest(self) -> Any:
+        """Delta's own object, at the newest version.
+
+        What it remembers counts only where it is what is there: a table may have been dropped
+        and made again at the same path.
+        """
         jvm, session = self._session._jvm, self._session._jsparkSession
         assert jvm is not None
-        log = getattr(jvm, f"{_DELTA}.DeltaLog")
-        log.invalidateCache(session, jvm.org.apache.hadoop.fs.Path(self._path))
-        return log.forTable(session, self._path)
+        logs = getattr(jvm, f"{_DELTA}.DeltaLog")
+        log = logs.forTable(session, self._path)
+        if not self._is_there(log):
+            logs.invalidateCache(session, jvm.org.apache.hadoop.fs.Path(self._path))
+            log = logs.forTable(session, self._path)
+        return log
 
-    def _changes(self, log: Any, since: int, version: int) -> tuple[Change, ...] | None:
+    def _is_there(self, log: Any) -> bool:
+        """Whether the table has the very versions that Delta remembers, and none after them."""
+        snapshot = log.unsafeVolatileSnapshot()
+        checksum = snapshot.checksumOpt()
+        known = {_name(file): _stamp(file) for file in _each(snapshot.logSegment().deltas())}
+        if not known or not checksum.isDefined() or not checksum.get().txnId().isDefined():
+            return False
+        try:
+            files = log.store().listFrom(self._file(log, min(known)), log.newDeltaHadoopConf())
+            found = {_name(file): _stamp(file) for file in _each(files) if _is_version(_name(file))}
+            info = self._commit_info(log, self._file(log, max(known)))
+        except Exception as error:
+            if "FileNotFoundException" in cause(error):
+                return False
+            raise
+        # Drawn anew for each commit: two of one length and one moment are told apart.
+        return found == known and (info or {}).get("txnId") == checksum.get().txnId().get()
+
+    def _file(self, log: Any, name: str) -> Any:
+        """The path of a file of the transaction log."""
         jvm = self._session._jvm
         assert jvm is not None
+        return jvm.org.apache.hadoop.fs.Path(log.logPath(), name)
+
+    def _changes(self, log: Any, since: int, version: int) -> tuple[Change, ...] | None:
         found = []
         for each in range(since + 1, version + 1):
-            path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{each:020d}.json")
             try:
-                found.append(change(each, self._commit_info(log, path)))
+                info = self._commit_info(log, self._file(log, f"{each:020d}.json"))
+                found.append(change(each, info))
             except Exception as error:
                 if "FileNotFoundException" in cause(error):
                     return None
@@ -216,6 +245,19 @@ def _each(scala: Any) -> Iterator[Any]:
     iterator = scala.iterator()
     while iterator.hasNext():
         yield iterator.next()
+
+
+def _name(file: Any) -> str:
+    return str(file.getPath().getName())
+
+
+def _stamp(file: Any) -> tuple[int, int]:
+    """What differs when a file was written again."""
+    return int(file.getLen()), int(file.getModificationTime())
+
+
+def _is_version(name: str) -> bool:
+    return name.endswith(".json") and name.removesuffix(".json").isdecimal()
 
 
 def _is(java: Any, name: str) -> bool:

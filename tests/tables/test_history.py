@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from dataclasses import replace
@@ -18,6 +19,7 @@ from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.spark.delta_log import DeltaLog, spark_path
 from sparkwal.testing.memory import MemoryStore
 
 from .compaction import Compaction, as_set
@@ -101,6 +103,40 @@ def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
     assert found is not None and found.k == 1 and found.changes is None
     found = log.table.look(log.log_id, 1)
     assert found is not None and found.changes is not None
+
+
+def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another(
+    log: Compaction, tmp_path: Path
+) -> None:
+    state = log.intent()
+    place, other = Path(log.target.table), tmp_path / "other"
+    for value in range(2):
+        log.spark.range(value, value + 1).write.format("delta").mode("append").save(str(other))
+    for version in range(2):
+        name = Path("_delta_log", f"{version:020d}.json")
+        moment = (place / name).stat().st_mtime_ns
+        os.utime(other / name, ns=(moment, moment))
+    shutil.rmtree(place)
+    other.rename(place)
+    found = log.table.look(state.log_id, state.table_version)
+    assert found is not None and found.table_id != state.table_id
+    assert (found.version, found.k) == (1, 0)
+
+
+def test_a_table_that_nobody_changed_is_not_loaded_anew(log: Compaction) -> None:
+    def snapshot() -> object:
+        return delta_log._newest().unsafeVolatileSnapshot()
+
+    delta_log = DeltaLog(log.spark, spark_path(log.target.table))
+    before = snapshot()
+    assert before.equals(snapshot())
+    log.sql("INSERT INTO {t} VALUES (8, 'user')")
+    assert not before.equals(snapshot())
+    # As long, but written later.
+    after = snapshot()
+    newest = Path(log.target.table) / "_delta_log" / f"{2:020d}.json"
+    os.utime(newest, (1, 1))
+    assert not after.equals(snapshot())
 
 
 def test_what_a_table_holds_of_a_log_is_found_without_its_checksums_too(log: Compaction) -> None:
