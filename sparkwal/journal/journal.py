@@ -290,7 +290,7 @@ class Journal:
                         self._rotate(spare=True)
                     let_go(self._folder, self._segments, self._acked, self._publish)
                 if self.wants_room and (found := self._shrinks_from()) is not None:
-                    self._segments.shrink(found)
+                    self._segments.shrink(found, self._lock)
             except JournalError as error:
                 raise self._stopped_by(error) from error
             except OSError as error:
@@ -320,9 +320,10 @@ class Journal:
             with self._lock:
                 self.is_closed = True
                 self._changed.notify_all()
-                self._segments.close()
-                self._mark.close()
-                self._folder.close()
+            # Not with the lock, which one who writes a segment anew takes last.
+            self._segments.close()
+            self._mark.close()
+            self._folder.close()
 
     # What stops it.
 

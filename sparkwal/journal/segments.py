@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
@@ -165,8 +165,12 @@ class Segments:
         found = self._ring.get(acked + 1)[1]
         return found if found.offset - segment.begin >= by else None
 
-    def shrink(self, found: Found) -> None:
-        """Write the oldest anew, from this entry on. Raises JournalError, OSError for no room."""
+    def shrink(self, found: Found, appending: AbstractContextManager[object]) -> None:
+        """Write the oldest anew, from this entry on. Raises JournalError, OSError for no room.
+
+        Args:
+            appending: held by whoever appends.
+        """
         segment, old = self.oldest, self.oldest.header
         header = Header(
             old.id, old.log_id, old.producer, old.slots, found.sequence, old.salt, old.schema
@@ -179,7 +183,8 @@ class Segments:
             finally:
                 reader.close()
             by = begin - found.offset
-            with self._lock:
+            # A newer entry may take a place between the look at it and the change.
+            with appending, self._lock:
                 self._ring.shift(old.id, range(found.sequence, segment.last + 1), by)
                 size = segment.size + by
                 self._list[0] = Segment(segment.name, header, begin, size, segment.last)
