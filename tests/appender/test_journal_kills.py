@@ -27,7 +27,7 @@ SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 
 # Has all modules in memory, and forks a process for each life: it begins in milliseconds.
 NURSERY = """
-import os, sys, time
+import os, sys, tempfile, time
 import pyarrow as pa
 import sparkwal
 from sparkwal.errors import SparkWalError
@@ -64,6 +64,11 @@ def live(path, endpoint, journal, pause, count, *given):
     except (SparkWalError, TimeoutError) as error:
         tell("failed", type(error).__name__, error)
 
+# What is imported at the first append, pandas too, is not imported anew by each life.
+with tempfile.TemporaryDirectory() as folder:
+    with sparkwal.Appender(folder + "/log", schema, producer_id="p", journal=folder + "/j") as wal:
+        wal.append([{"v": 0}]).result()
+
 while line := sys.stdin.readline():
     child = os.fork()
     if child == 0:
@@ -73,8 +78,10 @@ while line := sys.stdin.readline():
         except BaseException as error:
             tell("broken", type(error).__name__, error)
         os._exit(0)
-    os.waitpid(child, 0)
-    tell("dead")
+    # Not before it is asked to: until then no other process gets its number.
+    sys.stdin.readline()
+    _, status = os.waitpid(child, 0)
+    tell("dead", status)
 """
 
 
@@ -100,11 +107,18 @@ class Lives:
     def begin(self, *, pause: float = 0.0, count: int = 10**6, **options: object) -> None:
         """One more life."""
         given = [f"{name}={value}" for name, value in options.items()]
-        line = " ".join([*self._end, str(pause), str(count), *given]) + "\n"
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode())
-        self._process.stdin.flush()
+        self._ask(" ".join([*self._end, str(pause), str(count), *given]))
         self.hear("pid")
+
+    def end(self) -> None:
+        """Wait for the end of a life."""
+        self._ask("wait")
+        self.hear("dead")
+
+    def _ask(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
 
     def signal(self, number: int) -> None:
         os.kill(self._pid, number)
@@ -148,6 +162,8 @@ class Lives:
             last, lost = map(int, more.split())
             assert not lost and last >= self.accepted, f"{more} after {self.accepted}"
             self.accepted = last  # it was accepted, and the life ended before it said so
+        elif word == "dead" and int(more) == SIGKILL:
+            self.said["killed"] = self.said.get("killed", 0) + 1
         elif word in ("refused", "stopped", "failed"):
             self.errors.append(more)
         assert word != "broken", more
@@ -208,20 +224,16 @@ def kill(lives: Lives, rng: random.Random, kills: int) -> None:
             if rng.random() < 0.5:
                 lives.signal(SIGCONT)
                 lives.listen(0.05)
-        try:
-            lives.signal(SIGKILL)
-        except ProcessLookupError:
-            pass
-        else:
-            lives.said["killed"] = lives.said.get("killed", 0) + 1
-        lives.hear("dead")
+        lives.signal(SIGKILL)
+        lives.end()
+    assert lives.said["accepted"] > 10 * kills, lives.said
 
 
 def end(lives: Lives) -> None:
     """One more life, in peace, which sends the rest."""
     lives.begin(count=10, journalSlots=5000)
     lives.hear("closed")
-    lives.hear("dead")
+    lives.end()
 
 
 def test_killed_at_any_moment_it_loses_and_doubles_nothing(lives: Lives, folder: Path) -> None:
@@ -257,7 +269,7 @@ def test_stopped_while_another_takes_the_log_it_is_fenced_and_loses_nothing(
         lives.signal(SIGCONT)
         lives.hear("stopped")
         assert "FencedError" in lives.errors[-1]
-        lives.hear("dead")
+        lives.end()
         other.append(rows(-2)).result()
     end(lives)
     report = verify(path)
@@ -345,7 +357,7 @@ def storm(
                 network.mend(FAULTS)
                 lives.listen(rng.uniform(0.0, 1.0))
             lives.signal(SIGKILL)
-            lives.hear("dead")
+            lives.end()
         network.cut()
         network.mend([])
         end(lives)
