@@ -105,6 +105,26 @@ def test_each_session_can_be_registered(spark: SparkSession) -> None:
         sparkwal.register(session)
 
 
+def test_a_session_is_registered_while_one_that_knows_the_format_is_active(
+    spark: SparkSession,
+) -> None:
+    assert spark._jvm is not None
+    sessions = spark._jvm.org.apache.spark.sql.SparkSession
+    before = sessions.getActiveSession()
+    try:
+        for session in (spark, spark.newSession(), spark.newSession()):
+            sparkwal.register(session)
+            known = session._jsparkSession.sessionState().dataSourceManager()
+            assert known.dataSourceExists("weaselwal")
+            sessions.setActiveSession(session._jsparkSession)
+            sparkwal.register(spark.newSession())
+            assert sessions.getActiveSession().get().equals(session._jsparkSession)
+    finally:
+        sessions.clearActiveSession()
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+
+
 @pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.4"])
 def test_an_older_spark_is_one_sentence(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", version)
