@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType, VariantType
 
@@ -109,6 +110,8 @@ class SparkDeltaTable:
 
         target = self.target
         source = last_of_each(rows, target)
+        if target.delete_when:
+            source = self._without_idle_delete(session, source)
         columns = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
         # Null-safe: a key may be null.
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
@@ -128,6 +131,23 @@ class SparkDeltaTable:
         merge = merge.whenMatchedUpdate(newer, set=dict(columns))
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatchedInsert(inserts, values=dict(columns)).execute()
+
+    def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
+        """Without the delete of the key of nulls where the table has no row of this key.
+
+        A MERGE that writes deletion vectors would fail at this row (Delta 4.4): to find what it
+        writes Delta compares the keys once more after its outer join, and to `<=>` the nulls of
+        the row that is not there are those of the key.
+        """
+        keys = [quoted(key) for key in self.target.keys]
+        if not self._log.has_deletion_vectors():
+            return source
+        if not all(field.nullable for field in source.select(*keys).schema):
+            return source
+        nulls = reduce(Column.__and__, (F.col(key).isNull() for key in keys))
+        # Inside the MERGE's transaction Delta reads the snapshot that the MERGE changes.
+        there = session.read.format("delta").load(self._path).where(nulls).exists()
+        return source.where(~(F.col(DELETES) & nulls) | there)
 
     def _failure(self, state: LifecycleRecord, error: Exception) -> Exception:
         range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"

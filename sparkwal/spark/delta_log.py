@@ -110,6 +110,15 @@ class DeltaLog:
             properties=frozenset(map(str, _each(metadata.configuration().keys()))),
         )
 
+    def has_deletion_vectors(self) -> bool:
+        """Whether a MERGE writes deletion vectors, by the snapshot that was read last."""
+        jvm = self._session._jvm
+        assert jvm is not None
+        log = getattr(jvm, f"{_DELTA}.DeltaLog").forTable(self._session._jsparkSession, self._path)
+        configuration = log.unsafeVolatileSnapshot().metadata().configuration()
+        found = configuration.get("delta.enableDeletionVectors")
+        return found.isDefined() and str(found.get()).lower() == "true"
+
     def check_put_if_absent(self) -> None:
         """Raises PlanError where two writers could both believe to have made one version."""
         found = self._log_store()
