@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import SCHEMA, latency, open_appender, rows_of
+from benchmarks.measuring import SCHEMA, open_appender, rows_of
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.journal import Journal
 from sparkwal.journal.opening import begin
@@ -22,6 +22,8 @@ from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.settings import ALWAYS, INTERVAL, NONE, Settings
 
 MIB = 2**20
+# So many of one way, then of the next.
+_TURN = 20
 _THREADS = 8
 
 
@@ -73,8 +75,9 @@ def sqlite(path: Path) -> Iterator[Callable[[bytes], object]]:
         base.close()
 
 
-def measure_flush(folder: Path, count: int) -> list[dict[str, Any]]:
-    """fdatasync after a 4 KiB overwrite, on the disk and in memory, in turns."""
+def measure_flush(folder: Path, count: int) -> dict[str, Any]:
+    """fdatasync after a 4 KiB overwrite, on the disk and in memory; the flushes that each asks of
+    the disk, those of other processes too."""
     names = {"disk": folder / "flush", "memory": Path("/dev/shm") / f"sparkwal-{os.getpid()}"}
     found: dict[str, list[float]] = {name: [] for name in names}
     block = os.urandom(4096)
@@ -86,16 +89,31 @@ def measure_flush(folder: Path, count: int) -> list[dict[str, Any]]:
             stack.callback(os.close, files[name])
             os.pwrite(files[name], block, 0)
             os.fsync(files[name])
-        for _ in range(count):
-            for name, file in files.items():
+        before = _flushes(folder)
+        for name, file in files.items():
+            for _ in range(count):
                 began = time.perf_counter()
                 os.pwrite(file, block, 0)
                 os.fdatasync(file)
                 found[name].append(time.perf_counter() - began)
-    return [{"where": name, **_spread(seconds)} for name, seconds in found.items()]
+        flushes, milliseconds = (b - a for a, b in zip(before, _flushes(folder), strict=True))
+    spread = {name: _spread(seconds) for name, seconds in found.items()}
+    return {
+        **spread,
+        "flushes": round(flushes / count, 2),
+        "flush_ms": round(milliseconds / flushes, 3) if flushes else None,
+        "caches": _write_caches(),
+    }
 
 
-def write_caches() -> dict[str, str]:
+def _flushes(folder: Path) -> tuple[int, int]:
+    """How often the disk of a folder was told to flush its cache, and the milliseconds it took."""
+    device = folder.stat().st_dev
+    stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()
+    return int(stat[15]), int(stat[16])
+
+
+def _write_caches() -> dict[str, str]:
     """Of each disk: one that says "write back" has to be flushed."""
     files = sorted(Path("/sys/block").glob("*/queue/write_cache"))
     return {file.parts[3]: file.read_text().strip() for file in files}
@@ -105,19 +123,22 @@ def _spread(seconds: Sequence[float]) -> dict[str, float]:
     ordered = sorted(seconds)
     at = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
     shown = {name: ordered[min(len(ordered) - 1, int(len(ordered) * q))] for name, q in at.items()}
-    shown = {"least": ordered[0], **shown, "most": ordered[-1]}
+    shown |= {"least": ordered[0], "mean": statistics.fmean(ordered), "most": ordered[-1]}
     return {name: round(value * 1000, 3) for name, value in shown.items()}
 
 
 def measure_latency(
     folder: Path, upstream: str, size: int, count: int, rate: float
 ) -> dict[str, Any]:
-    """From the call to its return, of the same bytes, in turns, `rate` a second of each.
+    """From the call to its return, of the same bytes and in turns: so many by one, then by the
+    next ("turns"), and one each, `rate` a second of each ("paced").
 
-    `burst` is of the appender alone, one append after the other: what it sends goes on beside.
+    In turns an appender sends what it has accepted while it accepts more; paced it has sent
+    everything before the next, and every way finds the processor's caches with something else.
     """
     rows = rows_of(size - 200)
     content = rows.serialize().to_pybytes()
+    found: dict[str, Any] = {"bytes": len(content)}
     with ExitStack() as stack:
         bare = BareFile(folder / "bare")
         stack.callback(bare.close)
@@ -131,22 +152,33 @@ def measure_latency(
             "appender": lambda: wal.append(rows),
             "sqlite": lambda: insert(content),
         }
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        pause = 1 / (rate * len(ways))
-        for turn in range(1 + count):
-            place = turn % len(ways)
-            for name in [*ways][place:] + [*ways][:place]:
-                seconds = _seconds(ways[name])
-                if turn:  # the first opens what is opened at first
-                    taken[name].append(seconds)
-                wal.flush()  # else the next would be measured with what this one sends
-                time.sleep(max(0.0, pause - seconds))
-        burst = [_seconds(ways["appender"]) for _ in range(count // 4)]
-    found = {name: vars(latency(seconds)) for name, seconds in taken.items()}
-    found["burst"] = vars(latency(burst))
-    disk = found["disk"]["p50"]
-    ratios = {f"{name}_ratio": round(found[name]["p50"] / disk, 3) for name in found}
-    return {"bytes": len(content), **found, **ratios}
+        for name, run, pause in (("turns", _TURN, 0.0), ("paced", 1, 1 / (rate * len(ways)))):
+            taken = _in_turns(ways, -(-count // run), run, pause, wal.flush)
+            shown = {way: _spread(seconds) for way, seconds in taken.items()}
+            disk = shown["disk"]["p50"]
+            ratios = {way: round(shown[way]["p50"] / disk, 3) for way in ways}
+            found[name] = {"ms": shown, "ratios": ratios, "samples": len(taken["disk"])}
+    return found
+
+
+def _in_turns(
+    ways: dict[str, Callable[[], object]],
+    turns: int,
+    run: int,
+    pause: float,
+    between: Callable[[], object],
+) -> dict[str, list[float]]:
+    """Seconds of each; the first turn opens what is opened at first and does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(1 + turns):
+        place = turn % len(ways)
+        for name in [*ways][place:] + [*ways][:place]:
+            seconds = [_seconds(ways[name]) for _ in range(run)]
+            if turn:
+                taken[name] += seconds
+            between()  # else the next would be measured with what this one sends
+            time.sleep(max(0.0, pause - sum(seconds)))
+    return taken
 
 
 def measure_bandwidth(folder: Path, megabytes: int, rounds: int) -> list[dict[str, Any]]:

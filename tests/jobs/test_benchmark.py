@@ -92,7 +92,7 @@ def test_a_journal_beside_its_disk(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(output.read_text())
-    assert all(one["samples"] for one in (found["latency"][0][x] for x in ("disk", "sqlite")))
+    assert [found["latency"][0][kind]["samples"] for kind in ("turns", "paced")] == [20, 10]
     assert [one["megabytes"] for one in found["memory"]] == [2, 4]
     [outage] = found["outage"]
     assert outage["problems"] == [] and outage["backlog"] > 0
