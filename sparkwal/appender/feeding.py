@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 # Between two attempts to lead the log again: doubled from the first to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
+# Python runs one thread at a time: what is sent costs those who append. After each step that sends
+# at most so many entries they go first, while more is accepted; and once all is sent, what is
+# accepted next gathers, unless somebody waits for it: a PUT takes as long.
+_STEP = 50
+_GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
 
 class Wake:
@@ -81,9 +86,10 @@ class Feeder:
         self._replays = front.journal.last if front.journal.last > session.known else None
         self.is_away = False
         self._ending = self._ended = False
-        self._wake, self._ended_early = Wake(), Wake()
+        self._wake, self._hurry, self._ended_early = Wake(), Wake(), Wake()
         self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
         self._journal.on_accepted = self._wake.set
+        self._front.on_awaited = self._hurry.set
 
     def start(self) -> None:
         if self._replays is not None:
@@ -150,7 +156,8 @@ class Feeder:
         if self._fed >= self._journal.accepted:
             self._wake.wait()
             return
-        for sequence in range(self._fed + 1, min(self._journal.accepted, self._fed + 100) + 1):
+        upto = self._journal.accepted
+        for sequence in range(self._fed + 1, min(upto, self._fed + _STEP) + 1):
             accepted = self._read(sequence)
             try:
                 ticket = session.intake.append(accepted, block=True)
@@ -162,6 +169,10 @@ class Feeder:
                     f"{ticket.sequence}: another appender of this producer_id wrote to the log"
                 )
             self._fed = sequence
+        if self._fed == upto:
+            self._hurry.wait(_GATHER_SECONDS)
+        elif self._journal.accepted > upto:
+            self._hurry.wait(_GIVE_WAY_SECONDS)
 
     def _read(self, sequence: int) -> Accepted:
         content, schema = self._journal.read(sequence)

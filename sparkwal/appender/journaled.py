@@ -62,6 +62,7 @@ class Front:
     Attributes:
         failure: why nothing more goes to the log.
         reached: the last position that is known to hold what was accepted.
+        on_awaited: called when somebody waits for the log; does nothing that takes long.
     """
 
     def __init__(self, journal: Journal, rows: RowSchema, decided: int) -> None:
@@ -77,6 +78,7 @@ class Front:
         # (first sequence, last, position) of what was decided last.
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=1000)
         self.reached = -1
+        self.on_awaited: Callable[[], None] = lambda: None
         self._to_call: dict[int, list[tuple[JournalTicket, Callable[[], None]]]] = {}
         self.failure: Failure | None = None
         self._end: Failure | None = None  # what is told of all that is not in the log
@@ -204,6 +206,7 @@ class Front:
     def wait_decided(self, sequence: int, timeout: float | None) -> bool:
         """Raises why nothing more goes to the log."""
         self.callbacks.check_process()
+        self.on_awaited()
         with self._changed:
             self._changed.wait_for(
                 lambda: self._decided >= sequence or self._end is not None, timeout
@@ -217,6 +220,7 @@ class Front:
     def when_decided(self, ticket: JournalTicket, callback: Callable[[], None]) -> None:
         """Call back once, in order."""
         self.callbacks.check_process()
+        self.on_awaited()
         with self._changed:
             if self._decided < ticket.sequence and self._end is None:
                 self._to_call.setdefault(ticket.sequence, []).append((ticket, callback))
@@ -235,6 +239,7 @@ class Front:
 
     def wait_for(self, holds: Callable[[], bool], timeout: float | None) -> bool:
         """Until something holds, looked at when `notify` is called; whether it does."""
+        self.on_awaited()
         with self._changed:
             return self._changed.wait_for(holds, timeout)
 
