@@ -80,6 +80,7 @@ class Feeder:
         self._open_session = open_session
         self.session: Session | None = session
         self._former = session  # the last that is over
+        # Safety (§11): "what an earlier process accepted is not sent"
         self._fed = session.known
         self._schema: tuple[bytes, pa.Schema] = b"", pa.schema([])  # the last that was read
         self._seconds = 0.0  # to wait before the log is led again
@@ -144,6 +145,7 @@ class Feeder:
         if (failure := session.intake.failure) is not None:
             self._lose(session, failure.error)
             return
+        # Safety (§11): "what was sent counts as in the log"
         self._journal.acknowledge(self._front.decided)
         self._tell_replayed()
         if self._journal.may_drain():
@@ -241,7 +243,7 @@ class Feeder:
 
     def _take_up(self, session: Session) -> None:
         self.session = session
-        # Defends against: another appender's rows count as the journal's
+        # Safety (§11): "another appender's rows count as the journal's"
         if session.known > self._fed:
             raise FencedError(
                 f"the log has appends of producer {self._writer.producer_id!r} up to "
@@ -255,7 +257,7 @@ class Feeder:
                 "restored from an older copy"
             )
         self._find_positions(session)
-        # Defends against: after an outage what is unknown is sent again, or taken for sent
+        # Safety (§11): "a new session goes on where the last one ended"
         self._fed = session.known
         self.is_away = False
         self._publish(events.StoreBack(path=self._writer.log.url, sequence=self._fed + 1))

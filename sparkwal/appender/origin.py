@@ -46,7 +46,7 @@ def check_sent(
     first = max(known_done) + 1
     newest = contents.damage.newest if contents.damage is not None else -1
     last = min(max(contents.last, newest), session.known)
-    # Defends against: rows of another appender count as the journal's after a restart
+    # Safety (§11): "rows of another appender count as the journal's after a restart"
     if first <= last and (
         sender is None or _last_leader(log, producer, session) != sender.leader_id
     ):

@@ -36,6 +36,7 @@ def let_go(
     """Remove the segments that hold nothing after `acked`. Raises JournalError, OSError."""
     done = segments.done(acked)
     first = done[-1].header.id + 1 if done else None
+    # Safety (§11): "files go before the cursor says so"
     checkpoint(folder, segments, acked, publish, first=first)
     for segment in done:
         segments.remove(segment)

@@ -151,7 +151,7 @@ def make_segment(
         head = header.encode()
     except (TypeError, ValueError) as error:
         raise JournalEncodeError(f"segment {header.id} cannot be encoded: {error}") from error
-    # Defends against: a segment is written that nobody reads
+    # Safety (§11): "a file is written that nobody reads"
     if len(head) > LARGEST_HEADER:
         raise JournalEncodeError(
             f"segment {header.id} cannot be encoded: its header with the schema has {len(head)} "
@@ -179,7 +179,7 @@ def _put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
     except OSError:
         if RESERVE not in folder.names():
             raise
-        # Defends against: a full disk stays full, because letting go writes a little first
+        # Safety (§11): "a full disk stays full"
         folder.remove(RESERVE)
         _put(folder, name, data)
 
@@ -204,7 +204,7 @@ def _put(
                     raise OSError(f"{name} ends at {begin} and not at {end}")
                 file.append([part])
                 begin += len(part)
-            # Defends against: a file gets its name before its bytes are synced
+            # Safety (§11): "a file gets its name before its bytes are on the disk"
             file.sync()
     except OSError as error:
         with suppress(OSError):

@@ -61,7 +61,7 @@ class Journal:
         self.failure: JournalError | None = None
         self.is_closed = self._closing = self._told_full = self.wants_room = self._adding = False
         self.last, self._synced = segments.newest.last, -1
-        # What opening has found is on the disk, and a loss of power may have taken the mark.
+        # Safety (§11): "what an earlier process accepted gets no mark"
         self._have_synced(segments.newest.header.id, self.last)
         self._acked = acked
         self.on_accepted: Callable[[], None] = lambda: None
@@ -162,8 +162,7 @@ class Journal:
                 self._changed.wait(min(timeout, _LOOK_SECONDS))
 
     def _rotate(self, spare: bool = False) -> None:
-        """Go on in a new segment, unless another thread did. The former one is synced: only the
-        last may have a torn tail."""
+        """Go on in a new segment, unless another thread did."""
         former = self._segments.newest
         # A sync of it may be under way in another thread.
         while self._syncer not in (None, threading.get_ident()):
@@ -173,6 +172,7 @@ class Journal:
             return
         try:
             self._adding = True
+            # Safety (§11): "a file that is full is not synced"
             self._segments.writer.sync()
             self._have_synced(self._segments.newest.header.id, self.last)
             self._changed.notify_all()
@@ -191,6 +191,7 @@ class Journal:
 
         Raises JournalError where that can't be known.
         """
+        # Safety (§11): "an append returns before it is on the disk"
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
@@ -228,6 +229,7 @@ class Journal:
         finally:
             self._syncer = mine
             self._changed.notify_all()
+        # Safety (§11): "what comes while it syncs counts as synced"
         self._have_synced(segment, upto)
 
     def _have_synced(self, segment: int, upto: int) -> None:

@@ -98,6 +98,7 @@ class _Opening:
             self._folder.remove(name)
         if contents.damage is not None:
             self._mend(contents.damage)
+        # Safety (§11): "sequences that the log has are given again"
         if foreign or (self._segments and contents.last <= owner.durable):
             # All of it is in the log. Its sequences may go on elsewhere: nothing follows.
             self._remove_all()
@@ -161,7 +162,7 @@ class _Opening:
         owner = self._owner
         lost = range(max(damage.sequence, owner.durable + 1), damage.newest + 1)
         if lost:
-            # Defends against: who opened it died, and nobody is told any more
+            # Safety (§11): "what is lost is told once only"
             before = files.read_lost(self._folder, owner.log_id, owner.producer)
             files.write_lost(self._folder, owner.log_id, owner.producer, max(before, damage.newest))
         aside = self._set_aside(damage)
@@ -197,7 +198,7 @@ class _Opening:
         name = damage.name
         there = set(self._folder.names())
         aside = [each for each in [name, *damage.also] if each in there]
-        # Defends against: a crash in between, and who opens next is told of less
+        # Safety (§11): "what is damaged goes aside before it is certain what to tell of it"
         if damage.newest >= damage.sequence:
             number = segment_id([name, *damage.also][-1])
             assert number is not None
@@ -206,6 +207,7 @@ class _Opening:
             kept = self._segments.pop()
             if kept.last >= kept.header.first:
                 self._segments.append(self._copy(kept))
+        # Safety (§11): "the damaged file goes into quarantine before those after it"
         for each in reversed(aside):
             try:
                 self._folder.rename(each, self._free(f"{QUARANTINE}/{each}"))
@@ -267,6 +269,7 @@ class _Opening:
             self._owner.producer,
             self._contents.ring.slots,
             first,
+            # Safety (§11): "an entry of another file is taken for one of this"
             secrets.randbits(32) if salt is None else salt,
             schema,
         )
@@ -284,11 +287,13 @@ class _Opening:
             if not self._is_synced(last):
                 self._write_again(last, handle)
             # Who made the file may have died before it was certain that its name stays.
+            # Safety (§11): "the name of a file that a dead process made is not synced"
             sync_folder(self._folder)
             return handle
         if last is not None and not self._is_synced(last):
             with Handle(self._folder.open(last.name), last.name) as handle:
                 self._write_again(last, handle)
+        # Safety (§11): "sequences begin anew in an empty journal"
         header = self._header(
             last.last + 1 if last is not None else self._owner.durable + 1, self._owner.schema
         )
@@ -316,9 +321,10 @@ class _Opening:
             offset = 0
             while offset < segment.size:
                 part = reader.read_at(offset, min(_BLOCK, segment.size - offset))
+                # Safety (§11): "what a failed sync left in memory is not written again"
                 handle.write_at(offset, part)
                 offset += len(part)
         finally:
             reader.close()
-        # Defends against: what only memory has counts as accepted
+        # Safety (§11): "what only memory has counts as accepted"
         handle.sync()

@@ -50,6 +50,7 @@ def check_owner(
         rejected = f"it is at {cursor.sequence}, ahead of the log's {owner.durable}"
     if rejected:
         publish(events.CursorRejected(path=path, reason=rejected))
+    # Safety (§11): "entries of another log are sent to this one"
     if segments and not owner.owns(segments[0].header):
         _check_unused(path, contents, owner)
         return True
@@ -68,6 +69,7 @@ def _check_unused(path: str, contents: Contents, owner: Owner) -> None:
     done = contents.first - 1
     if cursor is not None and (cursor.log_id, cursor.producer) == (header.log_id, header.producer):
         done = max(done, cursor.sequence)
+    # Safety (§11): "entries of another log are dropped"
     if contents.last <= done and contents.damage is None:
         return
     if header.producer != owner.producer:

@@ -32,7 +32,7 @@ class Ring:
         """These entries, the last ones of a segment, lie so many bytes further on in it."""
         for sequence in sequences[-self.slots :]:
             number, found = self.get(sequence)
-            # Defends against: a newer entry that has its place by now is read from elsewhere
+            # Safety (§11): "a newer entry that has its place by now is read from elsewhere"
             if number == segment:
                 self.put(segment, Found(sequence, found.offset + by, found.length))
 

@@ -128,7 +128,7 @@ def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -
     reading = _Reading(folder, largest, slots, default_slots, mark)
     oldest = 0
     if cursor is not None:
-        # Defends against: a segment that was removed comes back
+        # Safety (§11): "a file that was removed comes back"
         old = [name for name in live if ids[name] < cursor.first_segment]
         whose = {name: _owner(folder, name) for name in old}
         # Only of the cursor's journal; what cannot be read is left alone, it may be another's.
@@ -207,9 +207,10 @@ class _Reading:
                 self._include_acknowledged(number)
                 damage.torn = (
                     not after
+                    # Safety (§11): "damage before complete entries is cut off as torn"
                     and not damage.complete
                     and rest <= ENTRY_BYTES + entry_size(self._largest)
-                    # Defends against: an entry that was acknowledged is cut off as torn
+                    # Safety (§11): "an entry that was accepted is cut off as torn"
                     and not self._acknowledged(number, damage.sequence)
                 )
         finally:
@@ -219,7 +220,7 @@ class _Reading:
         """Whether all that was acknowledged is there; segments below `oldest` are removed."""
         number, upto = self._mark
         there = self.segments[-1].header.id if self.segments else oldest
-        # Defends against: what was acknowledged is missing, and nobody is told
+        # Safety (§11): "what was accepted is missing, and nobody is told"
         if number >= there and upto >= self._next():
             name = segment_name(number)
             self._damaged(name, f"entries up to {upto} were accepted and are not there", [])

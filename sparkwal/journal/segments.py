@@ -56,6 +56,7 @@ class Segments:
 
     def done(self, acked: int) -> list[Segment]:
         """Those that hold nothing after `acked`, but the newest."""
+        # Safety (§11): "a file goes that holds more than the log has"
         return [each for each in tuple(self._list)[:-1] if each.last <= acked]
 
     def newest_is_done(self, acked: int) -> bool:
@@ -89,7 +90,7 @@ class Segments:
         if self.writer.name != segment.name:
             self.writer = Handle(self._folder.open(segment.name), segment.name)
         if self._begun is not None:
-            # Defends against: two entries have one sequence, and all after them count as damaged
+            # Safety (§11): "two entries have one sequence"
             segment.size, segment.last = self._begun
             # The next is written over it; a shorter one would leave the rest of it behind.
             self.writer.truncate(segment.size)

@@ -75,7 +75,7 @@ def write_sender(folder: Folder, sender: Sender) -> None:
             head = _HEAD.pack(0, len(body), count)[4:]
             crc = zlib.crc32(head + body).to_bytes(4, "little")
             file.write_at(count % 2 * _PLACE, crc + head + body)
-            # Defends against: rows are sent whose sender a restart does not know
+            # Safety (§11): "rows are sent whose sender a restart does not know"
             file.sync()
     except OSError as error:
         if is_full(error):

@@ -125,7 +125,7 @@ class Handle:
             raise JournalSyncError(_unknown(self.name, error)) from error
 
     def _check(self) -> None:
-        # Defends against: after a failed sync the next one is believed
+        # Safety (§11): "after a failed sync the next one is believed"
         if self._poisoned:
             raise JournalSyncError(f"{self.name} could not be synced before: open it again")
 

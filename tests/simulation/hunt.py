@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 
+from . import journal_runs, test_journals
 from .configurations import exhaustive, large
 from .oracle import Violation
 
 
 def main(where: str) -> int:
+    if where in journal_runs.SHAPES:
+        return _told(lambda: _run_journals(where))
+    if where.startswith("test_"):
+        return _told(getattr(test_journals, where))
     configuration = {**exhaustive(), **large()}[where]
     # Several short searches from different ends, since one can get lost in a harmless
     # corner, and then long ones.
@@ -25,6 +31,20 @@ def main(where: str) -> int:
             # Code that falls over on what a mutation left has been caught too.
             print(f"{type(error).__name__}: {error}")
             return 0
+    return 1
+
+
+def _run_journals(where: str) -> None:
+    for seed in range(300):
+        journal_runs.Run(seed, journal_runs.SHAPES[where], journal_runs.Chance()).run()
+
+
+def _told(run: Callable[[], None]) -> int:
+    try:
+        run()
+    except BaseException as error:  # what pytest raises is no Exception
+        print(f"{type(error).__name__}: {error}")
+        return 0
     return 1
 
 

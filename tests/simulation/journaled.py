@@ -80,7 +80,9 @@ class Ledger:
         refused: values of which it was told that they are not accepted.
         accepted: value → its sequence, of appends that returned.
         weak: of these, those that a loss of power may take back.
-        opened: whether the life that goes on has been told what the journal lost.
+        told: values of which it was told that the journal lost them.
+        marked, rotten: whether it was opened since a loss of power; whether it was not since a
+            byte changed.
         tickets: answers that were checked.
     """
 
@@ -90,17 +92,19 @@ class Ledger:
     refused: set[int] = field(default_factory=set)
     accepted: dict[int, int] = field(default_factory=dict)
     weak: set[int] = field(default_factory=set)
-    opened: bool = True
+    told: set[int] = field(default_factory=set)
+    marked: bool = True
+    rotten: bool = False
     tickets: int = 0
 
     def open(self, last: int, lost: list[int]) -> list[int]:
         """Values to send again, in order, from what an appender says that has just opened."""
         gone = sorted((s, v) for v, s in self.accepted.items() if s > last and v not in self.weak)
-        # Who died before it was told is told no more; `last` is.
-        untold = [each for each in gone if each[0] not in lost]
-        if gone and (self.keeps or (untold and self.opened)):
+        untold = [value for sequence, value in gone if sequence not in lost]
+        if gone and (self.keeps or set(untold) - self.told):
             raise oracle.Violation(f"accepted and lost: {gone}; the journal ends at {last}, {lost}")
-        self.opened = True
+        self.marked, self.rotten = True, False
+        self.told |= {value for _, value in gone}
         return [value for _, value in gone]
 
     def accept(self, value: int, sequence: int, *, weak: bool) -> None:
@@ -119,6 +123,7 @@ class Ledger:
 
     def power_lost(self) -> None:
         """What was weak may be gone."""
+        self.marked = False
         for value in self.weak:
             self.accepted.pop(value, None)
         self.weak.clear()
@@ -140,7 +145,6 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
     )
 
     def run(ask: Ask) -> str:
-        ledger.opened = False
         log = world_log(WorldStore(ask, patient=True), plan.retries)
         writer = Writer(log, options, rows, JOURNALED, Nobody(), WorldClock(ask))
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import archive_mutations, checkpoint_mutations, lifecycle_mutations
+from . import archive_mutations, checkpoint_mutations, journal_mutations, lifecycle_mutations
 from .mutation import Mutation
 
 MUTATIONS = [
     *archive_mutations.MUTATIONS,
     *checkpoint_mutations.MUTATIONS,
     *lifecycle_mutations.MUTATIONS,
+    *journal_mutations.MUTATIONS,
     Mutation(
         "a replayed microbatch is written again",
         "two lives of one query, every fault",

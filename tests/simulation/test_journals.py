@@ -10,12 +10,13 @@ from collections import Counter
 
 import pytest
 
-from sparkwal.errors import JournalSyncError
+from sparkwal.errors import JournalEncodeError, JournalSyncError
 from sparkwal.journal import files
 from sparkwal.journal.opening import Opened, begin
 from sparkwal.journal.owner import Owner
+from sparkwal.journal.ring import Ring
 from sparkwal.journal.scanning import scan_folder
-from sparkwal.journal.segment import ENTRY_BYTES
+from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, Found, Header
 from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Handle
 from sparkwal.testing.disk import Crash, MemoryFolder
@@ -116,6 +117,58 @@ def test_an_entry_of_another_file_is_none() -> None:
     begins = two.bytes_of(name).index(b"1 of 2") - ENTRY_BYTES
     one.put(name, one.bytes_of(name) + two.bytes_of(name)[begins:])
     assert opened(one.after_kill()).journal.last == 0
+
+
+def test_a_header_that_nobody_would_read_is_not_written() -> None:
+    header = Header(0, "id", "producer", 1, 0, 0, bytes(LARGEST_HEADER))
+    with pytest.raises(JournalEncodeError):
+        files.make_segment(MemoryFolder(), header)
+
+
+def test_a_full_disk_is_made_empty_by_what_the_log_has() -> None:
+    """To let a file go the cursor is written first, and for that there must be room."""
+    folder = MemoryFolder()
+    journal = opened(folder).journal
+    for _ in range(9):
+        journal.wait(journal.write(bytes(300)))
+    before, folder.room = journal.size, sum(len(folder.bytes_of(name)) for name in folder.names())
+    journal.acknowledge(journal.last)
+    journal.drain()
+    assert journal.size < before / 2
+
+
+def test_damage_before_complete_entries_is_no_torn_tail() -> None:
+    """Without the mark, which somebody removed."""
+    folder = MemoryFolder()
+    journal = opened(folder).journal
+    for _ in range(2):
+        journal.wait(journal.write(b"accepted"))
+    folder.remove(files.ACCEPTED)
+    name = files.segment_name(0)
+    data = bytearray(folder.bytes_of(name))
+    data[data.index(b"accepted")] ^= 1
+    folder.put(name, bytes(data))
+    assert opened(folder.after_kill()).lost == range(2)
+
+
+def test_a_newer_entry_in_the_same_place_is_where_it_was() -> None:
+    ring = Ring(2)
+    ring.put(0, Found(0, 8, 1))
+    ring.put(1, Found(2, 16, 1))
+    ring.shift(0, range(1), 8)
+    assert ring.get(2) == (1, Found(2, 16, 1))
+
+
+def test_a_file_that_somebody_removed_is_missed() -> None:
+    folder = MemoryFolder()
+    journal = opened(folder).journal
+    for _ in range(4):
+        journal.wait(journal.write(bytes(300)))
+    name = files.segment_name(journal._segments.newest.header.id)
+    folder.remove(name)
+    lost = opened(folder.after_kill()).lost
+    assert lost.stop == 4
+    assert lost
 
 
 def test_after_a_failed_sync_a_handle_is_of_no_use() -> None:

@@ -1,0 +1,261 @@
+"""Mutations of the journal and of what feeds the log from it (section 11)."""
+
+from __future__ import annotations
+
+from .mutation import Mutation
+
+KILL = "journal: the process dies"
+POWER = "journal: power is lost"
+AWAY = "journal: the store is away"
+DRAIN = "journal: it drains"
+ROT = "journal: a byte of it changes"
+OTHER = "journal: another log stands in the place of its own"
+FAILS = "journal: the disk fails"
+UNSYNCED = "journal: never synced"
+FULL = "journal: the disk is full"
+SHORT = "journal: short lives"
+TWIN = "journal: another appender of its producer"
+
+MUTATIONS = [
+    Mutation(
+        "an append returns before it is on the disk",
+        POWER,
+        "journal/journal.py",
+        "if self._settings.sync == ALWAYS:\n            self.sync(sequence)",
+        "pass",
+    ),
+    Mutation(
+        "what comes while it syncs counts as synced",
+        POWER,
+        "journal/journal.py",
+        "self._have_synced(segment, upto)",
+        "self._have_synced(segment, self.last)",
+    ),
+    Mutation(
+        "a file that is full is not synced",
+        POWER,
+        "journal/journal.py",
+        "self._segments.writer.sync()",
+        "pass",
+    ),
+    Mutation(
+        "files go before the cursor says so",
+        DRAIN,
+        "journal/draining.py",
+        "checkpoint(folder, segments, acked, publish, first=first)\n",
+        "pass\n",
+    ),
+    Mutation(
+        "what an earlier process accepted gets no mark",
+        "test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn",
+        "journal/journal.py",
+        "self._have_synced(segments.newest.header.id, self.last)",
+        "self._synced = self.last",
+    ),
+    Mutation(
+        "a file goes that holds more than the log has",
+        AWAY,
+        "journal/segments.py",
+        "if each.last <= acked]",
+        "if each.header.first <= acked]",
+    ),
+    Mutation(
+        "a file that was removed comes back",
+        DRAIN,
+        "journal/scanning.py",
+        "old = [name for name in live if ids[name] < cursor.first_segment]",
+        "old = []",
+    ),
+    Mutation(
+        "damage before complete entries is cut off as torn",
+        "test_damage_before_complete_entries_is_no_torn_tail",
+        "journal/scanning.py",
+        "and not damage.complete",
+        "",
+    ),
+    Mutation(
+        "an entry that was accepted is cut off as torn",
+        ROT,
+        "journal/scanning.py",
+        "and not self._acknowledged(number, damage.sequence)",
+        "",
+    ),
+    Mutation(
+        "what an entry holds is not checked",
+        ROT,
+        "journal/segment.py",
+        "if zlib.crc32(self._view[begin : begin + length]) != crc:",
+        "if False:",
+    ),
+    Mutation(
+        "an entry of another file is taken for one of this",
+        "test_an_entry_of_another_file_is_none",
+        "journal/opening.py",
+        "secrets.randbits(32) if salt is None else salt,",
+        "0,",
+    ),
+    Mutation(
+        "a file gets its name before its bytes are on the disk",
+        POWER,
+        "journal/files.py",
+        "file.sync()",
+        "pass",
+    ),
+    Mutation(
+        "a file is written that nobody reads",
+        "test_a_header_that_nobody_would_read_is_not_written",
+        "journal/files.py",
+        "if len(head) > LARGEST_HEADER:",
+        "if False:",
+    ),
+    Mutation(
+        "a full disk stays full",
+        "test_a_full_disk_is_made_empty_by_what_the_log_has",
+        "journal/files.py",
+        "folder.remove(RESERVE)",
+        "raise",
+    ),
+    Mutation(
+        "what was accepted is missing, and nobody is told",
+        "test_a_file_that_somebody_removed_is_missed",
+        "journal/scanning.py",
+        "if number >= there and upto >= self._next():",
+        "if False:",
+    ),
+    Mutation(
+        "what is lost is told once only",
+        ROT,
+        "journal/opening.py",
+        "before = files.read_lost(self._folder, owner.log_id, owner.producer)\n"
+        "            files.write_lost(self._folder, owner.log_id, owner.producer, "
+        "max(before, damage.newest))",
+        "pass",
+    ),
+    Mutation(
+        "two entries have one sequence",
+        FULL,
+        "journal/segments.py",
+        "segment.size, segment.last = self._begun",
+        "pass",
+    ),
+    Mutation(
+        "a newer entry that has its place by now is read from elsewhere",
+        "test_a_newer_entry_in_the_same_place_is_where_it_was",
+        "journal/ring.py",
+        "if number == segment:",
+        "if True:",
+    ),
+    Mutation(
+        "what is damaged goes aside before it is certain what to tell of it",
+        ROT,
+        "journal/opening.py",
+        "if damage.newest >= damage.sequence:",
+        "if False:",
+    ),
+    Mutation(
+        "rows are sent whose sender a restart does not know",
+        POWER,
+        "journal/sender.py",
+        "file.sync()",
+        "pass",
+    ),
+    Mutation(
+        "rows of another appender count as the journal's after a restart",
+        TWIN,
+        "appender/origin.py",
+        "if first <= last and (",
+        "if False and (",
+    ),
+    Mutation(
+        "after a failed sync the next one is believed",
+        "test_after_a_failed_sync_a_handle_is_of_no_use",
+        "journal/storage.py",
+        "if self._poisoned:",
+        "if False:",
+    ),
+    Mutation(
+        "what only memory has counts as accepted",
+        SHORT,
+        "journal/opening.py",
+        "handle.sync()",
+        "pass",
+    ),
+    Mutation(
+        "what a failed sync left in memory is not written again",
+        FAILS,
+        "journal/opening.py",
+        "handle.write_at(offset, part)",
+        "pass",
+    ),
+    Mutation(
+        "the name of a file that a dead process made is not synced",
+        "test_what_is_accepted_where_a_process_died_anywhere_outlives_a_loss_of_power",
+        "journal/opening.py",
+        "sync_folder(self._folder)\n            return handle",
+        "return handle",
+    ),
+    Mutation(
+        "the damaged file goes into quarantine before those after it",
+        ROT,
+        "journal/opening.py",
+        "for each in reversed(aside):",
+        "for each in aside:",
+    ),
+    Mutation(
+        "sequences that the log has are given again",
+        UNSYNCED,
+        "journal/opening.py",
+        "if foreign or (self._segments and contents.last <= owner.durable):",
+        "if foreign:",
+    ),
+    Mutation(
+        "sequences begin anew in an empty journal",
+        UNSYNCED,
+        "journal/opening.py",
+        "header = self._header(\n"
+        "            last.last + 1 if last is not None else self._owner.durable + 1,",
+        "header = self._header(\n            last.last + 1 if last is not None else 0,",
+    ),
+    Mutation(
+        "entries of another log are sent to this one",
+        OTHER,
+        "journal/owner.py",
+        "if segments and not owner.owns(segments[0].header):",
+        "if False:",
+    ),
+    Mutation(
+        "entries of another log are dropped",
+        OTHER,
+        "journal/owner.py",
+        "if contents.last <= done and contents.damage is None:",
+        "if True:",
+    ),
+    Mutation(
+        "what an earlier process accepted is not sent",
+        KILL,
+        "appender/feeding.py",
+        "self._fed = session.known\n        self._schema",
+        "self._fed = front.journal.last\n        self._schema",
+    ),
+    Mutation(
+        "what was sent counts as in the log",
+        AWAY,
+        "appender/feeding.py",
+        "self._journal.acknowledge(self._front.decided)",
+        "self._journal.acknowledge(self._fed)",
+    ),
+    Mutation(
+        "a new session goes on where the last one ended",
+        AWAY,
+        "appender/feeding.py",
+        "self._fed = session.known\n        self.is_away",
+        "self.is_away",
+    ),
+    Mutation(
+        "another appender's rows count as the journal's",
+        TWIN,
+        "appender/feeding.py",
+        "if session.known > self._fed:",
+        "if False:",
+    ),
+]
