@@ -196,8 +196,7 @@ class Journal:
             self.sync(sequence)
 
     def sync(self, sequence: int | None = None) -> None:
-        """Until every entry up to this one, or every one, is on the disk. One that waits syncs for
-        all that wait."""
+        """Until every entry up to this one, or every one, is on the disk: one syncs for all."""
         check_process(self._pid)
         with self._lock:
             upto = self.last if sequence is None else sequence
