@@ -243,7 +243,7 @@ class Feeder:
 
     def _take_up(self, session: Session) -> None:
         self.session = session
-        # Safety (§11): "another appender's rows count as the journal's"
+        # The session's own look tells it before, where that could be made.
         if session.known > self._fed:
             raise FencedError(
                 f"the log has appends of producer {self._writer.producer_id!r} up to "

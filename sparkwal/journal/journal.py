@@ -60,10 +60,9 @@ class Journal:
         self._syncer: int | None = None  # the thread that syncs
         self.failure: JournalError | None = None
         self.is_closed = self._closing = self._told_full = self.wants_room = self._adding = False
-        self.last, self._synced = segments.newest.last, -1
+        self.last, self._synced, self._acked = segments.newest.last, -1, acked
         # Safety (§11): "what an earlier process accepted gets no mark"
         self._have_synced(segments.newest.header.id, self.last)
-        self._acked = acked
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
             threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()

@@ -198,7 +198,7 @@ class _Opening:
         name = damage.name
         there = set(self._folder.names())
         aside = [each for each in [name, *damage.also] if each in there]
-        # Safety (§11): "what is damaged goes aside before it is certain what to tell of it"
+        # A crash in between finds no less.
         if damage.newest >= damage.sequence:
             number = segment_id([name, *damage.also][-1])
             assert number is not None
@@ -207,7 +207,6 @@ class _Opening:
             kept = self._segments.pop()
             if kept.last >= kept.header.first:
                 self._segments.append(self._copy(kept))
-        # Safety (§11): "the damaged file goes into quarantine before those after it"
         for each in reversed(aside):
             try:
                 self._folder.rename(each, self._free(f"{QUARANTINE}/{each}"))

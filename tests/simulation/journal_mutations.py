@@ -12,8 +12,6 @@ ROT = "journal: a byte of it changes"
 OTHER = "journal: another log stands in the place of its own"
 FAILS = "journal: the disk fails"
 UNSYNCED = "journal: never synced"
-FULL = "journal: the disk is full"
-SHORT = "journal: short lives"
 TWIN = "journal: another appender of its producer"
 
 MUTATIONS = [
@@ -96,7 +94,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a file gets its name before its bytes are on the disk",
-        POWER,
+        "test_what_has_a_name_is_whole",
         "journal/files.py",
         "file.sync()",
         "pass",
@@ -133,7 +131,7 @@ MUTATIONS = [
     ),
     Mutation(
         "two entries have one sequence",
-        FULL,
+        "test_an_append_that_a_signals_handler_ended_leaves_its_sequence_to_the_next",
         "journal/segments.py",
         "segment.size, segment.last = self._begun",
         "pass",
@@ -144,13 +142,6 @@ MUTATIONS = [
         "journal/ring.py",
         "if number == segment:",
         "if True:",
-    ),
-    Mutation(
-        "what is damaged goes aside before it is certain what to tell of it",
-        ROT,
-        "journal/opening.py",
-        "if damage.newest >= damage.sequence:",
-        "if False:",
     ),
     Mutation(
         "rows are sent whose sender a restart does not know",
@@ -175,7 +166,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what only memory has counts as accepted",
-        SHORT,
+        "test_what_only_memory_had_is_on_the_disk_before_another_file_follows",
         "journal/opening.py",
         "handle.sync()",
         "pass",
@@ -193,13 +184,6 @@ MUTATIONS = [
         "journal/opening.py",
         "sync_folder(self._folder)\n            return handle",
         "return handle",
-    ),
-    Mutation(
-        "the damaged file goes into quarantine before those after it",
-        ROT,
-        "journal/opening.py",
-        "for each in reversed(aside):",
-        "for each in aside:",
     ),
     Mutation(
         "sequences that the log has are given again",
@@ -250,12 +234,5 @@ MUTATIONS = [
         "appender/feeding.py",
         "self._fed = session.known\n        self.is_away",
         "self.is_away",
-    ),
-    Mutation(
-        "another appender's rows count as the journal's",
-        TWIN,
-        "appender/feeding.py",
-        "if session.known > self._fed:",
-        "if False:",
     ),
 ]

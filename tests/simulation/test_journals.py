@@ -7,11 +7,13 @@ import errno
 import os
 import random
 from collections import Counter
+from zlib import crc32
 
 import pytest
 
 from sparkwal.errors import JournalEncodeError, JournalSyncError
 from sparkwal.journal import files
+from sparkwal.journal.files import Cursor
 from sparkwal.journal.opening import Opened, begin
 from sparkwal.journal.owner import Owner
 from sparkwal.journal.ring import Ring
@@ -61,8 +63,8 @@ def test_a_seed_repeats_its_run() -> None:
     assert first.trace == second.trace
 
 
-def opened(folder: MemoryFolder, durable: int = -1) -> Opened:
-    owner = Owner("log", "id", "producer", durable, b"schema")
+def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Opened:
+    owner = Owner("log", "id", "producer", -1, schema)
     contents = scan_folder(folder, SETTINGS.largest, SETTINGS.slots, 100)
     return begin(folder, contents, owner, SETTINGS, lambda event: None)
 
@@ -149,6 +151,34 @@ def test_damage_before_complete_entries_is_no_torn_tail() -> None:
     data[data.index(b"accepted")] ^= 1
     folder.put(name, bytes(data))
     assert opened(folder.after_kill()).lost == range(2)
+
+
+def test_what_has_a_name_is_whole() -> None:
+    for seed in range(20):
+        folder, cursor = MemoryFolder(), Cursor("id", "producer", 7, 0, 1)
+        files.write_cursor(folder, cursor)
+        assert files.read_cursor(folder.after_crash(random.Random(seed))) == (cursor, "")
+
+
+def test_what_only_memory_had_is_on_the_disk_before_another_file_follows() -> None:
+    """Whoever goes on in the same file syncs it with the next append; here it is another's turn."""
+    folder = MemoryFolder()
+    opened(folder).journal.write(b"not synced")
+    left = folder.after_kill()
+    journal = opened(left, schema=b"another").journal
+    journal.wait(journal.write(b"accepted"))
+    for seed in range(20):
+        again = opened(left.after_crash(random.Random(seed)), schema=b"another")
+        assert (again.journal.last, again.lost) == (1, range(2, 2))
+
+
+def test_an_append_that_a_signals_handler_ended_leaves_its_sequence_to_the_next() -> None:
+    segments = opened(MemoryFolder()).journal._segments
+    size = segments.newest.size
+    assert segments.append(b"ended", crc32(b"ended")) == 0
+    segments._begun = size, -1  # as where the handler came before the last step
+    assert segments.append(b"next", crc32(b"next")) == 0
+    assert segments.read(0)[0] == b"next"
 
 
 def test_a_newer_entry_in_the_same_place_is_where_it_was() -> None:
