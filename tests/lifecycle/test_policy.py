@@ -164,7 +164,8 @@ def test_whatever_is_known_a_decision_keeps_the_rules(
             assert state.table and state.first_ms is not None
             # There is something to persist, and nothing beyond what is known to be there.
             assert state.first_ms <= action.before_ms
-            assert action.before_ms <= max(state.first_ms, state.last_ms or state.first_ms)
+            last_ms = state.first_ms if state.last_ms is None else state.last_ms
+            assert action.before_ms <= max(state.first_ms, last_ms)
         if isinstance(action, Retain):
             assert state.floor < action.floor <= (state.cut if state.table else state.gap)
 
