@@ -711,11 +711,8 @@ def test_a_full_journal_blocks_in_an_outage_and_goes_on_after_it(
     sound(plot)
 
 
-def test_an_append_that_waits_for_room_is_told_when_the_appender_stops(
-    plot: Away, folder: MemoryFolder
-) -> None:
-    wal = plot.journaled(folder, journalSlots=5)
-    plot.is_away = True
+def appending(wal: Appender) -> tuple[threading.Thread, list[SparkWalError]]:
+    """A thread that appends more than there is room for, and what ended it."""
     raised: list[SparkWalError] = []
 
     def append() -> None:
@@ -727,6 +724,15 @@ def test_an_append_that_waits_for_room_is_told_when_the_appender_stops(
 
     thread = threading.Thread(target=append)
     thread.start()
+    return thread, raised
+
+
+def test_an_append_that_waits_for_room_is_told_when_the_appender_stops(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    wal = plot.journaled(folder, journalSlots=5)
+    plot.is_away = True
+    thread, raised = appending(wal)
     until(lambda: wal._way.journal.wants_room and wal._way._feeder.is_away)
     with Plot(plot.inner).appender("another"):
         plot.is_away = False
@@ -738,17 +744,7 @@ def test_an_append_that_waits_for_room_is_told_when_the_appender_stops(
 def test_closing_wakes_an_append_that_waits_for_room(plot: Away, folder: MemoryFolder) -> None:
     wal = plot.journaled(folder, journalSlots=5)
     plot.is_away = True
-    raised: list[SparkWalError] = []
-
-    def append() -> None:
-        try:
-            for value in range(100):
-                wal.append(rows(value))
-        except SparkWalError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=append)
-    thread.start()
+    thread, raised = appending(wal)
     until(lambda: wal._way.journal.wants_room)
     wal.close(timeout=30)
     thread.join(30)
