@@ -12,7 +12,7 @@ from sparkwal.appender.session import Session
 from sparkwal.errors import OptionError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.journal.scanning import Contents
-from sparkwal.journal.sender import Sender, whose
+from sparkwal.journal.sender import whose
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import last_live
@@ -23,23 +23,21 @@ from sparkwal.reading.floor import Floor
 _STEPS = 4
 
 
-def check_sent(
-    log: LogStore, producer: str, session: Session, contents: Contents, sender: Sender | None
-) -> None:
-    """No request where nothing can have been sent since `sender` began; else a few, or as many as
-    a binary search takes.
+def check_sent(log: LogStore, producer: str, session: Session, contents: Contents) -> None:
+    """No request where nothing can have been sent since the last sender began; else a few, or as
+    many as a binary search takes.
 
     Raises OptionError where entries that were not known to be in the log may have to give way to
     rows of another, InvalidLogError.
     """
-    segments, cursor = contents.segments, contents.cursor
+    segments, cursor, sender = contents.segments, contents.cursor, contents.sender
     mine = (session.log_id, producer)
-    if segments and (segments[0].header.log_id, segments[0].header.producer) != mine:
+    if segments and segments[0].header.owner != mine:
         return  # of another log or producer: whoever opens the journal is told
     if sender is not None and sender.whose != whose(*mine):
         sender = None
     known_done = [contents.first - 1]
-    if cursor is not None and (cursor.log_id, cursor.producer) == mine:
+    if cursor is not None and cursor.owner == mine:
         known_done.append(cursor.sequence)
     if sender is not None:
         known_done.append(sender.sequence)

@@ -7,6 +7,7 @@ for sequence, rows in intact_rows("/var/lib/app/wal/quarantine/00000000000000000
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,8 +23,7 @@ def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
     Raises JournalReadError where the file's header is damaged, or the disk does not give it.
     """
     try:
-        reader = DiskReader(Path(path))
-        try:
+        with closing(DiskReader(Path(path))) as reader:
             header, begin = read_header(reader)
             schema = pa.ipc.read_schema(pa.py_buffer(header.schema))
             scan = Scan(reader, begin, header.salt)
@@ -31,7 +31,5 @@ def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
                 for found in entries:
                     content = pa.py_buffer(read_content(reader, found, header.salt))
                     yield found.sequence, pa.ipc.read_record_batch(content, schema)
-        finally:
-            reader.close()
     except (Invalid, OSError, pa.ArrowException) as error:
         raise JournalReadError(f"{path} cannot be read: {error}") from error

@@ -14,12 +14,12 @@ from sparkwal.appender.journaled import Front, JournalTicket
 from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import Accepted, RowSchema
 from sparkwal.appender.session import Session, Writer
-from sparkwal.errors import JournalError, JournalReadError, OptionError, SparkWalError
+from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.opening import begin
 from sparkwal.journal.owner import Owner
 from sparkwal.journal.scanning import Contents, scan_folder
-from sparkwal.journal.sender import Sender, read_sender, whose, write_sender
+from sparkwal.journal.sender import Sender, whose, write_sender
 from sparkwal.journal.settings import DEFAULT_SLOTS, Settings
 from sparkwal.journal.storage import Folder
 
@@ -44,11 +44,10 @@ class Journaled:
         self._told = _Relay()
         try:
             contents = scan_folder(self._folder, settings.largest, settings.slots, DEFAULT_SLOTS)
-            sender = _sender(self._folder)
             session = Session(writer, self._told)
             try:
                 _check_schema(self._folder.path, contents, session.known, writer.rows)
-                check_sent(writer.log, writer.producer_id, session, contents, sender)
+                check_sent(writer.log, writer.producer_id, session, contents)
                 self._open(writer, settings, contents, session)
             except BaseException:
                 with suppress(SparkWalError, TimeoutError):
@@ -194,16 +193,6 @@ def _settings(writer: Writer) -> Settings:
         sync=options.journal_sync,
         interval_ms=options.journal_interval_ms,
     )
-
-
-def _sender(folder: Folder) -> Sender | None:
-    """Raises JournalReadError."""
-    try:
-        return read_sender(folder)
-    except OSError as error:
-        raise JournalReadError(
-            f"journal {folder.path} cannot be read ({error}): look at the disk"
-        ) from error
 
 
 def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) -> None:

@@ -16,13 +16,18 @@ import re
 import secrets
 import struct
 import zlib
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from errno import EDQUOT, ENOSPC
 
-from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError
+from sparkwal.errors import (
+    JournalEncodeError,
+    JournalRenameError,
+    JournalWriteError,
+    OptionError,
+)
 from sparkwal.journal.segment import LARGEST_HEADER, Header
-from sparkwal.journal.storage import Folder, Handle, Reader, sync_folder
+from sparkwal.journal.storage import Folder, Handle, Reader, content_of, sync_folder
 
 CURSOR, ACCEPTED, RESERVE, LOST = "cursor", "accepted", "reserve", "lost"
 TEMPORARY = ".tmp"
@@ -32,6 +37,8 @@ _SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
 # Beyond any that was counted up to: such a name is a stranger's.
 _IDS = 10**18
 _COPIED = 4 * 2**20
+# Bytes of a cursor that are read, and of what was lost.
+_MOST = 2**16
 _MARK = struct.Struct("<IQq")
 
 
@@ -78,6 +85,11 @@ class Cursor:
     next_segment: int
     ends: tuple[int, int] | None = None
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose."""
+        return self.log_id, self.producer
+
     def encode(self) -> bytes:
         document = json.dumps(asdict(self))
         return json.dumps({"crc32": zlib.crc32(document.encode()), "cursor": document}).encode()
@@ -85,13 +97,9 @@ class Cursor:
 
 def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
     """The cursor, or None and why it cannot be used; "" where there is none. Raises OSError."""
-    if CURSOR not in folder.names():
+    data = content_of(folder, CURSOR, _MOST)
+    if data is None:
         return None, ""
-    reader = folder.read(CURSOR)
-    try:
-        data = reader.read_at(0, 2**16)
-    finally:
-        reader.close()
     try:
         outer = json.loads(data)
         if zlib.crc32(outer["cursor"].encode()) != outer["crc32"]:
@@ -105,16 +113,14 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
 
 def read_lost(folder: Folder, log_id: str, producer: str) -> int:
     """The newest sequence of this owner that was found lost; −1 for none. Raises OSError."""
-    if LOST not in folder.names():
+    data = content_of(folder, LOST, _MOST)
+    if data is None:
         return -1
-    reader = folder.read(LOST)
     try:
-        found, whose, name = json.loads(reader.read_at(0, 2**16))
+        found, whose, name = json.loads(data)
         return int(found) if (whose, name) == (log_id, producer) else -1
     except (ValueError, TypeError, RecursionError):
         return -1  # it was told when it was found
-    finally:
-        reader.close()
 
 
 def write_lost(folder: Folder, log_id: str, producer: str, newest: int) -> None:
@@ -196,7 +202,7 @@ def _put(
     try:
         if temporary in folder.names():
             folder.remove(temporary)
-        with Handle(folder.create(temporary), temporary) as file:
+        with closing(Handle(folder.create(temporary), temporary)) as file:
             file.append([data])
             while source is not None and begin < end:
                 part = source.read_at(begin, min(_COPIED, end - begin))
@@ -224,6 +230,14 @@ def failed(what: str, error: OSError) -> JournalWriteError:
     return JournalWriteError(
         f"{what} was not written ({error}). Look at the disk, then open the journal again: what "
         "was accepted before is there"
+    )
+
+
+def no_room(path: str) -> OptionError:
+    """For an opening that needs room which a full disk has not."""
+    return OptionError(
+        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing of it is "
+        "lost"
     )
 
 
@@ -260,14 +274,8 @@ def _mark(segment: int, sequence: int) -> bytes:
 
 def read_mark(folder: Folder) -> tuple[int, int]:
     """(segment, sequence) as `Mark.put`; (-1, -1) where nothing is known. Raises OSError."""
-    if ACCEPTED not in folder.names():
-        return -1, -1
-    reader = folder.read(ACCEPTED)
-    try:
-        data = reader.read_at(0, _MARK.size)
-    finally:
-        reader.close()
-    if len(data) < _MARK.size:
+    data = content_of(folder, ACCEPTED, _MARK.size)
+    if data is None or len(data) < _MARK.size:
         return -1, -1
     crc, segment, sequence = _MARK.unpack(data)
     return (segment, sequence) if zlib.crc32(data[4:]) == crc else (-1, -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from sparkwal import events
@@ -77,10 +78,7 @@ class _Opening:
             return self._run()
         except OSError as error:
             if files.is_full(error):
-                raise OptionError(
-                    f"the disk of {self._folder.path} is full: the journal cannot be opened. Make "
-                    "room; nothing of it is lost"
-                ) from error
+                raise files.no_room(self._folder.path) from error
             raise files.failed(self._folder.path, error) from error
 
     def _run(self) -> Opened:
@@ -185,7 +183,7 @@ class _Opening:
         )
 
     def _truncate(self, segment: Segment) -> None:
-        with Handle(self._folder.open(segment.name), segment.name) as writer:
+        with closing(Handle(self._folder.open(segment.name), segment.name)) as writer:
             writer.truncate(segment.size)
             writer.sync()
 
@@ -219,17 +217,11 @@ class _Opening:
 
     def _copy(self, segment: Segment) -> Segment:
         header = self._header(segment.header.first, segment.header.schema, segment.header.salt)
-        reader = self._folder.read(segment.name)
-        try:
+        with closing(self._folder.read(segment.name)) as reader:
             begin = files.make_segment(self._folder, header, reader, segment.begin, segment.size)
-        finally:
-            reader.close()
-        ring = self._contents.ring
         by = begin - segment.begin
-        oldest = max(segment.header.first, segment.last + 1 - ring.slots)
-        for sequence in range(oldest, segment.last + 1):
-            _, found = ring.get(sequence)
-            ring.put(header.id, type(found)(sequence, found.offset + by, found.length))
+        entries = range(segment.header.first, segment.last + 1)
+        self._contents.ring.shift(segment.header.id, entries, by, into=header.id)
         name = segment_name(header.id)
         return Segment(name, header, begin, segment.size + by, segment.last)
 
@@ -290,7 +282,7 @@ class _Opening:
             sync_folder(self._folder)
             return handle
         if last is not None and not self._is_synced(last):
-            with Handle(self._folder.open(last.name), last.name) as handle:
+            with closing(Handle(self._folder.open(last.name), last.name)) as handle:
                 self._write_again(last, handle)
         # Safety (§11): "sequences begin anew in an empty journal"
         header = self._header(
@@ -315,15 +307,12 @@ class _Opening:
         After a failed fsync Linux takes pages for clean that are not on the disk; only what is
         written once more is synced. The same bytes over the same: a crash in between changes none.
         """
-        reader = self._folder.read(segment.name)
-        try:
+        with closing(self._folder.read(segment.name)) as reader:
             offset = 0
             while offset < segment.size:
                 part = reader.read_at(offset, min(_BLOCK, segment.size - offset))
                 # Safety (§11): "what a failed sync left in memory is not written again"
                 handle.write_at(offset, part)
                 offset += len(part)
-        finally:
-            reader.close()
         # Safety (§11): "what only memory has counts as accepted"
         handle.sync()

@@ -30,7 +30,7 @@ class Owner:
     schema: bytes
 
     def owns(self, what: Cursor | Header) -> bool:
-        return (what.log_id, what.producer) == (self.log_id, self.producer)
+        return what.owner == (self.log_id, self.producer)
 
 
 def check_owner(
@@ -67,7 +67,7 @@ def check_owner(
 def _check_unused(path: str, contents: Contents, owner: Owner) -> None:
     header, cursor = contents.segments[0].header, contents.cursor
     done = contents.first - 1
-    if cursor is not None and (cursor.log_id, cursor.producer) == (header.log_id, header.producer):
+    if cursor is not None and cursor.owner == header.owner:
         done = max(done, cursor.sequence)
     # Safety (§11): "entries of another log are dropped"
     if contents.last <= done and contents.damage is None:

@@ -7,6 +7,7 @@ which a crash leaves and nobody was told of, or damage.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from sparkwal.errors import JournalReadError
@@ -28,6 +29,7 @@ from sparkwal.journal.segment import (
     entry_size,
     read_header,
 )
+from sparkwal.journal.sender import Sender, read_sender
 from sparkwal.journal.storage import Folder
 
 
@@ -77,6 +79,7 @@ class Contents:
     Attributes:
         segments: in order, up to the damage; the last may be the damaged one's intact beginning.
         rejected: why the cursor cannot be used; "" where it can, or there is none.
+        sender: the last appender that may have sent entries; None where nobody has.
         stale: files that are left of what was removed before.
         next_id: no segment from it on was ever there.
     """
@@ -88,6 +91,7 @@ class Contents:
     damage: Damage | None
     stale: list[str]
     next_id: int
+    sender: Sender | None
 
     @property
     def last(self) -> int:
@@ -132,7 +136,7 @@ def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -
         old = [name for name in live if ids[name] < cursor.first_segment]
         whose = {name: _owner(folder, name) for name in old}
         # Only of the cursor's journal; what cannot be read is left alone, it may be another's.
-        gone = [name for name in old if whose[name] == (cursor.log_id, cursor.producer)]
+        gone = [name for name in old if whose[name] == cursor.owner]
         live = [name for name in live if name not in gone and whose.get(name, name) is not None]
         stale += gone
         next_id = max(next_id, cursor.next_segment)
@@ -143,19 +147,17 @@ def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -
     if reading.damage is None:
         reading.check_end(oldest)
     return Contents(
-        reading.segments, reading.ring, cursor, rejected, reading.damage, stale, next_id
-    )
+        reading.segments, reading.ring, cursor, rejected, reading.damage, stale, next_id,
+        read_sender(folder),
+    )  # fmt: skip
 
 
 def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
-    reader = folder.read(name)
-    try:
-        header, _ = read_header(reader)
-        return header.log_id, header.producer
-    except Invalid:
-        return None
-    finally:
-        reader.close()
+    with closing(folder.read(name)) as reader:
+        try:
+            return read_header(reader)[0].owner
+        except Invalid:
+            return None
 
 
 class _Reading:
@@ -175,8 +177,7 @@ class _Reading:
 
     def read(self, name: str, number: int, after: list[str]) -> None:
         """One file; sets `damage` where that ends the reading."""
-        reader = self._folder.read(name)
-        try:
+        with closing(self._folder.read(name)) as reader:
             try:
                 header, begin = read_header(reader)
                 self._check(header, number)
@@ -213,8 +214,6 @@ class _Reading:
                     # Safety (§11): "an entry that was accepted is cut off as torn"
                     and not self._acknowledged(number, damage.sequence)
                 )
-        finally:
-            reader.close()
 
     def check_end(self, oldest: int) -> None:
         """Whether all that was acknowledged is there; segments below `oldest` are removed."""
@@ -268,22 +267,20 @@ class _Reading:
 
     def _look_into(self, names: list[str]) -> None:
         for name in names:
-            reader = self._folder.read(name)
-            try:
-                header, begin = read_header(reader)
-                if self._is_ours(header):
-                    scan = Scan(reader, begin, header.salt)
-                    self._count(scan)
-                    self._count(scan.rest())
-            except Invalid:
-                # Without a salt an entry may be one in another's content: only the very next is.
-                self._count(Scan(reader, 0, None).rest(), chained=True)
-            finally:
-                reader.close()
+            with closing(self._folder.read(name)) as reader:
+                try:
+                    header, begin = read_header(reader)
+                    if self._is_ours(header):
+                        scan = Scan(reader, begin, header.salt)
+                        self._count(scan)
+                        self._count(scan.rest())
+                except Invalid:
+                    # Without a salt an entry may be one in another's content: only the very next
+                    # is.
+                    self._count(Scan(reader, 0, None).rest(), chained=True)
 
     def _is_ours(self, header: Header) -> bool:
-        ours = self.segments[0].header if self.segments else header
-        return (header.log_id, header.producer) == (ours.log_id, ours.producer)
+        return not self.segments or header.owner == self.segments[0].header.owner
 
     def _count(self, found: Iterable[Found], chained: bool = False) -> None:
         damage = self.damage

@@ -55,6 +55,11 @@ class Header:
     schema: bytes
     version: int = VERSION
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose entries these are."""
+        return self.log_id, self.producer
+
     def encode(self) -> bytes:
         plain = asdict(self) | {"schema": base64.b64encode(self.schema).decode()}
         document = json.dumps(plain).encode()

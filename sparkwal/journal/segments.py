@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
@@ -178,15 +178,13 @@ class Segments:
         )
         with self._reading:
             self._forget_reader()
-            reader = self._folder.read(segment.name)
-            try:
+            with closing(self._folder.read(segment.name)) as reader:
                 begin = files.make_segment(self._folder, header, reader, found.offset, segment.size)
-            finally:
-                reader.close()
             by = begin - found.offset
             # A newer entry may take a place between the look at it and the change.
             with appending, self._lock:
-                self._ring.shift(old.id, range(found.sequence, segment.last + 1), by)
+                entries = range(found.sequence, segment.last + 1)
+                self._ring.shift(old.id, entries, by, into=old.id)
                 size = segment.size + by
                 self._list[0] = Segment(segment.name, header, begin, size, segment.last)
 

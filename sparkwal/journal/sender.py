@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 
-from sparkwal.errors import OptionError
-from sparkwal.journal.files import failed, is_full
-from sparkwal.journal.storage import Folder, Handle, sync_folder
+from sparkwal.journal.files import failed, is_full, no_room
+from sparkwal.journal.storage import Folder, Handle, content_of, sync_folder
 
 SENDER = "sender"
 # Two places for it: one is always whole. Written over, not anew, because a full disk has no room
@@ -41,17 +41,13 @@ def whose(log_id: str, producer: str) -> str:
 
 def read_sender(folder: Folder) -> Sender | None:
     """The last that was written. Raises OSError."""
-    found = _places(folder) if SENDER in folder.names() else []
+    found = _places(folder)
     return max(found, key=lambda each: each[0])[1] if found else None
 
 
 def _places(folder: Folder) -> list[tuple[int, Sender]]:
     """(how many were written before it, what is there) of each that is whole."""
-    reader = folder.read(SENDER)
-    try:
-        data = reader.read_at(0, 2 * _PLACE)
-    finally:
-        reader.close()
+    data = content_of(folder, SENDER, 2 * _PLACE) or b""
     found = []
     for place in (data[:_PLACE], data[_PLACE:]):
         if len(place) < _HEAD.size:
@@ -68,7 +64,8 @@ def write_sender(folder: Folder, sender: Sender) -> None:
     body = json.dumps(vars(sender)).encode()
     try:
         is_new = SENDER not in folder.names()
-        with Handle(folder.create(SENDER) if is_new else folder.open(SENDER), SENDER) as file:
+        writer = folder.create(SENDER) if is_new else folder.open(SENDER)
+        with closing(Handle(writer, SENDER)) as file:
             if file.size < 2 * _PLACE:
                 file.append([bytes(2 * _PLACE - file.size)])
             count = max([each for each, _ in _places(folder)], default=0) + 1
@@ -79,10 +76,7 @@ def write_sender(folder: Folder, sender: Sender) -> None:
             file.sync()
     except OSError as error:
         if is_full(error):
-            raise OptionError(
-                f"the disk of {folder.path} is full: the journal cannot be opened. Make room; "
-                "nothing of it is lost"
-            ) from error
+            raise no_room(folder.path) from error
         raise failed(f"{folder.path}/{SENDER}", error) from error
     if is_new:
         sync_folder(folder)

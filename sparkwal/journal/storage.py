@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from contextlib import closing
+from typing import Protocol
 
 from sparkwal.errors import JournalFolderSyncError, JournalSyncError, OptionError
 
@@ -132,16 +132,15 @@ class Handle:
     def close(self) -> None:
         self._writer.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+def content_of(folder: Folder, name: str, most: int) -> bytes | None:
+    """The first `most` bytes of a file; None where there is none. Raises OSError."""
+    try:
+        reader = folder.read(name)
+    except FileNotFoundError:
+        return None
+    with closing(reader):
+        return reader.read_at(0, most)
 
 
 def sync_folder(folder: Folder) -> None:

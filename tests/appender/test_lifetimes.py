@@ -20,6 +20,7 @@ from sparkwal.appender.appender import Appender
 from sparkwal.appender.buffer import Buffer
 from sparkwal.errors import OptionError
 
+from .forks import is_refused
 from .interrupts import interrupted
 from .plot import Plot, commits, rows, stored, until
 
@@ -330,25 +331,7 @@ def test_a_handler_may_only_close_the_appender_whose_append_it_interrupts(
 def test_a_fork_is_told_at_once_and_the_parent_goes_on(plot: Plot) -> None:
     wal, first = held_back(plot)
     ticket = wal.append(rows(1))
-    tries: list[Callable[[], object]] = [
-        lambda: wal.append(rows(2)), wal.flush, wal.close, ticket.result, ticket.done,
-        lambda: ticket.when_done(lambda: None), lambda: wal.wait_room(1),
-    ]  # fmt: skip
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(30)
-            said = 0
-            for act in tries:
-                try:
-                    act()
-                except OptionError as error:
-                    said += f"this is its fork {os.getpid()}" in str(error)
-            code = 0 if said == len(tries) else 2
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    assert is_refused(wal, ticket)
     plot.release(first)
     assert ticket.result(timeout=60) == first + 1
     wal.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
 
 
 def put(folder: Folder, name: str, content: bytes) -> None:
-    with Handle(folder.create(name), name) as file:
+    with closing(Handle(folder.create(name), name)) as file:
         file.append([content])
         file.sync()
 

@@ -185,7 +185,7 @@ def test_a_newer_entry_in_the_same_place_is_where_it_was() -> None:
     ring = Ring(2)
     ring.put(0, Found(0, 8, 1))
     ring.put(1, Found(2, 16, 1))
-    ring.shift(0, range(1), 8)
+    ring.shift(0, range(1), 8, into=0)
     assert ring.get(2) == (1, Found(2, 16, 1))
 
 
