@@ -54,7 +54,7 @@ GET /healthz   200 while rows are accepted; with --journal "store" is "away" whi
 
 \b
 With --journal this process needs the store to start; once it listens the store may be away. What
-was accepted and is damaged on the disk is told at the start, once: send it again.
+was accepted and is damaged on the disk is told at each start until it was sent again.
 
 \b
 Exit codes:
