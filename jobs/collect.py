@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from sparkwal.cli.asking import key_values, takes_log_options
+from sparkwal.cli.exits import Refused, Stopped
+from sparkwal.cli.telling import shown, size
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collection
@@ -29,22 +32,11 @@ from support.lifecycles import (
     Failures,
     checked,
     logs,
-    shown,
-    size,
     takes_lifecycle_options,
     takes_sequencers,
     told_by,
 )
-from support.session import (
-    Refused,
-    Stopped,
-    as_exit,
-    key_values,
-    need_delta,
-    need_spark,
-    start_session,
-    takes_log_options,
-)
+from support.session import as_exit, need_delta, need_spark, start_session
 from support.tables import jars, packages, s3a_settings
 
 if TYPE_CHECKING:

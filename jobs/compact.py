@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from sparkwal.cli.asking import key_values, takes_log_options
+from sparkwal.cli.exits import Failed, Refused, Stopped
+from sparkwal.cli.telling import shown, size
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.options import LifecycleOptions
@@ -30,24 +33,12 @@ from support.lifecycles import (
     checked,
     line,
     logs,
-    shown,
-    size,
     takes_lifecycle_options,
     takes_sequencers,
     time_with_unit,
     told_by,
 )
-from support.session import (
-    Failed,
-    Refused,
-    Stopped,
-    as_exit,
-    key_values,
-    need_delta,
-    need_spark,
-    start_session,
-    takes_log_options,
-)
+from support.session import as_exit, need_delta, need_spark, start_session
 from support.tables import jars, packages, s3a_settings
 
 if TYPE_CHECKING:

@@ -13,9 +13,11 @@ import click
 from rich.console import Console
 
 from sparkwal import Appender
+from sparkwal.cli.asking import takes_log_options
+from sparkwal.cli.exits import Failed, Refused
 from sparkwal.errors import SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
-from support.session import Failed, Refused, as_exit, log_head, takes_log_options
+from support.session import as_exit, log_head
 
 try:
     from support.http_service import Bounds, Server, serve

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from sparkwal.cli.asking import key_values, takes_log_options
+from sparkwal.cli.exits import Refused, Stopped
 from sparkwal.errors import SparkWalError
 from sparkwal.events import CheckpointRebuilt
 from sparkwal.options.parsing import parse
@@ -17,17 +19,7 @@ from sparkwal.options.writing import SinkOptions
 from support import jvm
 from support.checkpoints import check_checkpoint, made_from_log, write_plainly
 from support.follow import Meter, Signals, run_query, trigger, triggered
-from support.session import (
-    EXIT_CODES,
-    SCALA,
-    Refused,
-    Stopped,
-    as_exit,
-    key_values,
-    log_head,
-    start_session,
-    takes_log_options,
-)
+from support.session import EXIT_CODES, SCALA, as_exit, log_head, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,6 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 import sparkwal
+from sparkwal.cli.asking import key_values
+from sparkwal.cli.exits import Failed, Refused
 from sparkwal.errors import SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
@@ -34,7 +36,7 @@ from support.checkpoints import made_from_log, write_plainly
 from support.flights import DDL, load, stage
 from support.follow import Follower, Meter, Totals
 from support.proof import checks, requests_to_find_the_head, shown
-from support.session import ROOT, Failed, Refused, as_exit, key_values, log_head, start_session
+from support.session import ROOT, as_exit, log_head, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

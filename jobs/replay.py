@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from sparkwal.cli.asking import takes_log_options
+from sparkwal.cli.exits import Refused, Stopped
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -19,15 +21,12 @@ from support.cursor import Replayed, replay_from, show_stop
 from support.follow import Meter, Signals, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
-    Refused,
-    Stopped,
     as_exit,
     log_head,
     need_delta,
     need_spark,
     open_log_at,
     start_session,
-    takes_log_options,
 )
 
 if TYPE_CHECKING:

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import sparkwal
+from sparkwal.cli.asking import key_values
 from sparkwal.spark.readable import readable
 from sparkwal.testing.servers import log_options
 from support.checkpoints import made_from_log, write_plainly
-from support.session import EXIT_CODES, key_values
+from support.session import EXIT_CODES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from sparkwal.cli.exits import Stopped
 from support import jvm
 from support.follow import Meter, Signals
-from support.session import Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

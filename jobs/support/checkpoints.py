@@ -10,13 +10,13 @@ import sparkwal
 from sparkwal import events
 from sparkwal.checkpoints.folder import latest, local_folder, query_of
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from sparkwal.cli.exits import Refused
 from sparkwal.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.path import is_local
-from support.session import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

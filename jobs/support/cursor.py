@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 import sparkwal
+from sparkwal.cli.exits import Refused
 from sparkwal.replaying import Entry, Replay, Stop, places_of
-from support.session import Refused
 
 # Rows of one file, about: a commit is never split.
 CHUNK_ROWS = 100_000

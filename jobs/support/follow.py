@@ -21,8 +21,9 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from sparkwal.cli.exits import Stopped
 from support import jvm
-from support.session import Stopped, as_exit
+from support.session import as_exit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -11,9 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
@@ -200,25 +198,3 @@ def told_by(console: Console) -> Iterator[Story]:
         yield story
     finally:
         stop()
-
-
-def size(count: int | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "?"
-    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def shown(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on standard output."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for heading in columns:
-        table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    # In a file or a pipe no line is cut off.
-    (console if console.is_terminal else Console(width=240)).print(table)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.util
 import logging
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import sparkwal
+from sparkwal.cli.exits import Failed, Refused
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store
@@ -38,79 +38,6 @@ Exit codes:
     2  wrong usage: an option, a path, a schema. Nothing was written
   130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run again to go on
 """
-
-
-class Failed(click.ClickException):
-    """The job did not do what was asked: exit code 1."""
-
-
-class Refused(click.ClickException):
-    """The request itself is wrong: exit code 2."""
-
-    exit_code = 2
-
-
-class Stopped(click.exceptions.Exit):
-    """Ended by a signal: exit code 128 + its number, as a shell reports it."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(128 + signum)
-
-
-def key_values(given: Iterable[str], option: str) -> dict[str, str]:
-    """NAME=VALUE arguments as a dict. The value may be a secret: no message repeats it."""
-    found: dict[str, str] = {}
-    for place, item in enumerate(given, 1):
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            raise Refused(f"the {option} number {place} is not NAME=VALUE")
-        found[name.strip()] = value
-    return found
-
-
-def read_options_file(path: Path | None) -> dict[str, str]:
-    """The options of a file of `name = value` lines; # begins a comment line."""
-    if path is None:
-        return {}
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
-            raise Refused(f"line {number} of {path} is not `name = value`")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def takes_log_options(
-    of: str = "log", example: str = "endpoint=http://127.0.0.1:9000", like: str = ""
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """--log-option and --options-file for a command, which gets the options as `given`.
-
-    Args:
-        of: what they are options of, for people.
-        like: ", as in" and a file that shows them.
-    """
-    pairs = click.option(
-        "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-        help=f"An option of the {of}, for example {example}; repeatable.",
-    )  # fmt: skip
-    file = click.option(
-        "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
-    )  # fmt: skip
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def read(log_options: Iterable[str], options_file: Path | None, **others: Any) -> None:
-            given = {**read_options_file(options_file), **key_values(log_options, "--log-option")}
-            command(given=given, **others)
-
-        return pairs(file(read))
-
-    return decorate
 
 
 def log_head(path: str, options: Mapping[str, str]) -> HeadInfo | None:

@@ -9,9 +9,9 @@ import pytest
 
 import sparkwal
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from sparkwal.cli.exits import Refused
 from sparkwal.protocol import archive
 from support.checkpoints import FILE_SYSTEM, check_checkpoint, write_plainly
-from support.session import Refused
 
 
 class Session:

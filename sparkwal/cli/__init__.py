@@ -1,0 +1,1 @@
+"""`sparkwal` on the command line: looks at logs, and never fences who writes them."""
