@@ -119,7 +119,10 @@ class Journal:
                 finally:
                     self._adding = False
                 self._full(why, block)
-            self._told_full = self.wants_room = False
+            self.wants_room = False
+            # Where one entry goes as the next comes, it is full the same time.
+            room = 2 * self.size <= self._settings.max_bytes
+            self._told_full &= not (room and 2 * self.remaining_capacity() >= self._segments.slots)
             if self._settings.sync != ALWAYS:
                 self.on_accepted()
             return self.last
@@ -276,9 +279,7 @@ class Journal:
 
     def drain(self) -> None:
         """Let go what the log has: the cursor first, then whole segments. Where an append waits for
-        room, a segment that holds both is written anew.
-
-        Raises JournalError.
+        room, a segment that holds both is written anew. Raises JournalError.
         """
         with self._draining:
             try:

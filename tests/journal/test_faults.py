@@ -241,6 +241,21 @@ def test_a_full_disk_refuses_an_append_and_takes_it_later_once() -> None:
     assert run.warnings() == [] and run.entries() == written
 
 
+def test_a_journal_at_its_limit_is_full_once_while_one_goes_as_the_next_comes() -> None:
+    run = open_journal(MemoryFolder(), settings=replace(SMALL, slots=4))
+    for time in (1, 2):
+        fill(run, [20] * 4)
+        for _ in range(3):
+            with pytest.raises(BackPressureError, match="journalSlots"):
+                run.journal.write(content(9, 20), block=False)
+            run.journal.acknowledge(run.journal.last - 3)
+            run.journal.drain()
+            fill(run, [20])
+        assert run.names().count("journal_full") == time
+        run.journal.acknowledge(run.journal.last)
+        run.journal.drain()
+
+
 def test_an_append_that_may_wait_goes_on_when_there_is_room() -> None:
     folder, run, _ = opened()
     folder.room = folder._used() + 30
