@@ -14,7 +14,19 @@ from rich.console import Console
 
 from sparkwal.cli.asking import key_values, takes_log_options
 from sparkwal.cli.exits import Failed, Refused, Stopped
+from sparkwal.cli.lifecycles import (
+    EXIT_CODES,
+    Failures,
+    Story,
+    checked,
+    line,
+    logs,
+    takes_lifecycle_options,
+    takes_sequencers,
+    told_by,
+)
 from sparkwal.cli.telling import shown, size
+from sparkwal.cli.times import time_with_unit
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.options import LifecycleOptions
@@ -26,18 +38,6 @@ from sparkwal.spark.lifecycle import Lifecycle, target_of
 from support import jvm
 from support.attended import attended
 from support.follow import Meter, Signals
-from support.lifecycles import (
-    EXIT_CODES,
-    Failures,
-    Story,
-    checked,
-    line,
-    logs,
-    takes_lifecycle_options,
-    takes_sequencers,
-    time_with_unit,
-    told_by,
-)
 from support.session import as_exit, need_delta, need_spark, start_session
 from support.tables import jars, packages, s3a_settings
 

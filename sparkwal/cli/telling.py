@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+
+def as_json_line(document: Mapping[str, Any]) -> str:
+    """One JSON object as a line."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON object on a line of standard output."""
-    click.echo(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    click.echo(as_json_line(document))
+
+
+def plain(text: str) -> str:
+    """A name that others gave, without what a terminal would obey."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def size(count: int | None) -> str:
@@ -34,22 +45,34 @@ def moment(timestamp_ms: int) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def shown(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on standard output. A column whose heading begins with ">" stands to the right."""
+    table = Table(box=box.SIMPLE)
     for heading in columns:
-        table.add_column(heading, no_wrap=True)
+        right = heading.startswith(">")
+        justify: Literal["right", "left"] = "right" if right else "left"
+        table.add_column(heading.removeprefix(">"), no_wrap=True, justify=justify)
     for row in rows:
-        table.add_row(*row)
-    console = Console()
-    # In a file or a pipe no line is cut off.
-    (console if console.is_terminal else Console(width=240)).print(table)
+        # No markup: a name may have brackets in it.
+        table.add_row(*(Text(cell) for cell in row))
+    console = out()
+    if title is not None:
+        # Of a table's own title each line would be as wide as the table.
+        console.print(Text(title, "italic"), soft_wrap=True)
+    console.print(table)
 
 
-def facts(rows: Mapping[str, str]) -> None:
+def facts(rows: Mapping[str, str | Text]) -> None:
     """Names and what they are, one below the other."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim", min_width=9)
+    table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(f"[dim]{name}[/dim]", value)
-    console = Console()
-    (console if console.is_terminal else Console(width=240)).print(table)
+        table.add_row(Text(name), Text(value) if isinstance(value, str) else value)
+    out().print(table)
+
+
+def out() -> Console:
+    """Standard output. In a file or a pipe no line is cut off."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=240, highlight=False)

@@ -1,4 +1,4 @@
-"""What the jobs share that move a log's life on: options, several logs, what is told."""
+"""What commands and jobs share that move a log's life on: options, several logs, what is told."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from sparkwal import events
+from sparkwal.cli.times import time_with_unit
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.keys import ROOT
@@ -60,27 +61,9 @@ def line(error: SparkWalError) -> str:
     return f"suspended ({error.stage}): {text}" if isinstance(error, CompactionError) else text
 
 
-def _time(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """A time with a unit: without one it would be milliseconds, and rows are deleted by it."""
-    if value is None:
-        return None
-    try:
-        if value.strip().isdecimal():
-            raise ValueError
-        duration(value)
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is no time with its unit, as 7d, 24h or 30min"
-        ) from None
-    return value
-
-
 def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    told = _time(context, parameter, value)
+    told = time_with_unit(context, parameter, value)
     return None if told is None else str(duration(told) // 1000)
-
-
-time_with_unit = _time
 
 
 def _flag(name: str) -> str:
@@ -91,8 +74,8 @@ def _flag(name: str) -> str:
 # Where a flag is not made from the option's name.
 _TIMES: dict[str, tuple[str, Any]] = {
     "retainSeconds": ("--retain", _seconds),
-    "gcGrace": ("--gc-grace", _time),
-    "consumerExpiry": ("--consumer-expiry", _time),
+    "gcGrace": ("--gc-grace", time_with_unit),
+    "consumerExpiry": ("--consumer-expiry", time_with_unit),
 }
 _METAVARS = {"whole": "N", "size": "SIZE"}
 _COLLECTING = ("gcGrace", "consumerExpiry")
