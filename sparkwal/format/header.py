@@ -20,6 +20,8 @@ FORMAT = 1
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
+# The reason of the records that a leader writes after its first.
+SEAL = "seal"
 
 
 class Frame(NamedTuple):
@@ -128,6 +130,11 @@ class LeaderHeader(Header):
     txns_archive: str = ""
 
     kind: ClassVar[str] = "leader"
+
+    @property
+    def is_seal(self) -> bool:
+        """Whether it only decides a slot that a former leader could still have reached."""
+        return self.reason == SEAL
 
 
 SlotHeader = CommitHeader | LeaderHeader

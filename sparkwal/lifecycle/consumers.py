@@ -240,9 +240,9 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
     expiry_ms = None if expiry is None else _duration(expiry)
     root = open_log(settings, fail_fast=True)
     if not settings.sequencers:
-        return _told(root, settings.sequencer, expiry_ms)
+        return told(root, settings.sequencer, find_head(root), expiry_ms)
     logs = [(root.sequencer(name), name) for name in all_logs(root)]
-    return [info for log, name in logs for info in _told(log, name, expiry_ms)]
+    return [info for log, name in logs for info in told(log, name, find_head(log), expiry_ms)]
 
 
 def _duration(expiry: str) -> int:
@@ -252,8 +252,8 @@ def _duration(expiry: str) -> int:
         raise OptionError(f"expiry is {expiry!r}; {expected} is expected") from None
 
 
-def _told(log: LogStore, sequencer: str, expiry_ms: int | None) -> list[ConsumerInfo]:
-    head = find_head(log)
+def told(log: LogStore, sequencer: str, head: Head, expiry_ms: int | None) -> list[ConsumerInfo]:
+    """The consumers of one log whose head was looked for already."""
     log_id = head.live.header.log_id if head.live else ""
 
     def info(each: Standing) -> ConsumerInfo:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import LeaderHeader
+from sparkwal.format.header import SEAL, LeaderHeader
 from sparkwal.format.memory import Memories
 from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
@@ -271,7 +271,7 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)
         # Safety (§3): "a seal carries its writer's own limit"
-        header = replace(leader, number=number, position=position, reason="seal")
+        header = replace(leader, number=number, position=position, reason=SEAL)
         if _put_leader(log, header, spark_schema):
             return
         found = read_slot(log, position, leader.window)

@@ -60,7 +60,7 @@ def live_records(
                     continue
                 raise _missing(log, position)
             log_id = log_id or record.header.log_id
-            _check_log(log, record, log_id)
+            check_log(log, record, log_id)
             if term is None:
                 # A reader that starts in the middle does not know yet whether this record is dead.
                 term = last_live(log, record, tolerant=tolerant).header.term
@@ -80,7 +80,8 @@ def _missing(log: LogStore, position: int) -> InvalidLogError:
     )
 
 
-def _check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
+def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
+    """Raises AnotherLog for a record of another log than `log_id`."""
     # Rows of two logs must not be taken for one: neither positions nor order hold.
     if record.header.log_id != log_id:
         raise AnotherLog(
@@ -112,7 +113,7 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
             # A record after a gap is not committed; it does not count.
             if record is None:
                 return
-            _check_log(log, record, log_id or record.header.log_id)
+            check_log(log, record, log_id or record.header.log_id)
             yield record
 
 
@@ -135,8 +136,11 @@ def first_at_or_after(
             position += 1
             if position == head.gap:
                 return True
-        # A dead record's clock was another's; the live one before it counts.
-        return last_live(log, record, tolerant=tolerant).header.timestamp_ms >= timestamp_ms
+        # A dead record's clock was another's; the live one before it counts. None of the last
+        # term is dead.
+        if head.live is None or record.header.term != head.live.header.term:
+            record = last_live(log, record, tolerant=tolerant)
+        return record.header.timestamp_ms >= timestamp_ms
 
     return _bisect(start, head.gap, holds)
 

@@ -107,6 +107,11 @@ class Floor:
         )
 
     @property
+    def state(self) -> LifecycleRecord | None:
+        """The newest record of this log's lifecycle at the last look; None where there is none."""
+        return self._state if self._state and self._state.log_id == self.log_id else None
+
+    @property
     def is_known(self) -> bool:
         """Whether a look, of this process or of another, is young enough."""
         # Safety (§10): "a reader trusts a look at the floor for ever"

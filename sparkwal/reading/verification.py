@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparkwal.errors import InvalidLogError
@@ -93,8 +94,14 @@ def verify(path: str, **options: object) -> Report:
     return report
 
 
-def verify_store(log: LogStore, path: str, clock: Clock = _CLOCK) -> Report:
-    """As `verify`, of a store that is already open."""
+def verify_store(
+    log: LogStore, path: str, clock: Clock = _CLOCK, done: Callable[[int, int], None] | None = None
+) -> Report:
+    """As `verify`, of a store that is already open.
+
+    Args:
+        done: is told how many positions were checked, and how many there are.
+    """
     report = Report(path)
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     head = _head(log, report)
@@ -119,7 +126,7 @@ def verify_store(log: LogStore, path: str, clock: Clock = _CLOCK) -> Report:
 
     def fetch(position: int) -> SlotRecord | str | None:
         try:
-            return _whole(log, position, window)
+            return whole_record(log, position, window)
         except InvalidLogError as error:
             return str(error)
 
@@ -131,10 +138,12 @@ def verify_store(log: LogStore, path: str, clock: Clock = _CLOCK) -> Report:
         elif found is None:
             report.problems.append(f"position {position}: no record, though the log goes on")
         elif chain.add(found) and isinstance(found.header, CommitHeader):
-            named |= _check_commit(log, found, report)
+            named |= check_commit(log, found, report)
         if floor.current() > position:
             # Collected while it was read: a slot that is free again may hold anything.
             del report.problems[before:]
+        if done is not None:
+            done(position + 1 - positions.start, len(positions))
     for key in listed - named:
         number = keys.decode(key.removeprefix(keys.batches_prefix(log.prefix)))
         if number is None:
@@ -160,8 +169,11 @@ def _head(log: LogStore, report: Report) -> Head | None:
         return None  # not one record is intact
 
 
-def _whole(log: LogStore, position: int, window: int) -> SlotRecord | None:
-    """The record at `position`, checked to its last byte."""
+def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None:
+    """The record at `position`, checked to its last byte; None where none is.
+
+    Raises InvalidLogError.
+    """
     number = keys.slot(position, window)
     try:
         data = log.store.get(log.key(number))
@@ -261,7 +273,7 @@ class _Chain:
         return self._archives[name]
 
 
-def _check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
+def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
     """Check every object a commit names; returns their keys."""
     header = record.header
     assert isinstance(header, CommitHeader)

@@ -1,0 +1,113 @@
+"""The records of a log one after another, either way, for who looks at it: what cannot be read is
+told and passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format.header import LeaderHeader
+from sparkwal.protocol.recovery import last_live
+from sparkwal.protocol.replay import check_log
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.reading.log_range import LogRange
+from sparkwal.store.parallel import run_parallel
+
+# Records asked for before any of them is delivered, at most.
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A position below the head that holds no intact record."""
+
+    position: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Positions start … end−1 left the log while it was read."""
+
+    start: int
+    end: int
+
+
+Found = SlotRecord | Unreadable | Collected
+
+
+def walk(
+    log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None
+) -> Iterator[Found]:
+    """The live records of positions start … end−1, headers alone; dead ones and seals are left
+    out.
+
+    1 GET for each position, and not more positions than `most` needs. Newest first also what a
+    look-back takes (m − 1 GETs) where another leader took over.
+
+    Args:
+        log: has looked. `end` is at most its gap.
+        most: so many at most.
+
+    Raises AnotherLog where the log was made again, StoreUnavailableError.
+    """
+    left = most if most is not None else end - start
+    live = _Live(log, newest_first)
+    while start < end and left > 0:
+        count = min(end - start, left, _CHUNK)
+        chunk = range(end - 1, end - 1 - count, -1) if newest_first else range(start, start + count)
+        start, end = (start, chunk[-1]) if newest_first else (chunk[-1] + 1, end)
+        for position, found in zip(
+            chunk, run_parallel(log.log.store, live.fetch, chunk), strict=True
+        ):
+            # Asked after it was read: what is there may be a stray.
+            floor = log.floor.current()
+            if floor > position:
+                if newest_first:
+                    yield Collected(start, floor)
+                    return
+                yield Collected(position, floor)
+                start = floor
+                break
+            if isinstance(found, Unreadable) or (live.counts(found) and not is_seal(found)):
+                left -= 1
+                yield found
+
+
+def is_seal(record: SlotRecord) -> bool:
+    """Whether a record says no more than the leader record before it."""
+    return isinstance(record.header, LeaderHeader) and record.header.is_seal
+
+
+class _Live:
+    """Which records are live, seen one after another in either direction."""
+
+    def __init__(self, log: LogRange, newest_first: bool) -> None:
+        assert log.head is not None and log.head.live is not None
+        self._log, self._newest_first = log, newest_first
+        # Of the last live record that was seen. No record's is greater than that of the head.
+        self._term: int | None = log.head.live.header.term if newest_first else None
+
+    def fetch(self, position: int) -> SlotRecord | Unreadable:
+        try:
+            found = read_slot(self._log.log, position, self._log.window, GLANCE)
+        except InvalidLogError as error:
+            return Unreadable(position, str(error))
+        missing = "no record is there, though the log goes on after it: it was deleted from outside"
+        return found or Unreadable(position, missing)
+
+    def counts(self, record: SlotRecord) -> bool:
+        log = self._log
+        assert log.log_id is not None
+        check_log(log.log, record, log.log_id)
+        term = record.header.term
+        if self._term is None or (self._newest_first and term != self._term):
+            # Below a live record of the same term all of that term are live.
+            live = last_live(log.log, record, tolerant=True)
+            self._term = live.header.term
+            return live is record
+        if term < self._term:
+            return False
+        self._term = term
+        return True
