@@ -91,4 +91,17 @@ def takes_log(command: Callable[..., None]) -> Callable[..., None]:
     return path(endpoint(sequencer(takes_log_options()(read))))
 
 
+def takes_logs(command: Callable[..., None]) -> Callable[..., None]:
+    """As `takes_log`, and --sequencers: `given` then asks for all logs under the path."""
+
+    @functools.wraps(command)
+    def read(sequencers: str | None, given: dict[str, str], **others: Any) -> None:
+        command(given={**given, "sequencers": sequencers} if sequencers else given, **others)
+
+    every = click.option(
+        "--sequencers", type=click.Choice(["*"]), help="All logs under PATH, one after another."
+    )
+    return takes_log(every(read))
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")

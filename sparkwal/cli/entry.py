@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from importlib.util import find_spec
 
 
@@ -10,6 +13,17 @@ def run() -> None:
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
-    from sparkwal.cli.main import main
+    try:
+        from sparkwal.cli.exits import terminate
+        from sparkwal.cli.main import main
 
-    main(prog_name="sparkwal")
+        signal.signal(signal.SIGTERM, terminate)
+        main(prog_name="sparkwal")
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code > 128:
+            # Stopped: requests that are under way, and their retries, are not waited for.
+            sys.stderr.flush()
+            os._exit(end.code)
+        raise

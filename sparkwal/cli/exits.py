@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 import click
 
 from sparkwal.errors import OptionError, SparkWalError
@@ -13,6 +20,7 @@ Exit codes:
     1  it failed, or what was looked at is not sound; the message says why
     2  wrong usage: an option, a path. Nothing was written
   130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM
+  141  who read its output went away, as in `| head -1`
 """
 
 
@@ -36,3 +44,39 @@ class Stopped(click.exceptions.Exit):
 def as_exit(error: SparkWalError) -> click.ClickException:
     """The exception that ends a command with the error's message and its exit code."""
     return (Refused if isinstance(error, OptionError) else Failed)(str(error))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: whatever Ctrl-C would end, it ends."""
+
+
+def terminate(signum: int, frame: FrameType | None) -> None:
+    """The handler of SIGTERM."""
+    raise Terminated
+
+
+@contextmanager
+def ended_quietly() -> Iterator[None]:
+    """Errors of the library as exit codes; signals, and a pipe that nobody reads any more, as
+    the exit code that a shell expects, and not a word."""
+    try:
+        yield
+        sys.stdout.flush()
+    except SparkWalError as error:
+        raise as_exit(error) from None
+    except KeyboardInterrupt as stopped:
+        terminated = isinstance(stopped, Terminated)
+        raise Stopped(signal.SIGTERM if terminated else signal.SIGINT) from None
+    except BrokenPipeError:
+        _nobody_reads()
+    except SystemExit as end:
+        # What rich makes of it.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        _nobody_reads()
+
+
+def _nobody_reads() -> None:
+    # What is still buffered would be complained about when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    raise Stopped(signal.SIGPIPE) from None

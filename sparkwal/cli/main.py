@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from sparkwal.cli.exits import EXIT_CODES, as_exit
-from sparkwal.errors import SparkWalError
+from sparkwal.cli.exits import EXIT_CODES, ended_quietly
 
 # Each command's module holds it as `command`. The line is its help in the list: a test keeps
 # both equal.
 COMMANDS = {
     "status": "How far the log at PATH is, who leads it, and what of it is in its table.",
+    "log": "The records of the log at PATH, newest first: commits, and who came to lead it.",
+    "show": "Everything of the record at POSITION of the log at PATH, checked to the last byte.",
+    "at": "The first position of the log at PATH that is not older than TIME.",
+    "consumers": "Who reads the log at PATH, how far they are, and whom its floor waits for.",
+    "verify": "Read every byte of the log at PATH and check it; works while others write.",
+    "collect": "What the log at PATH does not need any more; with --confirm it is deleted.",
+    "checkpoint": "A local checkpoint folder for the query NAME of the log at PATH, made where it "
+    "is needed.",
 }
 
 
@@ -33,11 +42,21 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        commands = [CompletionItem(name, help=COMMANDS[name]) for name in COMMANDS
+                    if name.startswith(incomplete)]  # fmt: skip
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:  # fmt: skip
+        with ended_quietly():  # --help is printed here
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with ended_quietly():
             return super().invoke(ctx)
-        except SparkWalError as error:
-            raise as_exit(error) from None
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"max_content_width": 100})

@@ -1,0 +1,58 @@
+"""`sparkwal checkpoint`: a query's checkpoint folder, made from the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sparkwal import events
+from sparkwal.checkpoints.rebuild import checkpoint
+from sparkwal.cli.asking import as_json, takes_log
+from sparkwal.cli.telling import plain, print_json
+from sparkwal.events import Event
+
+
+@click.command()
+@takes_log
+@click.argument("name")
+@click.option(
+    "--to", "folder", type=click.Path(path_type=Path), metavar="DIR",
+    help="Where; by default where sparkwal.checkpoint makes it, in ~/.local/state/sparkwal.",
+)  # fmt: skip
+@as_json
+def command(
+    path: str, given: dict[str, str], name: str, folder: Path | None, as_json: bool
+) -> None:
+    """A local checkpoint folder for the query NAME of the log at PATH, made where it is needed.
+
+    NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
+    where the log ends is left as it is; one that is missing, torn, old or another log's is made
+    from the log: what else is in it is lost. Refused is a folder of anything else, and a query
+    whose checkpoint the log does not carry: stateful, started on a remote checkpointLocation, or
+    too large. Run it where the query's driver runs, while the query does not.
+
+    \b
+    sparkwal checkpoint s3://bucket/wal orders
+
+    Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
+    """
+    told: list[Event] = []
+    stop = events.subscribe(told.append)
+    try:
+        made = checkpoint(path, name, folder=folder, **given)
+    finally:
+        stop()
+    how = next((each for each in told if isinstance(
+        each, events.CheckpointRebuilt | events.CheckpointUsed)), None)  # fmt: skip
+    why = how.reason if isinstance(how, events.CheckpointRebuilt) else None
+    if as_json:
+        print_json({
+            "folder": made, "made": why is not None, "why": why,
+            "query_id": how.query_id if how else None, "batch_id": how.batch_id if how else None,
+        })  # fmt: skip
+        return
+    click.echo(made)
+    if how is not None:
+        done = f"made anew: {plain(why)}" if why else "as it was"
+        click.echo(f"{done}; the log's last microbatch of it is {how.batch_id}", err=True)

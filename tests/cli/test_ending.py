@@ -1,0 +1,71 @@
+"""How the command ends when a person or a pipe ends it, and how a shell completes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkwal.cli.main import COMMANDS
+
+from .logs import COMMAND, append
+
+
+def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(2))
+    commands = [
+        ["--help"], ["status", path], ["log", path], ["log", path, "--json"], ["show", path, "1"],
+        ["at", path, "1h"], ["consumers", path], ["verify", path], ["collect", path],
+        ["checkpoint", path, "orders", "--to", str(tmp_path / "ck")],
+    ]  # fmt: skip
+    reading, writing = os.pipe()
+    os.close(reading)
+    processes = [
+        subprocess.Popen([*COMMAND, *each], stdout=writing, stderr=subprocess.PIPE, text=True)
+        for each in commands
+    ]
+    os.close(writing)
+    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+    # What a checkpoint command tells beside its output was told before.
+    assert ended == [("", 141)] * len(commands)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_that_waits(tmp_path: Path, signum: int, code: int) -> None:
+    append(str(tmp_path / "log"), range(2))
+    process = subprocess.Popen(
+        [*COMMAND, "log", str(tmp_path / "log"), "-f"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signum)
+    assert process.communicate(timeout=60)[1] == "" and process.returncode == code
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(shell: str) -> None:
+    def completed(*words: str) -> str:
+        environment = {
+            **os.environ, "_SPARKWAL_COMPLETE": f"{shell}_complete",
+            "COMP_WORDS": " ".join(["sparkwal", *words]),
+            "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
+        }  # fmt: skip
+        return subprocess.run(
+            [sys.executable, "-c", "from sparkwal.cli.entry import run; run()"],
+            env=environment, capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+
+    assert all(name in completed("") for name in COMMANDS)
+    assert "status" in completed("sta") and "--json" in completed("status", "--js")
+    source = subprocess.run(
+        [sys.executable, "-c", "from sparkwal.cli.entry import run; run()"],
+        env={**os.environ, "_SPARKWAL_COMPLETE": f"{shell}_source"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "_SPARKWAL_COMPLETE" in source

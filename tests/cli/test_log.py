@@ -1,0 +1,229 @@
+"""`sparkwal log`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from reading.collected import move_floor
+
+import sparkwal
+from sparkwal.cli.telling import moment
+from sparkwal.format import keys
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import log_options
+
+from .logs import BEGAN_MS, COMMAND, append, as_flags, lines, opened, ran, write_long
+from .logs import write_takeovers as takeovers
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """600 commits after a leader record; position n is of n ms after BEGAN_MS."""
+    return write_long(tmp_path_factory.mktemp("long") / "log", 600)
+
+
+def positions(*arguments: str) -> list[int]:
+    return [line["position"] for line in lines("log", *arguments)]
+
+
+def test_newest_first_and_the_other_way(long: str) -> None:
+    everything = list(range(600, -1, -1))
+    assert positions(long) == everything
+    assert positions(long, "--reverse") == everything[::-1]
+    assert positions(long, "-n", "3") == [600, 599, 598]
+    assert positions(long, "--reverse", "-n", "3") == [598, 599, 600]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["7"], [7]),
+        (["5..8"], [8, 7, 6, 5]),
+        (["598.."], [600, 599, 598]),
+        (["..2"], [2, 1, 0]),
+        (["--start", "5", "--end", "7"], [7, 6, 5]),
+        (["5..8", "-n", "2", "--reverse"], [7, 8]),
+        (["--since", moment(BEGAN_MS + 599)], [600, 599]),
+        (["--since", str(BEGAN_MS + 595), "--until", str(BEGAN_MS + 597)], [597, 596, 595]),
+        (["--until", moment(BEGAN_MS + 1), "590.."], []),
+        (["--since", "1h"], []),
+        (["601.."], []),
+        (["8..5"], []),
+    ],
+)
+def test_ranges(long: str, arguments: list[str], expected: list[int]) -> None:
+    assert positions(long, *arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["a..b"], "no range of positions"),
+        ([".."], "no range of positions"),
+        (["1..2", "--start", "1"], "give one of them"),
+        (["602.."], "after the end of the log"),
+        (["--since", "yesterday"], "a time before now"),
+        (["--follow", "--end", "5"], "--follow has no end"),
+        (["--follow", "--interval", "5"], "no time with its unit"),
+    ],
+)
+def test_what_is_no_range_is_wrong_usage(long: str, arguments: list[str], why: str) -> None:
+    assert why in " ".join(ran("log", long, *arguments, code=2).split())
+
+
+def test_what_people_see(long: str) -> None:
+    heading, newest, *_, oldest = ran("log", long).splitlines()
+    assert heading.split() == ["position", "time", "(UTC)", "kind", "rows", "bytes", "term",
+                               "query/batch"]  # fmt: skip
+    place, time, kind, rows, count, unit, term, query = newest.split()
+    assert (place, kind, rows, unit, term) == ("600", "commit", "10", "B", "1")
+    assert time == moment(BEGAN_MS + 600) and int(count) > 0
+    assert query == "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55/599"
+    assert oldest.split()[2:] == ["leader", "1", "host:", "cold", "start"]
+
+
+def test_dead_records_and_seals_are_left_out_in_both_directions(tmp_path: Path) -> None:
+    path, live, _ = takeovers(tmp_path / "log")
+    assert positions(path) == live[::-1]
+    assert positions(path, "--reverse") == live
+    for start in range(15):
+        expected = [each for each in live if each >= start]
+        assert positions(path, f"{start}..", "--reverse") == expected
+        assert positions(path, f"..{start}") == [each for each in live if each <= start][::-1]
+    known = sparkwal.Log(path).records()
+    assert [each.position for each in known if each.position not in (7, 11)] == live
+
+
+def test_a_damaged_record_is_told_and_passed_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(5))
+    slots = {p: tmp_path / "log" / "batches" / keys.encode(keys.slot(p, 1000)) for p in range(6)}
+    slots[3].write_bytes(b"not arrow")
+    kinds = {0: "leader", 1: "commit", 2: "commit", 3: "damaged", 4: "commit", 5: "commit"}
+    for order in ([], ["--reverse"]):
+        told = {each["position"]: each["kind"] for each in lines("log", path, *order, code=1)}
+        assert told == kinds
+    assert "3                          damaged" in ran("log", path, code=1)
+    slots[2].unlink()
+    assert "position 2 is missing" in ran("log", path, code=1)
+    shown = ran("log", path, "--log-option", "failOnDataLoss=false", code=1)
+    assert shown.count(" damaged  ") == 2 and "deleted from outside" in shown
+
+
+def test_a_log_with_a_floor_begins_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(5))
+    move_floor(opened(path), 3)
+    assert positions(path) == [5, 4, 3]
+    assert "positions below 3 were collected" in ran("log", path).splitlines()[-1]
+    assert "collected" not in ran("log", path, "-n", "2")
+    assert "below the log's floor, 3" in ran("log", path, "1..", code=1)
+
+
+def test_names_that_a_terminal_would_obey_are_made_plain(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(1), producer="größe\u001b[31m日本")
+    shown = ran("log", path)
+    assert "größe\N{REPLACEMENT CHARACTER}[31m日本/0" in shown and "\u001b" not in shown
+    assert lines("log", path)[0]["query_id"] == "größe\u001b[31m日本"
+
+
+@pytest.mark.s3
+def test_the_newest_cost_no_more_than_themselves(
+    s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
+) -> None:
+    path, options = s3_path
+    append(path, range(40), maxInFlightRequests=50, **options)
+    there = as_flags(log_options(s3_proxy.url))
+    s3_proxy.reset()
+    newest = lines("log", path, "-n", "10", *there)
+    # The head of an appender's log, whose look-back is the only one.
+    assert len(newest) == 10 and s3_proxy.counts() == {"LIST": 2, "GET": 41 + 10}
+    s3_proxy.reset()
+    since = lines("log", path, "--since", newest[-1]["timestamp"], *there)
+    assert since == newest and s3_proxy.counts()["GET"] <= 41 + 6 + 10
+
+
+def follow(path: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "log", path, "--follow", "--interval", "50ms", "--json", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def following(process: subprocess.Popen[str], count: int) -> list[tuple[int, str]]:
+    assert process.stdout is not None
+    told = [json.loads(process.stdout.readline()) for _ in range(count)]
+    return [(each.get("position", each.get("start")), each["kind"]) for each in told]
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """How it ended, and what it said then."""
+    _, error = process.communicate(timeout=60)
+    return process.returncode, error
+
+
+def test_it_follows_over_takeovers_and_floors_until_ctrl_c(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(3))
+    process = follow(path, "-n", "2")
+    assert following(process, 2) == [(2, "commit"), (3, "commit")]
+    append(path, range(3, 5), producer="other")
+    assert following(process, 3) == [(4, "leader"), (5, "commit"), (6, "commit")]
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, "")
+
+
+def test_a_log_made_again_under_a_follower_ends_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(5))
+    process = follow(path, "5..")
+    assert following(process, 1) == [(5, "commit")]
+    shutil.rmtree(path)
+    append(path, range(2))
+    code, error = ended(process)
+    assert code == 1 and "made again" in error
+
+
+def test_a_follower_whose_reader_goes_away_ends_although_nothing_comes(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(2))
+    process = follow(path)
+    assert following(process, 3)[-1] == (2, "commit")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+_MEMORY = """
+import resource, sys
+from sparkwal.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_a_log_of_100_000_records_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    path = write_long(tmp_path / "log", 100_000)
+
+    def megabytes(*arguments: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", _MEMORY, "log", path, *arguments],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+        return int(done.stderr)
+
+    few = megabytes("-n", "10")
+    assert megabytes() < few + 60
+    assert megabytes("--reverse") < few + 60

@@ -1,0 +1,256 @@
+"""`sparkwal status`, `show`, `at`, `consumers` and `verify`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from reading.collected import move_floor
+
+import sparkwal
+from sparkwal.cli.telling import moment
+from sparkwal.format import keys
+from sparkwal.format.consumer import Consumer
+from sparkwal.lifecycle.consumers import publish
+from sparkwal.protocol.recovery import find_head
+from sparkwal.reading.estimates import pace_of, size_of
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import log_options
+
+from .logs import BEGAN_MS, append, as_flags, document, lines, opened, ran, write_long
+from .logs import write_takeovers as takeovers
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A leader record and five commits of one row."""
+    where = str(tmp_path / "log")
+    append(where, range(5))
+    return where
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """2,500 commits after a leader record; position n is of n ms after BEGAN_MS."""
+    return write_long(tmp_path_factory.mktemp("long") / "log", 2500)
+
+
+def test_status_tells_head_leader_rates_and_size(path: str) -> None:
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    told = document("status", path)
+    stored = [file.stat().st_size for file in (Path(path) / "batches").iterdir()]
+    assert (told["position"], told["log_id"], told["term"]) == (5, head.log_id, 1)
+    assert told["leader_id"] == head.leader_id and told["host"] == head.leader_id.split(":")[0]
+    assert (told["objects"], told["bytes"], told["exact"]) == (6, sum(stored), True)
+    # The log is younger than five minutes.
+    seconds = told["rates_over_seconds"]
+    assert told["commits_per_second"] * seconds == pytest.approx(5, rel=0.01)
+    assert told["rows_per_second"] * seconds == pytest.approx(5, rel=0.01)
+    assert (told["floor"], told["lifecycle"], told["consumers"]) == (0, None, [])
+    shown = ran("status", path)
+    assert "5, " in shown and "none: nothing of it is in a table" in shown
+    assert "in 6 objects" in shown and "commits/s" in shown
+
+
+def test_status_of_a_life(path: str) -> None:
+    log = opened(path)
+    move_floor(log, 3)
+    log_id = document("status", path)["log_id"]
+    publish(log, Consumer("reports", log_id, 4, 0, "here", "run"))
+    told = document("status", path)
+    assert (told["floor"], told["lifecycle"]["floor"], told["lifecycle"]["table"]) == (3, 3, None)
+    [consumer] = told["consumers"]
+    assert (consumer["name"], consumer["lag"], consumer["live"]) == ("reports", 2, True)
+    shown = ran("status", path)
+    assert "3: what is below goes 1.0 d after it was passed" in shown and "reports" in shown
+
+
+def test_status_of_all_logs_under_a_path(path: str) -> None:
+    append(path, range(2), sequencer="one")
+    told = lines("status", path, "--sequencers", "*")
+    assert [(each["sequencer"], each["position"]) for each in told] == [("default", 5), ("one", 2)]
+    assert document("status", path, "--sequencer", "one")["position"] == 2
+    assert ran("status", path, "--sequencers", "*").count("leader") == 2
+
+
+def test_sizes_and_rates_of_a_long_log_are_close(long: str) -> None:
+    log, stored = opened(long), [file.stat().st_size for file in (Path(long) / "batches").iterdir()]
+    head = find_head(log)
+    size = size_of(log, head, 0)
+    assert not size.exact
+    assert size.objects == pytest.approx(len(stored), rel=0.01)
+    assert size.bytes == pytest.approx(sum(stored), rel=0.01)
+    now = BEGAN_MS + 2500
+    for window_ms in (100, 1000, 2000):
+        pace = pace_of(log, head, 0, now, window_ms)
+        assert pace.commits * pace.seconds == pytest.approx(window_ms, rel=0.1)
+        assert pace.rows == pytest.approx(10 * pace.commits)
+    assert pace_of(log, head, 0, now + 10_000, 1000).commits == 0
+    # Younger than the window, or its floor is.
+    assert pace_of(log, head, 0, now, 60_000).commits * 2.5 == pytest.approx(2500, rel=0.1)
+    assert pace_of(log, head, 2400, now, 60_000).commits == pytest.approx(100, rel=0.1)
+    assert pace_of(log, head, 2501, now, 60_000).commits == pytest.approx(1)
+
+
+@pytest.mark.s3
+def test_status_asks_no_more_than_its_help_says(
+    s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
+) -> None:
+    path, options = s3_path
+    append(path, range(40), maxInFlightRequests=50, **options)
+    there = as_flags(log_options(s3_proxy.url))
+    s3_proxy.reset()
+    told = document("status", path, *there)
+    assert told["commits_per_second"] > 0
+    counts = s3_proxy.counts()
+    # Head, lifecycle, size and consumers; the head and the rates.
+    assert counts.pop("LIST") == 4 and counts.pop("GET") <= 41 + 16 and not counts
+
+
+def test_show_tells_everything_of_a_commit_and_checks_it(path: str) -> None:
+    told = document("show", path, "3")
+    assert (told["state"], told["sound"], told["problems"]) == ("live", True, [])
+    assert told["header"]["kind"] == "commit" and told["header"]["rows"] == 1
+    assert told["header"]["inline"][0]["rows"] == 1 and told["header"]["txns"]["p"][0] == 2
+    shown = ran("show", path, "3")
+    assert "every byte is as it was written" in shown and "in the record" in shown
+    assert document("show", path)["position"] == 5
+    leader = ran("show", path, "0")
+    assert "leader" in leader and "the head was -1" in leader
+
+
+def test_show_tells_of_objects_with_rows(tmp_path: Path) -> None:
+    from protocol.query import Query, hints_in
+
+    from sparkwal.store.local import LocalStore
+
+    store = LocalStore(tmp_path / "store")
+    query = Query(store, hints_in(tmp_path))
+    query.microbatch(1, (1, 2), (3,))
+    path = str(tmp_path / "store" / "wal")
+    told = document("show", path, "1")
+    assert [each["rows"] for each in told["header"]["batches"]] == [2, 1] and told["sound"]
+    batch = told["header"]["batches"][1]["number"]
+    assert f"batches/{batch}" in ran("show", path, "1")
+    (Path(path) / "batches" / batch).unlink()
+    assert "missing, though its commit record names it" in ran("show", path, "1", code=1)
+    assert document("show", path, "1", code=1)["sound"] is False
+
+
+def test_show_has_an_answer_for_each_position(tmp_path: Path, path: str) -> None:
+    late, _, dead = takeovers(tmp_path / "late")
+    for position in range(15):
+        state = "dead" if position in dead else "live"
+        assert document("show", late, str(position))["state"] == state
+    assert "Nobody acknowledged it" in " ".join(ran("show", late, "6").split())
+    assert "not written yet: the log ends at 5" in ran("show", path, "6", code=1)
+    assert document("show", path, "6", code=1)["state"] == "beyond the head"
+    slots = {p: Path(path) / "batches" / keys.encode(keys.slot(p, 1000)) for p in range(6)}
+    slots[4].write_bytes(b"not arrow")
+    assert document("show", path, "4", code=1)["state"] == "damaged"
+    slots[3].unlink()
+    on = ["--log-option", "failOnDataLoss=false"]
+    assert document("show", path, "3", *on, code=1)["state"] == "missing"
+    assert "deleted from outside" in ran("show", path, "3", *on, code=1)
+    assert "position 3 is missing" in ran("show", path, "5", code=1)
+    ran("show", late, str(2**64), code=2)
+
+
+def test_show_of_a_position_below_the_floor(path: str) -> None:
+    move_floor(opened(path), 3)
+    told = document("show", path, "2")
+    assert (told["state"], told["sound"]) == ("collected", None)
+    assert "commit, collected" in ran("show", path, "2")
+    # A collection leaves the newest thousand records: of this one it was long ago.
+    (Path(path) / "batches" / keys.encode(keys.slot(0, 1000))).unlink()
+    assert document("show", path, "0", code=1)["state"] == "collected"
+    assert "below the floor, 3" in ran("show", path, "0", code=1)
+
+
+@pytest.mark.parametrize("position", [0, 1, 1249, 2499, 2500])
+def test_at_finds_the_position_of_a_moment(long: str, position: int) -> None:
+    told = document("at", long, str(BEGAN_MS + position))
+    at = moment(BEGAN_MS + position)
+    expected = (0, moment(BEGAN_MS)) if position == 0 else (position, at)
+    assert (told["position"], told["timestamp"]) == expected and told["asked"] == at
+
+
+def test_at_tells_of_what_is_before_and_after_the_log(long: str, path: str) -> None:
+    told = document("at", long, "1s")
+    assert (told["position"], told["timestamp"]) == (2501, None)
+    assert "not written yet" in ran("at", long, "1s")
+    assert '.option("startingPosition", 2501)' in ran("at", long, "1s")
+    move_floor(opened(path), 3)
+    told = document("at", path, "1d")
+    assert (told["position"], told["before_the_floor"]) == (3, True)
+    assert "older positions were collected" in ran("at", path, "1d")
+    assert "a time before now" in " ".join(ran("at", path, "soon", code=2).split())
+
+
+@pytest.mark.s3
+def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]) -> None:
+    path, options = s3_path
+    append(path, range(60), maxInFlightRequests=50, **options)
+    there = as_flags(log_options(s3_proxy.url))
+    time_of = lines("log", path, "30", *there)[0]["timestamp"]
+    s3_proxy.reset()
+    assert document("at", path, time_of, *there)["position"] <= 30
+    counts = s3_proxy.counts()
+    # The head of an appender's log, whose look-back is the only one.
+    assert counts.pop("LIST") == 2 and counts.pop("GET") <= 50 + 6 + 1 and not counts
+
+
+def test_consumers_and_whom_the_floor_waits_for(path: str) -> None:
+    assert lines("consumers", path) == [] and ran("consumers", path) == "no consumers\n"
+    log, log_id = opened(path), document("status", path)["log_id"]
+    publish(log, Consumer("reports", log_id, 2, 0, "here", "run"))
+    publish(log, Consumer("lease-1", log_id, 4, 0, "there", "run", 3_600_000))
+    publish(log, Consumer("old", "another", 4, 0, "there", "run"))
+    told = {each["name"]: each for each in lines("consumers", path)}
+    assert [(name, each["lag"], each["live"]) for name, each in told.items()] == [
+        ("lease-1", 2, True), ("old", 0, False), ("reports", 4, True),
+    ]  # fmt: skip
+    shown = [line.split() for line in ran("consumers", path).splitlines() if line.strip()]
+    assert [row[0] for row in shown[2:]] == ["lease-1", "old", "reports"]
+    time.sleep(0.01)
+    expired = {each["name"]: each["live"] for each in lines("consumers", path, "--expiry", "1ms")}
+    assert expired == {"lease-1": True, "old": False, "reports": False}
+    assert "no time with its unit" in ran("consumers", path, "--expiry", "7", code=2)
+    append(path, range(1), sequencer="one")
+    assert len(lines("consumers", path, "--sequencers", "*")) == 3
+
+
+def test_verify_proves_each_log_and_fails_for_one_that_is_not_sound(path: str) -> None:
+    append(path, range(2), sequencer="one")
+    told = lines("verify", path, "--sequencers", "*")
+    assert [(each["sequencer"], each["sound"], each["commits"]) for each in told] == [
+        ("default", True, 5), ("one", True, 2),
+    ]  # fmt: skip
+    assert "sound" in ran("verify", path)
+    slot = Path(path) / "batches" / keys.encode(keys.slot(2, 1000))
+    body = slot.read_bytes()
+    slot.write_bytes(body.replace(b'"term":1', b'"term":2'))
+    assert "CRC-32" in document("verify", path, code=1)["problems"][0]
+    shown = ran("verify", path, "--sequencers", "*", code=1)
+    assert "not sound" in shown and shown.count("verdict") == 2
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "log", "show", "consumers", "verify", "at", "collect"]
+)
+def test_no_log_is_told(tmp_path: Path, command: str) -> None:
+    more = ["1h"] if command == "at" else []
+    code = 2 if command == "collect" else 1
+    for options in ([], ["--sequencers", "*"] if command in ("status", "verify") else []):
+        told = ran(command, str(tmp_path / "none"), *more, *options, code=code)
+        assert "there is no log at" in " ".join(told.split())
+
+
+def test_what_no_command_prints_are_secrets(path: str) -> None:
+    secret = ["--log-option", "accessKeyId=AK", "--log-option", "secretAccessKey=very-secret"]
+    for command in ("status", "log", "show", "verify"):
+        assert "very-secret" not in ran(command, path, *secret)
+    assert "very-secret" not in json.dumps(lines("log", path, *secret))

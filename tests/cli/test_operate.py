@@ -1,0 +1,148 @@
+"""`sparkwal collect` and `sparkwal checkpoint`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from protocol.query import hints_in
+from reading.collected import move_floor
+
+import sparkwal
+from sparkwal.cli.main import main
+from sparkwal.format import keys
+from sparkwal.format.consumer import Consumer
+from sparkwal.format.lifecycle import INTENT, Target
+from sparkwal.lifecycle.consumers import publish
+from sparkwal.protocol.chain import look, put_next
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.local import LocalStore
+
+from ..checkpoints.stream import FileStream
+from .logs import append, document, lines, opened, ran
+
+
+def grow_old(wal: Path) -> None:
+    """Its lifecycle was written two days ago."""
+    long_ago = time.time() - 2 * 86_400
+    for file in (wal / "lifecycle").iterdir():
+        os.utime(file, (long_ago, long_ago))
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Path:
+    """A log with an old floor, and three objects below it of writers that died."""
+    folder = tmp_path / "wal"
+    append(str(folder), range(6))
+    for partition in range(3):
+        (folder / "batches" / keys.encode(keys.data(3, 1000, partition))).write_bytes(bytes(1000))
+    move_floor(opened(folder), 5)
+    grow_old(folder)
+    return folder
+
+
+def stored(wal: Path) -> set[str]:
+    return {file.name for file in (wal / "batches").iterdir()}
+
+
+def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: Path) -> None:
+    before = stored(wal)
+    told = document("collect", str(wal))
+    assert (told["floor"], told["below"], told["objects"], told["bytes"]) == (5, 5, 3, 3000)
+    assert told["deleted"] is False and stored(wal) == before
+    assert "this would be deleted" in ran("collect", str(wal)) and stored(wal) == before
+    assert document("collect", str(wal), "--confirm")["objects"] == 3
+    assert len(before - stored(wal)) == 3
+    assert document("collect", str(wal), "--confirm")["objects"] == 0
+    assert sparkwal.Log(str(wal)).scan(start=5).read_all().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "holder"),
+    [(("--gc-grace", "3d"), "the grace"), ((), "consumer reports"),
+     (("--consumer-expiry", "1h"), None)],
+)  # fmt: skip
+def test_collect_tells_what_holds_it_back(
+    wal: Path, arguments: tuple[str, ...], holder: str | None
+) -> None:
+    state = look(opened(wal))
+    assert state is not None
+    publish(opened(wal), Consumer("reports", state.log_id, 2, 0, "here", "run"))
+    hours_ago = time.time() - 2 * 3600
+    os.utime(wal / "consumers" / "reports", (hours_ago, hours_ago))
+    assert document("collect", str(wal), *arguments)["held_by"] == holder
+    assert (holder or "–") in ran("collect", str(wal), *arguments)
+
+
+def test_collect_of_several_logs_and_of_one_without_a_life(wal: Path) -> None:
+    append(str(wal), range(1), sequencer="one")
+    told = {each["sequencer"]: each for each in lines("collect", str(wal), "--sequencers", "*")}
+    assert told["default"]["objects"] == 3 and told["one"]["lifecycle"] is False
+    assert "no lifecycle" in ran("collect", str(wal), "--sequencer", "one", "--confirm")
+    ran("collect", str(wal), "--gc-grace", "1min", code=2)
+    ran("collect", str(wal), "--gc-grace", "3600000", code=2)
+
+
+_WITHOUT_DELTA = """
+import sys
+sys.modules["deltalake"] = None
+from sparkwal.cli.entry import run
+run()
+"""
+
+
+def test_a_log_with_a_table_needs_delta_and_says_so(wal: Path, tmp_path: Path) -> None:
+    log = opened(wal)
+    state = look(log)
+    assert state is not None
+    target = Target(str(tmp_path / "table"))
+    intent = replace(state, cut=6, k=1)
+    assert put_next(log, intent, INTENT, SystemClock(), "test", to=7, target=target)
+    grow_old(wal)
+    before = stored(wal)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DELTA, "collect", str(wal), "--confirm"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'sparkwal[lake]'" in done.stderr and stored(wal) == before
+    # With it: a table that is gone suspends.
+    assert "is gone" in ran("collect", str(wal), "--confirm", code=3)
+    assert stored(wal) == before
+
+
+def test_a_checkpoint_is_made_where_it_is_needed(tmp_path: Path) -> None:
+    path, folder = str(tmp_path / "store" / "wal"), tmp_path / "ck"
+
+    def made() -> dict[str, object]:
+        return document("checkpoint", path, "orders", "--to", str(folder))
+
+    told = made()
+    assert (told["folder"], told["made"], told["batch_id"]) == (str(folder), True, -1)
+    log = LogStore(LocalStore(tmp_path / "store", fsync=False), "wal")
+    FileStream(log, folder, hints_in(tmp_path)).run(range(3))
+    assert (made()["made"], made()["batch_id"]) == (False, 2)
+    for file in sorted(folder.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    told = made()
+    assert (told["made"], told["why"], told["batch_id"]) == (True, "there is none", 2)
+    assert (folder / "offsets" / "2").exists()
+    result = CliRunner().invoke(main, ["checkpoint", path, "orders", "--to", str(folder)])
+    assert result.stdout == f"{folder}\n" and "as it was" in result.stderr
+
+
+def test_a_checkpoint_does_not_replace_what_is_not_its_own(tmp_path: Path) -> None:
+    path, folder = str(tmp_path / "wal"), tmp_path / "mine"
+    append(path, range(1))
+    folder.mkdir()
+    (folder / "letter").write_text("dear")
+    assert "is not empty" in ran("checkpoint", path, "orders", "--to", str(folder), code=2)
+    assert (folder / "letter").read_text() == "dear"
+    assert "name is" in ran("checkpoint", path, " ", code=2)
