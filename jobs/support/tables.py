@@ -8,6 +8,7 @@ from support import jvm
 
 # Of the Hadoop that PySpark 4.2 has in it.
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
+_ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 _S3A = "spark.hadoop.fs.s3a."
 
 
@@ -37,6 +38,10 @@ def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
         "access.key": log.access_key_id,
         "secret.key": log.secret_access_key,
         "session.token": log.session_token,
+        "encryption.algorithm": _ENCRYPTION[log.encryption] if log.encryption else None,
+        "encryption.key": log.kms_key_id,
+        "create.checksum.algorithm": "CRC32" if log.checksum == "crc32" else None,
+        "requester.pays.enabled": "true" if log.requester_pays else None,
     }
     found = {_S3A + name: value for name, value in known.items() if value is not None}
     return {log_store.SETTING: log_store.CLASS, **found}

@@ -51,6 +51,7 @@ from sparkwal.events.writing import HandoverLeftBehind as HandoverLeftBehind
 from sparkwal.events.writing import HintNotSaved as HintNotSaved
 from sparkwal.events.writing import LeaderClaimed as LeaderClaimed
 from sparkwal.events.writing import Missed as Missed
+from sparkwal.events.writing import PlainHttp as PlainHttp
 from sparkwal.events.writing import Planned as Planned
 from sparkwal.events.writing import ProofLeftBehind as ProofLeftBehind
 from sparkwal.events.writing import Recovered as Recovered

@@ -206,6 +206,14 @@ class SlowCheckpointFiles(Event, level=logging.WARNING):
 
 
 @dataclass(frozen=True)
+class PlainHttp(Event, level=logging.WARNING):
+    """the endpoint is on another machine and speaks no TLS: rows, and the token of temporary
+    credentials, can be read on the way; told once in a process"""
+
+    endpoint: str
+
+
+@dataclass(frozen=True)
 class ProofLeftBehind(Event, level=logging.WARNING):
     """an object of the store's proof could not be deleted; you may delete it"""
 

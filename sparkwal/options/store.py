@@ -7,8 +7,18 @@ from dataclasses import dataclass
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
-from sparkwal.options.types import duration, option, secret, sequencer_name, text, whole
-from sparkwal.store.config import RetryPolicy, S3Config, check_endpoint
+from sparkwal.options.types import (
+    account_id,
+    boolean,
+    duration,
+    one_of,
+    option,
+    secret,
+    sequencer_name,
+    text,
+    whole,
+)
+from sparkwal.store.config import RetryPolicy, S3Config, S3Requests, check_endpoint
 from sparkwal.store.path import check_path
 
 
@@ -23,6 +33,13 @@ class StoreOptions:
     access_key_id: str | None = option("accessKeyId", secret, None, "access key; with secretAccessKey")  # fmt: skip  # noqa: E501
     secret_access_key: str | None = option("secretAccessKey", secret, None, "never printed or stored")  # fmt: skip  # noqa: E501
     session_token: str | None = option("sessionToken", secret, None, "of temporary credentials")
+    encryption: str | None = option("serverSideEncryption", one_of("aes256", "aws:kms", "aws:kms:dsse"), None, "of every object that is written: AES256, aws:kms or aws:kms:dsse", "the bucket's")  # fmt: skip  # noqa: E501
+    kms_key_id: str | None = option("kmsKeyId", text, None, "with aws:kms or aws:kms:dsse: the key's id or ARN", "the bucket's, or AWS' own")  # fmt: skip  # noqa: E501
+    bucket_key: bool | None = option("bucketKeyEnabled", boolean, None, "with aws:kms: one key of the bucket for many objects, which makes far fewer requests to KMS", "the bucket's")  # fmt: skip  # noqa: E501
+    storage_class: str | None = option("storageClass", one_of("standard", "standard_ia", "onezone_ia", "intelligent_tiering", "glacier_ir", "reduced_redundancy"), None, "of every object that is written; archives, which have to be restored first, are none", "STANDARD")  # fmt: skip  # noqa: E501
+    checksum: str = option("checksum", one_of("none", "crc32"), "none", "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock takes nothing without")  # fmt: skip  # noqa: E501
+    requester_pays: bool = option("requesterPays", boolean, False, "the bucket's requests are paid by who makes them")  # fmt: skip  # noqa: E501
+    bucket_owner: str | None = option("expectedBucketOwner", account_id, None, "S3 refuses all requests if the bucket is another account's")  # fmt: skip  # noqa: E501
     max_in_flight: int = option("maxInFlightRequests", whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
     pool_size: int = option("targetPoolSize", whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
     max_retries: int = option("maxRetryAttempts", whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
@@ -63,6 +80,10 @@ class StoreOptions:
             raise OptionError("profile and accessKeyId contradict each other: give one of them")
         if self.endpoint is not None:
             check_endpoint(self.endpoint)
+        if self.kms_key_id is not None and self.encryption not in ("aws:kms", "aws:kms:dsse"):
+            raise OptionError("kmsKeyId needs serverSideEncryption=aws:kms or aws:kms:dsse")
+        if self.bucket_key is not None and self.encryption != "aws:kms":
+            raise OptionError("bucketKeyEnabled needs serverSideEncryption=aws:kms")
 
     @property
     def log_path(self) -> str:
@@ -82,6 +103,15 @@ class StoreOptions:
             session_token=self.session_token,
             max_pool_connections=self.pool_size or 2 * self.max_in_flight,
             max_in_flight_parts=min(self.max_in_flight, 4),
+            requests=S3Requests(
+                encryption=self.encryption,
+                kms_key_id=self.kms_key_id,
+                bucket_key=self.bucket_key,
+                storage_class=self.storage_class,
+                checksum=self.checksum == "crc32",
+                requester_pays=self.requester_pays,
+                bucket_owner=self.bucket_owner,
+            ),
         )
 
     @property

@@ -88,6 +88,13 @@ def consumer_name(value: str) -> str:
     return value.strip()
 
 
+def account_id(value: str) -> str:
+    """The number of an AWS account."""
+    if not re.fullmatch("[0-9]{12}", value.strip()):
+        raise ValueError("the 12 digits of an AWS account")
+    return value.strip()
+
+
 def star(value: str) -> str:
     """* and nothing else."""
     if value.strip() != "*":

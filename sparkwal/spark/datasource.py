@@ -41,6 +41,19 @@ class WeaselWalDataSource(Travels, DataSource):
     - accessKeyId (secret): access key; with secretAccessKey
     - secretAccessKey (secret): never printed or stored
     - sessionToken (secret): of temporary credentials
+    - serverSideEncryption (choice; the bucket's): of every object that is written:
+      AES256, aws:kms or aws:kms:dsse
+    - kmsKeyId (text; the bucket's, or AWS' own): with aws:kms or aws:kms:dsse: the
+      key's id or ARN
+    - bucketKeyEnabled (boolean; the bucket's): with aws:kms: one key of the bucket for
+      many objects, which makes far fewer requests to KMS
+    - storageClass (choice; STANDARD): of every object that is written; archives, which
+      have to be restored first, are none
+    - checksum (choice; none): crc32: S3 checks what it stores, and keeps the checksum;
+      a bucket with Object Lock takes nothing without
+    - requesterPays (boolean; false): the bucket's requests are paid by who makes them
+    - expectedBucketOwner (account): S3 refuses all requests if the bucket is another
+      account's
     - maxInFlightRequests (number; 50): requests under way at once, 1…1000
     - targetPoolSize (number; 2 × maxInFlightRequests): connections kept open; at least
       maxInFlightRequests

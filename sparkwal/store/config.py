@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError
@@ -12,6 +16,48 @@ from sparkwal.errors import OptionError
 # Seconds that a store may ask for between two attempts.
 LONGEST_WAIT = 60.0
 _AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
+
+
+@dataclass(frozen=True)
+class S3Requests:
+    """What requests ask of S3 besides what they do. What is None is the bucket's to say."""
+
+    encryption: str | None = None
+    kms_key_id: str | None = None
+    bucket_key: bool | None = None
+    storage_class: str | None = None
+    checksum: bool = False
+    requester_pays: bool = False
+    bucket_owner: str | None = None
+
+    @property
+    def on_all(self) -> dict[str, Any]:
+        """Parameters of every request."""
+        return _said(
+            RequestPayer="requester" if self.requester_pays else None,
+            ExpectedBucketOwner=self.bucket_owner,
+        )
+
+    @property
+    def on_new(self) -> dict[str, Any]:
+        """Parameters of the request that begins an object: a PUT, or CreateMultipartUpload."""
+        encryption = "AES256" if self.encryption == "aes256" else self.encryption
+        return self.on_all | _said(
+            ServerSideEncryption=encryption,
+            SSEKMSKeyId=self.kms_key_id,
+            BucketKeyEnabled=self.bucket_key,
+            StorageClass=self.storage_class.upper() if self.storage_class else None,
+        )
+
+    def checksum_of(self, body: bytes) -> dict[str, str]:
+        """Parameters of the request that sends these bytes."""
+        if not self.checksum:
+            return {}
+        return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
+
+
+def _said(**parameters: Any) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -31,6 +77,7 @@ class S3Config:
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
     max_in_flight_parts: int = 4
+    requests: S3Requests = S3Requests()
 
     def __post_init__(self) -> None:
         if self.endpoint is not None:
@@ -82,6 +129,18 @@ def normal_endpoint(endpoint: str) -> str:
     if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
         host = f"{host}:{parts.port}"
     return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+
+
+def is_readable_on_the_way(endpoint: str) -> bool:
+    """Whether an endpoint is on another machine and is spoken to without TLS."""
+    parts = urlsplit(endpoint)
+    host = parts.hostname or ""
+    if parts.scheme != "http" or host == "localhost" or host.endswith(".localhost"):
+        return False
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return True
 
 
 def is_aws(endpoint: str) -> bool:

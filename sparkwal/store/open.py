@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from sparkwal import events
 from sparkwal.store.base import Store
-from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.config import RetryPolicy, S3Config, is_readable_on_the_way
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
+
+# Endpoints that were told of.
+_told: set[str] = set()
 
 
 def open_store(
@@ -23,8 +27,14 @@ def open_store(
         return RetryingStore(LocalStore(folder(path)), policy), ""
     bucket, prefix = bucket_and_prefix(path)
     config = s3 or S3Config()
+    bare = S3Store(bucket, config)
+    # Where a user opens it, not in each of Spark's workers.
+    if fail_fast and bare.endpoint and bare.endpoint not in _told:
+        _told.add(bare.endpoint)
+        if is_readable_on_the_way(bare.endpoint):
+            events.emit(events.PlainHttp(endpoint=bare.endpoint))
     store = RetryingStore(
-        S3Store(bucket, config),
+        bare,
         policy,
         fail_fast=fail_fast,
         parts_in_flight=config.max_in_flight_parts,

@@ -63,22 +63,24 @@ class S3Store:
             )
         self._bucket = bucket
         self._config = config
+        self.requests = config.requests
+        self._at: Any = {"Bucket": bucket, **config.requests.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
-        self._endpoint = normal_endpoint(endpoint) if endpoint else None
+        self.endpoint = normal_endpoint(endpoint) if endpoint else None
 
     @property
     def url(self) -> str:
         """s3://bucket, or endpoint/bucket where the endpoint tells the stores apart."""
-        if self._endpoint:
-            return f"{self._endpoint}/{self._bucket}"
+        if self.endpoint:
+            return f"{self.endpoint}/{self._bucket}"
         return f"s3://{self._bucket}"
 
     @property
     def identity(self) -> str:
         """As `url`. AWS's own endpoints share one set of buckets; a profile may name another."""
-        if self._endpoint:
-            return f"s3://{self._bucket}" if is_aws(self._endpoint) else self.url
+        if self.endpoint:
+            return f"s3://{self._bucket}" if is_aws(self.endpoint) else self.url
         profile = self._config.profile or os.environ.get("AWS_PROFILE")
         return f"{self.url}@{profile}" if profile else self.url
 
@@ -92,7 +94,7 @@ class S3Store:
         """The client for one request; what goes wrong inside comes out translated."""
         client = None
         try:
-            client = s3_client(self._config, self._endpoint)
+            client = s3_client(self._config, self.endpoint)
             yield client
         except (SparkWalError, Transient, NotFound):
             raise
@@ -110,17 +112,17 @@ class S3Store:
             # Not chained: what the library below prints may hold a signed header.
             raise failure from None
         else:
-            _plain.add(self._endpoint)
+            _plain.add(self.endpoint)
 
     def _failure(self, error: Exception, key: str, client: S3Client | None) -> Exception:
         """`error` as this library's, or itself where it is a programming error."""
         if client is not None and credentials_refused(error):
             try:
-                if renew(self._config, self._endpoint, client):
+                if renew(self._config, self.endpoint, client):
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
-        if self._endpoint and not_http(error) and _needs_tls(self._endpoint):
+        if self.endpoint and not_http(error) and _needs_tls(self.endpoint):
             return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
         return translate(error, key, self.url, self._config.secrets) or error
 
@@ -128,7 +130,7 @@ class S3Store:
         """Create the object with If-None-Match. Raises Transient, OptionError."""
         try:
             with self.request(key) as client:
-                client.put_object(Bucket=self._bucket, Key=key, Body=body, IfNoneMatch="*")
+                client.put_object(**self._new(key, body), IfNoneMatch="*")
         except KeyTaken:
             return False
         except NotFound:
@@ -139,14 +141,19 @@ class S3Store:
         """Write or overwrite the object. Raises Transient, OptionError."""
         try:
             with self.request(key) as client:
-                client.put_object(Bucket=self._bucket, Key=key, Body=body)
+                client.put_object(**self._new(key, body))
         except NotFound:
             raise not_s3(self.url) from None
+
+    def _new(self, key: str, body: bytes) -> Any:
+        asked = self.requests
+        sent = {"Bucket": self._bucket, "Key": key, "Body": body}
+        return {**sent, **asked.on_new, **asked.checksum_of(body)}
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound, Transient, OptionError."""
         with self.request(key) as client:
-            return whole(client.get_object(Bucket=self._bucket, Key=key))
+            return whole(client.get_object(**self._at, Key=key))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Part of the object. Raises NotFound, Transient, OptionError."""
@@ -155,7 +162,7 @@ class S3Store:
         span = f"bytes={offset}-{offset + length - 1}"
         try:
             with self.request(key) as client:
-                reply = client.get_object(Bucket=self._bucket, Key=key, Range=span)
+                reply = client.get_object(**self._at, Key=key, Range=span)
                 body = whole(reply)
         except BeyondEnd:
             return b""
@@ -173,7 +180,7 @@ class S3Store:
 
         Raises Transient, OptionError.
         """
-        at: Any = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
+        at: Any = {**self._at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
         while True:
             try:
                 with self.request(prefix) as client:
@@ -193,7 +200,7 @@ class S3Store:
     def delete(self, key: str) -> None:
         """Remove the object. Raises Transient, OptionError."""
         with suppress(NotFound), self.request(key) as client:
-            client.delete_object(Bucket=self._bucket, Key=key)
+            client.delete_object(**self._at, Key=key)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """One DeleteObjects. Raises Transient, OptionError, also for a single key."""
@@ -202,7 +209,7 @@ class S3Store:
         asked: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
             with self.request(keys[0]) as client:
-                reply = client.delete_objects(Bucket=self._bucket, Delete=asked)
+                reply = client.delete_objects(**self._at, Delete=asked)
         except NotFound:
             raise not_s3(self.url) from None
         failure = not_deleted(reply.get("Errors", []), self.url, self._config.secrets)
@@ -214,12 +221,12 @@ class S3Store:
         # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
         try:
             with self.request(key) as client:
-                found = client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
+                found = client.get_object(**self._at, Key=key, Range="bytes=0-0")
                 whole(found)
             return age_ms(found, found.get("LastModified"), self.url)
         except BeyondEnd:
             with self.request(key) as client:
-                head = client.head_object(Bucket=self._bucket, Key=key)
+                head = client.head_object(**self._at, Key=key)
             return age_ms(head, head.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:
@@ -228,7 +235,7 @@ class S3Store:
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """One ListMultipartUploads. Raises Transient, OptionError."""
-        at: Any = {"Bucket": self._bucket, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
+        at: Any = {**self._at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
         try:
             with self.request(prefix) as client:
                 reply = client.list_multipart_uploads(**at)
@@ -239,6 +246,4 @@ class S3Store:
     def discard(self, upload: Unfinished) -> None:
         """One AbortMultipartUpload. Raises Transient, OptionError."""
         with suppress(NotFound, UploadGone), self.request(upload.key) as client:
-            client.abort_multipart_upload(
-                Bucket=self._bucket, Key=upload.key, UploadId=upload.upload_id
-            )
+            client.abort_multipart_upload(**self._at, Key=upload.key, UploadId=upload.upload_id)

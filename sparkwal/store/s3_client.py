@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwal.store.config import S3Config
+from sparkwal.store.s3_logs import conceal
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -78,6 +79,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
     from botocore.config import Config
     from botocore.session import Session
 
+    conceal(config.secrets)
     session = Session(profile=config.profile)
     if config.access_key_id is not None and config.secret_access_key is not None:
         session.set_credentials(
@@ -105,6 +107,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
             response_checksum_validation="when_required",
         ),
     )
+    conceal(config.secrets)
     client.meta.events.register_last("before-call.s3", _one_plain_request)
     # This pattern runs before botocore's own check of the body.
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)

@@ -99,6 +99,8 @@ _STALE = {
     "TokenRefreshRequired",
     "UnrecognizedClientException",
 }
+# Of Python, and of urllib3, which looks at the name itself.
+_ANOTHERS_NAME = ("mismatch", "doesn't match", "not valid for")
 _NO_TLS = ("wrong_version_number", "record layer failure", "unknown_protocol", "http_request")
 
 
@@ -129,10 +131,12 @@ def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> E
     text = _hiding(secrets)
     if isinstance(error, boto.ClientError):
         return _answered(error.response, key, url, text)
-    if isinstance(error, boto.SSLError) and "certificate" in str(error).lower():
+    if isinstance(error, boto.SSLError) and any(
+        said in str(error).lower() for said in ("certificate", *_ANOTHERS_NAME)
+    ):
         return OptionError(
             f"{url}: the endpoint's certificate was not accepted ({text(error)}); "
-            "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
+            f"{_of_certificate(str(error).lower())}"
         )
     if isinstance(error, boto.SSLError) and any(said in str(error).lower() for said in _NO_TLS):
         return OptionError(f"{url} speaks no TLS: write http:// in the endpoint")
@@ -160,6 +164,15 @@ def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> E
     if isinstance(error, boto.BotoCoreError | ValueError):
         return OptionError(f"{url}: {text(error)}; correct the path or the store's options")
     return None
+
+
+def _of_certificate(said: str) -> str:
+    """What to do about a certificate that was not accepted."""
+    if "expired" in said or "not yet valid" in said:
+        return "renew the certificate, or set this machine's clock"
+    if any(each in said for each in _ANOTHERS_NAME):
+        return "write a name in the endpoint that the certificate is made for"
+    return "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
 
 
 def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exception | None:

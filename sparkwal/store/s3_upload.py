@@ -23,22 +23,24 @@ class S3Upload:
 
     def __init__(self, store: S3Store, bucket: str, key: str) -> None:
         self._store = store
-        self._at: Any = {"Bucket": bucket, "Key": key}
+        self._requests = store.requests
+        self._at: Any = {"Bucket": bucket, "Key": key, **store.requests.on_all}
         self._key = key
         self._id: str | None = None
-        self._tags: dict[int, str] = {}
+        self._parts: dict[int, dict[str, str]] = {}
         self._lock = threading.Lock()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         """Store one part; a repeat replaces it. Raises Transient, OptionError."""
+        checksum: Any = self._requests.checksum_of(body)
         try:
             with self._store.request(self._key) as client:
                 # A repeated part must not begin a second upload next to the first.
                 with self._lock:
                     if self._id is None:
-                        self._id = client.create_multipart_upload(**self._at)["UploadId"]
+                        self._id = client.create_multipart_upload(**self._new())["UploadId"]
                 reply = client.upload_part(
-                    **self._at, UploadId=self._id, PartNumber=number, Body=body
+                    **self._at, UploadId=self._id, PartNumber=number, Body=body, **checksum
                 )
         except NotFound:
             raise not_s3(self._store.url) from None
@@ -47,14 +49,18 @@ class S3Upload:
                 f"{self._store.url}: the upload of {self._key} was removed while it ran; "
                 "a lifecycle rule that aborts uploads must leave them a day"
             ) from None
-        self._tags[number] = reply["ETag"]
+        self._parts[number] = {"ETag": reply["ETag"], **checksum}
+
+    def _new(self) -> Any:
+        algorithm = {"ChecksumAlgorithm": "CRC32"} if self._requests.checksum else {}
+        return {**self._at, **self._requests.on_new, **algorithm}
 
     def complete(self) -> bool:
         """Publish with If-None-Match. Raises Transient, OptionError."""
         if self._id is None:
             return self._store.put_if_absent(self._key, b"")
         parts: Any = [
-            {"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())
+            {"PartNumber": number, **part} for number, part in sorted(self._parts.items())
         ]
         try:
             with self._store.request(self._key) as client:

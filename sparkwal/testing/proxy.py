@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import BufferedReader
@@ -89,6 +89,10 @@ class S3Proxy:
     key, part) and on how often it came before, not on the order of concurrent requests.
     `faults` may be replaced or changed at any time. Headers pass as they are, so that a
     signed Host stays valid. Nothing is ever sent upstream twice.
+
+    Attributes:
+        watch: called with the head and the body of each request that the store answered, and
+            the answer, from any thread; it sees all that was sent, the signature too.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class S3Proxy:
         self.seed = seed
         self.latency_ms = latency_ms
         self.faults: list[Fault] = []
+        self.watch: Callable[[Head, bytes, Answer], None] | None = None
         self._target = (url.hostname, url.port or 80)
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -219,6 +224,8 @@ class S3Proxy:
                 record(None, body, 0)
                 return False
             upstream_status = answer.status
+            if self.watch is not None:
+                self.watch(head, body, answer)
         if fault and action in ("error", "error_after"):
             answer = _error(method, fault)
         if action == "lost_reply":

@@ -66,15 +66,20 @@ class Server:
         return (Path(self.folder.name) / "output").read_text(errors="replace")
 
 
-def start_ministack(port: int = 0) -> Server:
-    """Start ministack with nothing but S3, in memory; port 0 picks a free one."""
+def start_ministack(port: int = 0, *, enforces: bool = False) -> Server:
+    """Start ministack with nothing but S3, in memory; port 0 picks a free one.
+
+    Args:
+        enforces: with IAM and STS too: signatures and policies are checked. ACCESS_KEY may
+            do everything; for others `s3_client(url, "iam")` makes users.
+    """
     return _start(
         [sys.executable, "-m", "ministack"],
         {
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": "{port}",
             "EDGE_PORT": "{port}",
-            "SERVICES": "s3",
+            "SERVICES": "s3,iam,sts" if enforces else "s3",
             "LOG_LEVEL": "WARNING",
             # Both listen on ports of their own, whatever SERVICES says.
             "SFTP_ENABLED": "0",
@@ -82,7 +87,7 @@ def start_ministack(port: int = 0) -> Server:
             "S3_PERSIST": "0",
             "PERSIST_STATE": "0",
             "LOCALSTACK_PERSISTENCE": "0",
-            "AUTH": "false",
+            "AUTH": str(enforces).lower(),
             "USE_SSL": "0",
             # It removes leftover containers at start; there are none of ours.
             "DOCKER_HOST": "unix:///nonexistent",
@@ -98,7 +103,7 @@ def start_moto(port: int = 0) -> Server:
     return _start(command, {"MOTO_PORT": "{port}"}, "/moto-api/data.json", port)
 
 
-def s3_client(url: str, **config: Any) -> Any:
+def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
     """A client with dummy credentials for a local server or a proxy.
 
     `config` goes to botocore's Config; unless it says otherwise the client does not retry.
@@ -112,7 +117,7 @@ def s3_client(url: str, **config: Any) -> Any:
         "proxies": {},  # whatever the environment says, the server is on this machine
     }
     return Session().create_client(
-        "s3",
+        service,
         endpoint_url=url,
         region_name=REGION,
         aws_access_key_id=ACCESS_KEY,

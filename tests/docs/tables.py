@@ -54,6 +54,7 @@ _TYPES = {
     "sequencer_name": "name",
     "consumer_name": "name",
     "timestamp": "moment",
+    "account_id": "account",
     "star": "*",
     "parse_choice": "choice",
 }

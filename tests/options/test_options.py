@@ -39,6 +39,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "parse_choice": (["", "snappy", "ignore"], " or "),
     "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
     "consumer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
+    "account_id": (["", "1", "1234-5678-9012", "١٢٣٤٥٦٧٨٩٠١٢"], "the 12 digits of an AWS account"),
     "star": (["", "**", "a", "a,b"], "* (for one of them: sequencer=NAME)"),
 }
 VALUES = [
@@ -71,6 +72,10 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"secretAccessKey": SECRET}, "go together"),
     (SinkOptions, {"sessionToken": SECRET}, "sessionToken needs"),
     (SinkOptions, {"profile": "p", "accessKeyId": "a", "secretAccessKey": SECRET}, "contradict"),
+    (SinkOptions, {"kmsKeyId": "k"}, "kmsKeyId needs serverSideEncryption=aws:kms"),
+    (SinkOptions, {"kmsKeyId": "k", "serverSideEncryption": "AES256"}, "kmsKeyId needs"),
+    (SinkOptions, {"bucketKeyEnabled": "true"}, "bucketKeyEnabled needs serverSideEncryption"),
+    (SinkOptions, {"bucketKeyEnabled": "true", "serverSideEncryption": "aws:kms:dsse"}, "needs"),
     (SinkOptions, {"endpoint": "localhost:9000"}, "must be a URL"),
     (SinkOptions, {"batchSizeThreshold": "0"}, "batchSizeThreshold must be greater than 0"),
     (SinkOptions, {"batchTimeoutMs": "0"}, "batchTimeoutMs must be greater than 0"),

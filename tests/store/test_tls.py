@@ -1,0 +1,104 @@
+"""Who the store must prove to be, and who may read what is sent to it."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from certificates import ELSEWHERE, HERE, Authority, behind_tls
+
+import sparkwal
+from sparkwal import events
+from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.store.config import S3Config
+from sparkwal.store.s3_client import s3_client
+from sparkwal.testing.servers import log_options, make_bucket
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ours"), "ours")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
+
+
+def write(path: str, url: str) -> None:
+    options = {**log_options(url), "maxRetryAttempts": 0}
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
+        wal.append([{"v": 1}]).result()
+
+
+@pytest.mark.s3
+def test_a_log_over_tls_with_an_authority_of_ones_own(
+    ministack_url: str, ours: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = f"tls-{uuid.uuid4().hex}"
+    make_bucket(ministack_url, bucket)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(ours.file))
+    with behind_tls(ministack_url, ours.server(HERE)) as url:
+        write(f"s3://{bucket}/log", url)
+        assert sparkwal.Log(f"s3://{bucket}/log", **log_options(url)).to_pandas()["v"].sum() == 1
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    ("trusted", "holder", "begins", "said"),
+    [
+        ("theirs", HERE, 0, "point AWS_CA_BUNDLE at its certificate authority"),
+        (None, HERE, 0, "point AWS_CA_BUNDLE at its certificate authority"),
+        ("ours", HERE, -2, "has expired.*renew the certificate, or set this machine's clock"),
+        ("ours", HERE, 2, "not yet valid.*set this machine's clock"),
+        ("ours", ELSEWHERE, 0, "write a name in the endpoint that the certificate is made for"),
+    ],
+)
+def test_a_certificate_that_proves_nothing_is_refused_at_once(
+    ministack_url: str,
+    ours: Authority,
+    theirs: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    trusted: str | None,
+    holder: object,
+    begins: int,
+    said: str,
+) -> None:
+    bundles = {"ours": ours.file, "theirs": theirs.file, None: Path()}
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    if trusted:
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(bundles[trusted]))
+    with (
+        behind_tls(ministack_url, ours.server(holder, begins=begins)) as url,  # type: ignore[arg-type]
+        pytest.raises(OptionError, match=f"(?s){said}") as refused,
+    ):
+        write("s3://bucket/log", url)
+    assert f"{url}/bucket: the endpoint's certificate was not accepted" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_https_unless_it_is_said_otherwise() -> None:
+    for region in ("us-east-1", "eu-central-1"):
+        made = s3_client(S3Config(region=region, access_key_id="a", secret_access_key="b"), None)
+        assert made.meta.endpoint_url.startswith("https://")
+
+
+def test_an_endpoint_without_tls_on_another_machine_is_told_once() -> None:
+    seen: list[events.Event] = []
+    forget = events.subscribe(seen.append)
+    host = f"http://{uuid.uuid4().hex}.invalid:9000"
+    options = {**log_options(host), "maxRetryAttempts": 0}
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            sparkwal.Log("s3://bucket/log", **options).head()
+    for loopback in ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1"):
+        sparkwal.Log("s3://bucket/log", **log_options(loopback))
+    sparkwal.Log("s3://bucket/log", **log_options("https://store.example"))
+    forget()
+    assert [each for each in seen if isinstance(each, events.PlainHttp)] == [
+        events.PlainHttp(endpoint=host)
+    ]
