@@ -11,6 +11,7 @@ from types import FrameType
 
 import click
 
+from sparkwal.cli.plain import plain
 from sparkwal.errors import OptionError, SparkWalError
 
 EXIT_CODES = """
@@ -43,7 +44,7 @@ class Stopped(click.exceptions.Exit):
 
 def as_exit(error: SparkWalError) -> click.ClickException:
     """The exception that ends a command with the error's message and its exit code."""
-    return (Refused if isinstance(error, OptionError) else Failed)(str(error))
+    return (Refused if isinstance(error, OptionError) else Failed)(plain(str(error), keeps="\n"))
 
 
 class Terminated(KeyboardInterrupt):

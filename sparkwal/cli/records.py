@@ -10,7 +10,8 @@ from typing import Any
 import click
 from rich.cells import cell_len, set_cell_size
 
-from sparkwal.cli.telling import as_json_line, moment, plain, size
+from sparkwal.cli.plain import plain
+from sparkwal.cli.telling import as_json_line, moment, size
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.reading.history import Collected, Found, Unreadable
 from sparkwal.reading.log_range import LogRange

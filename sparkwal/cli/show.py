@@ -12,7 +12,8 @@ from rich.text import Text
 from sparkwal.cli.asking import as_json, takes_log
 from sparkwal.cli.exits import Failed
 from sparkwal.cli.looking import head_of, log_at
-from sparkwal.cli.telling import facts, moment, plain, print_json, shown, size
+from sparkwal.cli.plain import plain
+from sparkwal.cli.telling import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json

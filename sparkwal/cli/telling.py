@@ -13,20 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sparkwal.cli.plain import plain
+
 
 def as_json_line(document: Mapping[str, Any]) -> str:
     """One JSON object as a line."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    # Strings alone hold what is made plain, and there the escape means the same.
+    return plain(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON object on a line of standard output."""
     click.echo(as_json_line(document))
-
-
-def plain(text: str) -> str:
-    """A name that others gave, without what a terminal would obey."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def size(count: int | None) -> str:
@@ -51,14 +49,14 @@ def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str
     for heading in columns:
         right = heading.startswith(">")
         justify: Literal["right", "left"] = "right" if right else "left"
-        table.add_column(heading.removeprefix(">"), no_wrap=True, justify=justify)
+        table.add_column(Text(plain(heading.removeprefix(">"))), no_wrap=True, justify=justify)
     for row in rows:
         # No markup: a name may have brackets in it.
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     console = out()
     if title is not None:
         # Of a table's own title each line would be as wide as the table.
-        console.print(Text(title, "italic"), soft_wrap=True)
+        console.print(Text(plain(title), "italic"), soft_wrap=True)
     console.print(table)
 
 
@@ -68,7 +66,8 @@ def facts(rows: Mapping[str, str | Text]) -> None:
     table.add_column(no_wrap=True, style="dim", min_width=9)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(Text(name), Text(value) if isinstance(value, str) else value)
+        told = Text(plain(value)) if isinstance(value, str) else value
+        table.add_row(Text(plain(name)), told)
     out().print(table)
 
 

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from sparkwal.cli.asking import as_json, takes_logs
 from sparkwal.cli.looking import logs_at
-from sparkwal.cli.telling import facts, plain, print_json, size
+from sparkwal.cli.plain import plain
+from sparkwal.cli.telling import facts, print_json, size
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import Report, verify_store
 

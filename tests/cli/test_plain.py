@@ -1,0 +1,65 @@
+"""What strangers wrote into a log commands a terminal nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pytest
+
+from sparkwal.cli import telling
+from sparkwal.cli.exits import as_exit
+from sparkwal.cli.plain import plain
+from sparkwal.errors import FencedError, OptionError
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import LeaderHeader
+from sparkwal.format.schema import from_arrow
+
+from .test_main import ran
+
+# Clears the screen, sets the window's title, 8-bit CSI, turns the text around, markup of rich,
+# half a character.
+EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\u202eevil [red]x[/red] [link=file:///etc/passwd]y\r\n\x00é"
+HARMLESS = re.compile(r"[\x20-\x7e\n…–─━═é ]*")
+
+
+def evil_log(folder: Path) -> Path:
+    """A log of one leader record, by somebody who names himself as he likes."""
+    spark_schema = from_arrow(pa.schema([(EVIL.replace("\x00", ""), pa.int64())]))
+    header = LeaderHeader(
+        number=keys.slot(0, 1000), position=0, window=1000, leader_id=EVIL, term=1,
+        plan_id=EVIL, in_flight_limit=1, timestamp_ms=1_700_000_000_000,
+        schema_crc32=arrowfile.schema_crc(spark_schema), log_id=EVIL, prev_position=-1, txns={},
+        reason=EVIL, host=EVIL,
+    )  # fmt: skip
+    (folder / "batches").mkdir(parents=True)
+    file = folder / keys.key("", header.number)
+    file.write_bytes(arrowfile.encode(header, spark_schema))
+    return folder
+
+
+def test_a_status_shows_names_without_obeying_them(tmp_path: Path) -> None:
+    folder = evil_log(tmp_path / "log")
+    shown = ran("status", str(folder))
+    assert HARMLESS.fullmatch(shown), ascii(shown)
+    assert "[red]x[/red]" in shown and r"\u001b[2J" in shown
+    as_json = ran("status", str(folder), "--json")
+    assert HARMLESS.fullmatch(as_json) and as_json.count("\n") == 1
+    assert json.loads(as_json)["leader_id"] == EVIL
+
+
+def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    telling.shown(EVIL, [EVIL], [[EVIL]])
+    telling.facts({EVIL: EVIL})
+    for error in (FencedError(EVIL), OptionError(EVIL)):
+        click.echo(as_exit(error).format_message())
+    shown = capsys.readouterr().out
+    assert HARMLESS.fullmatch(shown), ascii(shown)
+
+
+def test_what_people_write_stays_as_it_is() -> None:
+    for text in ("größe", "サイズ", "حجم", "s3://b/ä?x=[1]", "👍"):
+        assert plain(text) == text
