@@ -32,6 +32,8 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
     """The folder with these files, or the one before, or none: never a part of it."""
     draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
     try:
+        # What a query has read is nobody else's business on this machine.
+        draft.mkdir(mode=0o700)
         for name, data in files.items():
             file = draft / name
             file.parent.mkdir(parents=True, exist_ok=True)

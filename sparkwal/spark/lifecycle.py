@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -103,6 +104,11 @@ def target_of(
             raise OptionError(f"columns are a list of names, not {each!r}")
     if (sequence_by or delete_when) and not keys:
         raise OptionError("which row wins, and which deletes, is asked with keys only: give keys")
+    if re.match(r"[^/]*://[^/@]*:[^/@]*@", table):
+        raise OptionError(
+            "the table's URL must hold no credentials: it is written into the log. Give them to "
+            "Spark by its settings"
+        )
     if partition_by and cluster_by:
         raise OptionError("a table is either partitioned or clustered: give one of the two")
     return Target(

@@ -6,6 +6,7 @@ python -m tests.docs.tables     writes them where they stand
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import re
 import textwrap
@@ -25,6 +26,7 @@ from sparkwal.options.writing import SinkOptions, WriterOptions
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
+IAM = Path(__file__).parents[2] / "conf" / "iam"
 DATA_SOURCE = PACKAGE / "spark" / "datasource.py"
 
 
@@ -110,9 +112,42 @@ def option_paragraphs() -> str:
     return "\n".join(lines) + "\n    "
 
 
+# Role → the policies that it is given.
+ROLES = {
+    "writer": ("writer",),
+    "reader": ("reader",),
+    "reader of all sequencers": ("reader", "reader-of-all"),
+    "reader with `consumer` or `lease`": ("reader", "consumer"),
+    "compactor": ("reader", "compactor"),
+    "collector": ("reader", "collector"),
+}
+
+
+def policies() -> str:
+    """One row for each statement of the policies that a role has beside the reader's."""
+    lines = ["| role | policies | may do | on |", "|---|---|---|---|"]
+    for role, names in ROLES.items():
+        links = " + ".join(f"[{name}](../../conf/iam/{name}.json)" for name in names)
+        document = json.loads((IAM / f"{names[-1]}.json").read_text())
+        for each in document["Statement"]:
+            condition = each.get("Condition", {}).get("StringLike", {}).get("s3:prefix")
+            on = condition or each["Resource"]
+            places = ", ".join(
+                f"`{_below(place)}`" for place in ([on] if isinstance(on, str) else on)
+            )
+            lines.append(f"| {role} | {links} | `{each['Action']}` | {places} |")
+            role = links = ""
+    return "\n".join(lines)
+
+
+def _below(place: str) -> str:
+    return place.removeprefix("arn:aws:s3:::").removeprefix("BUCKET/").removeprefix("PREFIX/")
+
+
 # The page and a heading in it → what the first table after that heading says.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("events.md", "# Events"): events,
+    ("security.md", "## Policies"): policies,
     **{("options.md", f"## {section}"): partial(option_table, section) for section in SECTIONS},
 }
 

@@ -1,0 +1,145 @@
+"""What S3 asks IAM of each request, and what a policy answers: as much as our policies use."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree import ElementTree
+
+from sparkwal.testing.wire import Answer, Head
+from tests.docs.pages import ROOT
+
+FOLDER = ROOT / "conf" / "iam"
+Policy = dict[str, Any]
+
+
+def policy(name: str, **places: str) -> Policy:
+    """A file of conf/iam/ with BUCKET, PREFIX … replaced, as its users do."""
+    text = (FOLDER / f"{name}.json").read_text()
+    for place, value in places.items():
+        text = text.replace(place, value)
+    found: Policy = json.loads(text)
+    return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """One question to IAM.
+
+    Attributes:
+        context: the condition keys that the request has.
+    """
+
+    action: str
+    resource: str
+    context: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+_OBJECT = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
+
+
+def calls(head: Head, body: bytes, answer: Answer) -> Iterator[Call]:
+    """What S3 asks of one request, by the service authorization reference of Amazon S3."""
+    method, target, _ = head.first
+    url = urlsplit(target)
+    bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
+    query = parse_qs(url.query, keep_blank_values=True)
+    at = f"arn:aws:s3:::{bucket}"
+    if not key:
+        if "delete" in query:
+            for each in ElementTree.fromstring(body).iter():
+                if each.tag.endswith("Key"):
+                    yield Call("s3:DeleteObject", f"{at}/{each.text}")
+        elif "uploads" in query:
+            yield Call("s3:ListBucketMultipartUploads", at)
+        else:
+            yield Call("s3:ListBucket", at, {"s3:prefix": query.get("prefix", [""])[0]})
+        return
+    if "uploadId" in query and method == "DELETE":
+        yield Call("s3:AbortMultipartUpload", f"{at}/{key}")
+    elif method in ("PUT", "POST"):
+        # Of the requests of an upload in parts only the last makes an object.
+        makes = not query.keys() & {"uploads", "partNumber"}
+        context = {"s3:ObjectCreationOperation": str(makes).lower()}
+        # S3 tells no more of it than that it is there.
+        if "if-none-match" in head.headers:
+            context["s3:if-none-match"] = head.headers["if-none-match"]
+        yield Call("s3:PutObject", f"{at}/{key}", context)
+    else:
+        yield Call(f"s3:{_OBJECT[method]}", f"{at}/{key}")
+        if answer.status == 404:
+            # Whoever may not list the key gets 403 instead.
+            yield Call("s3:ListBucket", at, {"s3:prefix": key})
+
+
+def allows(found: Policy, call: Call) -> bool:
+    """Whether it allows the call, and does not deny it."""
+    answers = {each["Effect"] for each in found["Statement"] if _matches(each, call)}
+    return answers == {"Allow"}
+
+
+def denies(found: Policy, call: Call) -> bool:
+    """Whether a statement denies the call."""
+    return any(each["Effect"] == "Deny" and _matches(each, call) for each in found["Statement"])
+
+
+def _matches(statement: Policy, call: Call) -> bool:
+    return (
+        any(_like(call.action, each) for each in listed(statement["Action"]))
+        and any(_like(call.resource, each) for each in listed(statement["Resource"]))
+        and all(
+            _holds(operator, call.context.get(key), listed(values))
+            for operator, keys in statement.get("Condition", {}).items()
+            for key, values in keys.items()
+        )
+    )
+
+
+def _holds(operator: str, actual: str | None, values: list[str]) -> bool:
+    if operator == "Null":
+        return (actual is None) == (values == ["true"])
+    if operator == "Bool":
+        return actual in values
+    if operator == "StringLike":
+        return actual is not None and any(_like(actual, each) for each in values)
+    if operator == "ArnNotEquals":
+        return actual not in values
+    raise AssertionError(f"{operator} is not known here")
+
+
+def _like(text: str, pattern: str) -> bool:
+    assert not re.search(r"[\[\]]", pattern)
+    return fnmatchcase(text, pattern)
+
+
+def listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def smaller(found: Policy) -> Iterator[tuple[str, Policy]]:
+    """The policy without one of its actions, resources or condition's values, each in turn."""
+    for place, statement in enumerate(found["Statement"]):
+        lists = [(statement, name) for name in ("Action", "Resource")]
+        lists += [(keys, key) for keys in statement.get("Condition", {}).values() for key in keys]
+        for holder, name in lists:
+            for value in listed(holder[name]):
+                without = copy.deepcopy(found)
+                inner = without["Statement"][place]
+                if name in ("Action", "Resource"):
+                    inner[name] = [each for each in listed(inner[name]) if each != value]
+                else:
+                    for keys in inner["Condition"].values():
+                        if name in keys:
+                            keys[name] = [each for each in listed(keys[name]) if each != value]
+                yield f"{statement['Sid']}: {value}", without
+
+
+def files() -> list[Path]:
+    return sorted(FOLDER.glob("*.json"))

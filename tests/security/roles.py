@@ -1,0 +1,201 @@
+"""What each role does with a log, all of it, by the project's own code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from protocol.query import LIMITS, SCHEMA, Query, hints_in
+from protocol.query import rows as rows_of
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructField, StructType
+from queries import append, numbers, write
+from reading.collected import move_floor
+
+import sparkwal
+from sparkwal.errors import FencedError
+from sparkwal.format import keys
+from sparkwal.lifecycle.consumers import lease
+from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.writing import SinkOptions
+from sparkwal.protocol import archive
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.handover import Lookout, Requests
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.task import write_partition
+from sparkwal.spark.source import StreamReader
+
+ROWS = pa.schema([("v", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Place:
+    """A log, and how the one whose role it is reaches it."""
+
+    path: str
+    options: dict[str, Any]
+    folder: Path
+    spark: Any = None
+
+    def query(self, name: str = "query", **limits: Any) -> Query:
+        """A stream without Spark."""
+        options = from_keywords(SinkOptions, self.path, self.options)
+        log = open_log(options)
+        return Query(
+            log.store, hints_in(self.folder / name), name, prefix=log.prefix,
+            spark_schema=SCHEMA, limits=replace(LIMITS, **limits),
+        )  # fmt: skip
+
+
+def appended(place: Place, options: dict[str, Any], producer: str, *values: int) -> None:
+    with sparkwal.Appender(place.path, ROWS, producer_id=producer, **options) as wal:
+        for value in values:
+            wal.append([{"v": value}]).result()
+
+
+@contextmanager
+def short_memory() -> Iterator[None]:
+    """What records do not remember any more is in an archive: of all queries but one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "MOST", 1)
+        patch.setattr(archive, "KEPT", 1)
+        yield
+
+
+def write_rows(place: Place) -> None:
+    """A stream of Spark, inlined and as objects; a batch; appenders that take over."""
+    rows = numbers(place.spark, 3, 2).selectExpr("value as v")
+    folder = sparkwal.checkpoint(place.path, "rows", folder=place.folder / "c", **place.options)
+    append(rows, place.path, Path(folder), **place.options)
+    append(rows, place.path, Path(folder), inlineThreshold=0, **place.options)
+    sparkwal.checkpoint(place.path, "rows", folder=place.folder / "anew", **place.options)
+    one = place.spark.range(1).selectExpr("id as v")
+    for _ in range(2):
+        write(one, place.path, txnAppId="nightly", txnVersion=1, **place.options)
+    # A large object in parts, and another attempt of its task, which gives its own up.
+    query = place.query("large", multipart_threshold=5 * 2**20, codec=None)
+    plan = query.plan()
+    values = range(700_000)
+    for again in (False, True):
+        told = write_partition(
+            query.open, plan.for_tasks(), "large", 0, 0, iter([rows_of(*values)]), query.limits,
+            attempt=int(again), again=again, run_id=query.run_id,
+        )  # fmt: skip
+    query.commit([told])
+    with short_memory():
+        for producer in ("c", "d", "c"):
+            appended(place, place.options, producer, 1)
+    appended(place, {**place.options, "softLimitBytes": 1}, "a", 2)
+    # A newcomer asks a busy appender for its log.
+    log = open_log(from_keywords(SinkOptions, place.path, place.options))
+    live = find_head(log).live
+    assert live is not None
+    newcomer = Requests(log, "newcomer")
+    newcomer.ask(live.header)
+    leader = Lookout(log, live.header.log_id, live.header.term, SystemClock())
+    with suppress(FencedError):
+        leader.look()
+    newcomer.withdraw()
+    leader.look()
+
+
+def read_rows(place: Place) -> None:
+    """Batches, streams, positions and times, what was compacted, and the proof of all of it."""
+    log = sparkwal.Log(place.path, **place.options)
+    head = log.head()
+    assert head is not None
+    assert list(log.records())[-1].position == head.position
+    assert sparkwal.verify(place.path, **place.options).ok
+    list(log.replay())
+    later = sparkwal.Log(place.path, startingTimestamp=1000, **place.options)
+    assert len(log.to_pandas()) == len(later.to_pandas())
+    frame = place.spark.read.format("weaselwal").options(**place.options).load(place.path)
+    assert frame.count() == len(log.to_pandas())
+    turns(place)
+
+
+def turns(place: Place, **options: Any) -> None:
+    """A stream, told of all there is and then of nothing."""
+    given = from_keywords(SourceOptions, place.path, {**place.options, **options})
+    reader = StreamReader(given, StructType([StructField("v", LongType())]))
+    start = reader.initialOffset()
+    for _ in range(2):
+        end = reader.latestOffset(start, ReadAllAvailable())
+        for task in reader.partitions(start, end) if start != end else []:
+            list(reader.read(task))
+        reader.commit(end)
+        start = end
+    reader.stop()
+
+
+def read_all(place: Place) -> None:
+    """All logs under a path."""
+    names = sparkwal.list_sequencers(place.path, **place.options)
+    assert names == ["backfill", "default"] or sorted(names) == ["backfill", "default"]
+    frame = place.spark.read.format("weaselwal").options(**place.options)
+    assert frame.option("sequencers", "*").load(place.path).count() > 0
+    turns(place, sequencers="*")
+
+
+def consume(place: Place) -> None:
+    """A stream that the log waits for, and a long read."""
+    turns(place, consumer="daily", cursorInterval="1ms")
+    log = sparkwal.Log(place.path, lease="1h", **place.options)
+    assert log.scan().read_all().num_rows > 0
+    sparkwal.forget_consumer(place.path, "daily", **place.options)
+
+
+def compact(place: Place) -> None:
+    """Retention, which moves the floor as a compaction into a table does."""
+    life = sparkwal.Lifecycle(place.path, collects=False, retainBytes=1, **place.options)
+    assert life.run_once().floor > 2
+    assert life.recover().found == "at rest"
+
+
+def collect(place: Place) -> None:
+    """Everything below a floor that is old enough, by the clock of the store."""
+    settings = from_keywords(LifecycleOptions, place.path, place.options)
+    life = Lifecycle(open_log(settings), settings, gc_grace_ms=0)
+    found = life.collect(dry_run=False)
+    while found is None or not found.data:
+        time.sleep(0.1)
+        found = life.collect(dry_run=False)
+    assert found.uploads == 1
+
+
+ROLES: dict[str, Callable[[Place], None]] = {
+    "writer": write_rows,
+    "reader": read_rows,
+    "reader-of-all": read_all,
+    "consumer": consume,
+    "compactor": compact,
+    "collector": collect,
+}
+
+
+def furnish(place: Place) -> None:
+    """A log as it is after some days: rows in objects, a chain, consumers, a lease that ended, an
+    upload that somebody left."""
+    place.query(inline_threshold=0).microbatch(0, (1, 2), (3,))
+    with short_memory():
+        appended(place, place.options, "a", 4, 5)
+    appended(place, {**place.options, "sequencer": "backfill"}, "b", 6)
+    settings = from_keywords(SourceOptions, place.path, place.options)
+    log = open_log(settings)
+    head = find_head(log)
+    assert head.live is not None
+    log.store.upload(log.key(keys.data(1, head.window, 7))).part(1, 0, b"left")
+    lease(log, head.live.header.log_id, 9, 1, SystemClock(), "host")
+    move_floor(log, 2, grace_ms=0)
+    at_the_end = sparkwal.Log(place.path, lease="1h", **place.options)
+    assert at_the_end.scan().read_all().num_rows == 2

@@ -1,0 +1,151 @@
+"""What somebody can do who may write to the bucket, answers for the store, or is on the machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from protocol.query import hints_in
+from store.stub_s3 import Stub
+
+import sparkwal
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import LeaderHeader
+from sparkwal.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.handover import Requests
+from sparkwal.protocol.recovery import find_head
+from sparkwal.store.base import Transient
+from sparkwal.store.config import S3Config
+from sparkwal.store.s3 import S3Store
+
+from .hostile_reader import FORGED, SCHEMA, common, put
+
+READER = Path(__file__).with_name("hostile_reader.py")
+ROWS = pa.schema([("v", pa.int64())])
+OUT = "../../../outside"
+
+
+def test_what_is_forged_is_an_error_and_takes_no_memory(tmp_path: Path) -> None:
+    source = str(Path(sparkwal.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(READER), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == [
+        f"{forge.__name__} InvalidLogError False" for forge in FORGED
+    ]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """What no name in a log may lead to; the log is beside it, three folders down."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "archive").write_text("{}")
+    return folder
+
+
+def forged_log(folder: Path, **told: str) -> Path:
+    """A log of one leader record that says what it likes."""
+    fields = {**common(0), "prev_position": -1, "reason": "r", "host": "h", **told}
+    header = LeaderHeader(**fields)  # type: ignore[arg-type]
+    put(folder, header.number, arrowfile.encode(header, SCHEMA))
+    return folder
+
+
+def everything(folder: Path) -> set[Path]:
+    return {each.relative_to(folder) for each in folder.rglob("*")}
+
+
+def test_names_in_a_log_lead_out_of_no_folder(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = everything(outside)
+    archive = forged_log(tmp_path / "a" / "log", txns_archive=f"{OUT}/archive")
+    for _ in range(2):
+        with pytest.raises(sparkwal.SparkWalError, match="'.' or '..'|archive"):
+            sparkwal.Appender(str(archive), ROWS, producer_id="p").close()
+    named = forged_log(tmp_path / "b" / "log", log_id=OUT, leader_id=OUT, plan_id=OUT)
+    log = open_log(parse(SourceOptions, {"path": str(named)}))
+    live = find_head(log).live
+    assert live is not None
+    with pytest.raises(sparkwal.OptionError, match="'.' or '..'"):
+        Requests(log, "newcomer").ask(live.header)
+    journal = tmp_path / "c" / "journal"
+    with sparkwal.Appender(
+        str(tmp_path / "c" / "log"), ROWS, producer_id=f"{OUT}/x", journal=str(journal)
+    ) as wal:
+        wal.append([{"v": 1}]).result()
+    made = sparkwal.checkpoint(str(tmp_path / "c" / "log"), f"{OUT}/x")
+    assert Path(made).is_relative_to(tmp_path / "state")
+    for name in (OUT, "a/b", "..", "a\x00", "/etc"):
+        for option in ("sequencer", "consumer"):
+            with pytest.raises(sparkwal.OptionError):
+                parse(SourceOptions, {"path": str(named), option: name})
+    assert everything(outside) == before
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "b", "c", "outside", "state"}
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_what_is_kept_on_this_machine_is_for_its_user_alone(
+    tmp_path: Path, open_umask: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = str(tmp_path / "log")
+    with sparkwal.Appender(path, ROWS, producer_id="p", journal=str(tmp_path / "journal")) as wal:
+        wal.append([{"v": 1}]).result()
+    checkpoint = Path(sparkwal.checkpoint(path, "q"))
+    hints = hints_in(tmp_path)
+    hints._write(hints.folder / "x", {})
+    private = [tmp_path / "journal", hints.folder, checkpoint]
+    assert [stat.S_IMODE(each.stat().st_mode) for each in private] == [0o700] * 3
+    files = [each for each in (tmp_path / "journal").rglob("*") if each.is_file()]
+    assert files and {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+
+
+def test_an_endpoint_sends_nobody_elsewhere() -> None:
+    elsewhere, stub = Stub(), Stub()
+    config = S3Config(
+        endpoint=stub.url, region="us-east-1", access_key_id="k" * 20, secret_access_key="s" * 20
+    )
+    store = S3Store("bucket", config)
+    for status in (301, 302, 303, 307, 308):
+        body = b"<Error><Code>TemporaryRedirect</Code><Message>go on</Message></Error>"
+        stub.replies = [(status, {"Location": f"{elsewhere.url}/bucket/key"}, body)] * 2
+        # urllib3 fails at a 303, before it would have to follow it or not.
+        with pytest.raises((sparkwal.OptionError, Transient), match="region|unhandled"):
+            store.get("key")
+        with pytest.raises((sparkwal.OptionError, Transient), match="region|unhandled"):
+            store.put_if_absent("key", b"rows")
+    assert elsewhere.requests == [] and len(stub.requests) == 10
+    elsewhere.close()
+    stub.close()
+
+
+def test_keys_of_a_listing_are_no_more_than_names(tmp_path: Path) -> None:
+    """A bucket may hold keys that no log makes."""
+    log = tmp_path / "log"
+    forged_log(log)
+    for name in ("99999999999999999999", "x", "..%2f", "0" * 20 + "1"):
+        (log / "batches" / name).write_bytes(b"\x1b[2J")
+    assert keys.decode("99999999999999999999") is None
+    head = sparkwal.Log(str(log)).head()
+    assert head is not None and head.position == 0

@@ -1,0 +1,152 @@
+"""The policies of conf/iam/: each role's real work runs under its own, and needs all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import sparkwal
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import Server, log_options, make_bucket, s3_client, start_ministack
+from sparkwal.testing.wire import Answer, Head
+
+from . import iam
+from .roles import ROLES, Place, appended, furnish
+
+# Role → its policies; the last is its own.
+POLICIES = {
+    "writer": ("writer",),
+    "reader": ("reader",),
+    "reader-of-all": ("reader", "reader-of-all"),
+    "consumer": ("reader", "consumer"),
+    "compactor": ("reader", "compactor"),
+    "collector": ("reader", "collector"),
+}
+PREFIX = "team/wal"
+
+
+@pytest.fixture(scope="module")
+def enforcing() -> Iterator[Server]:
+    with start_ministack(enforces=True) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(enforcing: Server) -> str:
+    name = f"wal-{uuid.uuid4().hex}"
+    make_bucket(enforcing.url, name)
+    return name
+
+
+def user(url: str, name: str, policies: list[iam.Policy]) -> dict[str, str]:
+    """The keys of a new user, as a log's options."""
+    client = s3_client(url, "iam")
+    client.create_user(UserName=name)
+    for number, each in enumerate(policies):
+        client.put_user_policy(
+            UserName=name, PolicyName=str(number), PolicyDocument=json.dumps(each)
+        )
+    made = client.create_access_key(UserName=name)["AccessKey"]
+    return {"accessKeyId": made["AccessKeyId"], "secretAccessKey": made["SecretAccessKey"]}
+
+
+@pytest.mark.s3
+@pytest.mark.spark
+@pytest.mark.parametrize("role", POLICIES)
+def test_a_role_may_do_what_it_does_and_no_more(
+    role: str, enforcing: Server, bucket: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    policies = [iam.policy(each, BUCKET=bucket, PREFIX=PREFIX) for each in POLICIES[role]]
+    path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
+    furnish(Place(path, root, tmp_path / "furnish", spark))
+    seen: list[iam.Call] = []
+
+    def watch(head: Head, body: bytes, answer: Answer) -> None:
+        seen.extend(iam.calls(head, body, answer))
+
+    with S3Proxy(enforcing.url) as proxy:
+        proxy.watch = watch
+        keys = user(enforcing.url, f"{role}-{uuid.uuid4().hex}", policies)
+        # The server refuses what the policies do not allow.
+        ROLES[role](Place(path, {**log_options(proxy.url), **keys}, tmp_path, spark))
+        assert not [each for each in proxy.requests if each.status == 403]
+
+    def allowed(call: iam.Call, own: iam.Policy) -> bool:
+        return any(iam.allows(each, call) for each in (*policies[:-1], own))
+
+    # It does not ask, as AWS does, whether a key that is missing may be listed.
+    assert [each for each in seen if not allowed(each, policies[-1])] == []
+    unused = [
+        name
+        for name, less in iam.smaller(policies[-1])
+        if all(allowed(each, less) for each in seen)
+    ]
+    assert unused == []
+    bucket_policy = iam.policy(
+        "bucket-policy", BUCKET=bucket, PREFIX=PREFIX, COLLECTOR=f"arn:aws:iam::1:role/{role}"
+    )
+    refused = [each for each in seen if iam.denies(bucket_policy, said_by(each, role))]
+    assert refused == []
+
+
+def said_by(call: iam.Call, role: str) -> iam.Call:
+    who = {"aws:PrincipalArn": f"arn:aws:iam::1:role/{role}", "aws:SecureTransport": "true"}
+    return iam.Call(call.action, call.resource, {**call.context, **who})
+
+
+@pytest.mark.s3
+@pytest.mark.spark
+def test_the_server_enforces_the_policies(
+    enforcing: Server, bucket: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
+    appended(Place(path, root, tmp_path, spark), root, "p", 1)
+    read = iam.policy("reader", BUCKET=bucket, PREFIX=PREFIX)
+    reader = {**root, **user(enforcing.url, f"reader-{uuid.uuid4().hex}", [read])}
+    assert len(sparkwal.Log(path, **reader).to_pandas()) == 1
+    with pytest.raises(sparkwal.OptionError, match="AccessDenied"):
+        appended(Place(path, reader, tmp_path, spark), reader, "p", 2)
+    with pytest.raises(sparkwal.OptionError, match="AccessDenied"):
+        sparkwal.Log(f"s3://{bucket}/other/wal", **reader).head()
+    wrong = {**reader, "secretAccessKey": "wrong"}
+    with pytest.raises(sparkwal.OptionError, match="SignatureDoesNotMatch"):
+        sparkwal.Log(path, **wrong).head()
+
+
+PUT = {"s3:ObjectCreationOperation": "true"}
+IF_ABSENT = {**PUT, "s3:if-none-match": "*"}
+PART = {"s3:ObjectCreationOperation": "false"}
+
+
+@pytest.mark.parametrize("key", ["batches/1", "lifecycle/1", "sequencers/a/batches/1", "txns/a"])
+def test_the_bucket_lets_nobody_overwrite_or_delete_what_is_in_the_log(key: str) -> None:
+    policy = iam.policy("bucket-policy", BUCKET="b", PREFIX=PREFIX, COLLECTOR="arn:collector")
+
+    def denied(action: str, **context: str) -> bool:
+        who = {"aws:PrincipalArn": "arn:writer", "aws:SecureTransport": "true"}
+        resource = f"arn:aws:s3:::b/{PREFIX}/{key}"
+        return iam.denies(policy, iam.Call(action, resource, {**who, **context}))
+
+    assert denied("s3:PutObject", **PUT) and not denied("s3:PutObject", **IF_ABSENT)
+    assert not denied("s3:PutObject", **PART)
+    assert denied("s3:DeleteObject") and denied("s3:DeleteObjectVersion")
+    assert not denied("s3:DeleteObject", **{"aws:PrincipalArn": "arn:collector"})
+    assert denied("s3:GetObject", **{"aws:SecureTransport": "false"})
+
+
+def test_no_policy_says_more_than_its_place() -> None:
+    assert {each.stem for each in iam.files()} == {*POLICIES, "bucket-policy"}
+    for file in iam.files():
+        text = file.read_text()
+        document: dict[str, Any] = json.loads(text)
+        assert text == json.dumps(document, indent=2) + "\n"
+        for statement in document["Statement"]:
+            for resource in iam.listed(statement["Resource"]):
+                assert re.fullmatch(r"arn:aws:s3:::BUCKET(/PREFIX/.+)?", resource)
