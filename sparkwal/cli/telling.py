@@ -66,9 +66,16 @@ def facts(rows: Mapping[str, str | Text]) -> None:
     table.add_column(no_wrap=True, style="dim", min_width=9)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        told = Text(plain(value)) if isinstance(value, str) else value
-        table.add_row(Text(plain(name)), told)
+        table.add_row(
+            Text(plain(name)), Text(plain(value)) if isinstance(value, str) else _plain(value)
+        )
     out().print(table)
+
+
+def _plain(value: Text) -> Text:
+    """Its lines and its colours stay."""
+    safe = plain(value.plain, keeps="\n")
+    return value if safe == value.plain else Text(safe, value.style)
 
 
 def out() -> Console:

@@ -188,7 +188,8 @@ def furnish(place: Place) -> None:
     upload that somebody left."""
     place.query(inline_threshold=0).microbatch(0, (1, 2), (3,))
     with short_memory():
-        appended(place, place.options, "a", 4, 5)
+        appended(place, place.options, "a", 4)
+        appended(place, place.options, "b", 5)
     appended(place, {**place.options, "sequencer": "backfill"}, "b", 6)
     settings = from_keywords(SourceOptions, place.path, place.options)
     log = open_log(settings)
