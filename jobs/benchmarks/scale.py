@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import numbers
-from benchmarks.prices import dollars
 from sparkwal.format import keys, schema
 from sparkwal.format.keys import sequencer_prefix
+from sparkwal.history.prices import dollars
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim

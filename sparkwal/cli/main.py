@@ -22,6 +22,10 @@ COMMANDS = {
     "collect": "What the log at PATH does not need any more; with --confirm it is deleted.",
     "checkpoint": "A local checkpoint folder for the query NAME of the log at PATH, made where it "
     "is needed.",
+    "cost": "What the log at PATH costs, by period: its writers' requests and its storage, "
+    "at list prices.",
+    "report": "The past of the log at PATH as one HTML page: rates, latency, leaders, pauses, "
+    "cost.",
 }
 
 

@@ -1,0 +1,185 @@
+"""`sparkwal cost` against what a real store was asked for, and what lies in it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cli.logs import ran
+from protocol.query import Query, hints_in
+from reading.collected import collect, move_floor
+
+import sparkwal
+from sparkwal.format import keys
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.testing.proxy import S3Proxy
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+def cost(path: str, *more: str, **options: str) -> dict[str, Any]:
+    given = [
+        word for name, value in options.items() for word in ("--log-option", f"{name}={value}")
+    ]
+    told: dict[str, Any] = json.loads(ran("cost", path, "--json", *given, *more))
+    return told
+
+
+def append(path: str, count: int, **options: Any) -> None:
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
+        for value in range(count):
+            wal.append([{"v": value}]).result()
+
+
+def local(path: Path) -> LogStore:
+    return open_log(from_keywords(SourceOptions, str(path), {}))
+
+
+def query(log: LogStore, folder: Path) -> Query:
+    clock: Any = SystemClock()
+    return Query(log.store, hints_in(folder), prefix=log.prefix, clock=clock)
+
+
+@pytest.mark.s3
+def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
+    s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
+) -> None:
+    path, options = s3_path
+    through = {**options, "endpoint": s3_proxy.url}
+    log = open_log(from_keywords(SourceOptions, path, through))
+    sink = query(log, tmp_path)
+    for batch in range(3):
+        sink.microbatch(batch, (1, 2), (3,))
+    sink.restarted().microbatch(3, (4,))
+    append(path, 5, **through)
+    append(path, 2, **through, maxInFlightRequests=7)  # looks back and seals
+    sink.restarted().microbatch(4, (5,))
+    made = Counter(request.kind for request in s3_proxy.requests if "/proof/" not in request.key)
+    told = cost(path, **options)
+    assert told["total"]["requests"] == dict(made)
+    prices = told["prices"]
+    assert told["total"]["request_cost"] == pytest.approx(
+        sum(prices[kind.lower()] * number / 1000 for kind, number in made.items())
+    )
+    s3_proxy.reset()
+    assert sparkwal.Log(path, **through).scan().read_all().num_rows == 9 + 1 + 7 + 1
+    read = Counter(request.kind for request in s3_proxy.requests)
+    assert told["whole_read"]["requests"] == dict(read)
+
+
+def test_what_is_stored_is_what_lies_on_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    append(str(path), 20)
+    told = cost(str(path))
+    on_disk = [file.stat().st_size for file in path.glob("batches/*")]
+    beside = [file.stat().st_size for file in path.glob("txns/*")]
+    assert told["logs"][0]["stored"] == sum(on_disk) + sum(beside)
+    assert told["total"]["stored"] == sum(on_disk)
+    assert told["month"] is None  # written in less than an hour
+    assert sum(line["commits"] for line in told["periods"]) == told["total"]["commits"]
+
+
+def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
+    day, start = 86_400_000, 1_760_000_000_000
+    log = local(tmp_path / "log")
+    sink = query(log, tmp_path)
+    times = [start, start + day // 2, start + 9 * day]
+
+    class Stopped(SystemClock):
+        def now_ms(self) -> int:
+            return times[0]
+
+    sink.clock = Stopped()  # type: ignore[assignment]
+    for batch in range(3):
+        sink.microbatch(batch, tuple(range(1000)))
+        times.append(times.pop(0))
+    path = str(tmp_path / "log")
+    told = cost(path, "--until", str(start + 20 * day))
+    busy = [line for line in told["periods"] if line["commits"]]
+    idle = [line for line in told["periods"] if not line["commits"]]
+    # Two on one day, one nine days later.
+    assert [line["commits"] for line in busy] == [2, 1]
+    assert len(idle) == 2 and all(line["requests"] == {} for line in idle)
+    assert all(line["storage_cost"] > 0 for line in idle)
+    for before, after in zip(told["periods"], told["periods"][1:], strict=False):
+        assert before["end_ms"] == after["start_ms"]
+    assert told["periods"][-1]["end_ms"] == start + 20 * day
+    # Byte for byte: each object from its record's time on.
+    size = told["total"]["stored"] / told["total"]["commits"]
+    exact = sum(size * (start + 20 * day - time) for time in sorted(times)[:3])
+    whole = told["prices"]["storage"] * exact / 2**30 / (730 * 3_600_000)
+    assert told["total"]["storage_cost"] == pytest.approx(whole, rel=0.05)
+
+
+def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, 3)
+    middle = [r.timestamp_ms for r in sparkwal.Log(path).records()][2]
+    whole, later = cost(path), cost(path, "--since", str(middle))
+    assert later["logs"][0]["start"] > 0
+    assert later["total"]["stored"] == whole["total"]["stored"]
+    assert later["total"]["commits"] < whole["total"]["commits"]
+    dear = cost(path, "--price", "put=5", "--price", "storage=0")
+    puts = whole["total"]["requests"]["PUT"]
+    lists = whole["total"]["requests"]["LIST"]
+    assert dear["total"]["cost"] == pytest.approx(puts * 0.005 + lists * 0.000005)
+    assert "no price 'PUTS'" in ran("cost", path, "--price", "PUTS=1", code=2)
+    assert "before --since" in ran("cost", path, "--since", "1h", "--until", "2h", code=2)
+
+
+def test_all_sequencers_are_one_sum(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, 3)
+    append(path, 4, sequencer="backfill")
+    one, other = cost(path), cost(path, "--sequencer", "backfill")
+    both = cost(path, "--sequencers", "*")
+    assert [each["sequencer"] for each in both["logs"]] == ["default", "backfill"]
+    sums = Counter(one["total"]["requests"]) + Counter(other["total"]["requests"])
+    assert both["total"]["requests"] == dict(sums)
+    assert both["total"]["rows"] == 7
+
+
+def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path) -> None:
+    log = local(tmp_path / "log")
+    sink = query(log, tmp_path)
+    for batch in range(8):
+        sink.microbatch(batch, (batch,))
+    path = str(tmp_path / "log")
+    before = cost(path)
+    move_floor(log, 5)
+    collect(log, 5)
+    told = cost(path)
+    assert told["logs"][0]["start"] == told["logs"][0]["floor"] == 5
+    assert told["total"]["commits"] == 4
+    # Positions 5 … 8, each a record and an object, and the record of the chain.
+    assert told["total"]["requests"] == {"PUT": 4 * 2 + 1}
+    assert before["total"]["requests"] == {"LIST": 1, "PUT": 1 + 8 * 2}
+    assert "floor" in ran("cost", path)
+
+
+def test_a_damaged_record_ends_it_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    sink = query(local(path), tmp_path)
+    for batch in range(5):
+        sink.microbatch(batch, (batch,))
+    damaged = path / "batches" / keys.encode(keys.slot(2, 1000))
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    shown = ran("cost", str(path), code=1)
+    assert "total" in shown and damaged.name in shown
+
+
+def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, 3)
+    for by in ("hour", "day", "month"):
+        shown = ran("cost", path, "--by", by)
+        assert "one whole read" in shown and "total" in shown and "readers" in shown
+    assert "there is no log" in ran("cost", str(tmp_path / "none"), code=1)
