@@ -56,4 +56,7 @@ def command(
     click.echo(made)
     if how is not None:
         done = f"made anew: {plain(why)}" if why else "as it was"
-        click.echo(f"{done}; the log's last microbatch of it is {how.batch_id}", err=True)
+        last = f"the log's last microbatch of it is {how.batch_id}"
+        click.echo(
+            f"{done}; {last if how.batch_id >= 0 else 'nothing of it is in the log'}", err=True
+        )

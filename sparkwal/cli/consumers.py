@@ -51,7 +51,7 @@ def consumer_table(found: Sequence[ConsumerInfo]) -> None:
         ]
         for each in found
     ]  # fmt: skip
-    columns = ["consumer", ">position", ">lag", ">behind", ">told", "", "host"]
+    columns = ["consumer", ">position", ">lag", ">behind", ">last told", "", "host"]
     shown(None, ["log", *columns] if several else columns, rows)
 
 

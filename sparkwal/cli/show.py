@@ -12,7 +12,6 @@ from rich.text import Text
 from sparkwal.cli.asking import as_json, takes_log
 from sparkwal.cli.exits import Failed
 from sparkwal.cli.looking import head_of, log_at
-from sparkwal.cli.plain import plain
 from sparkwal.cli.telling import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -134,7 +133,7 @@ def _tell(log: LogRange, found: _Shown) -> None:
     header = found.record.header
     verdict = Text("every byte is as it was written", "green")
     if found.problems:
-        verdict = Text("\n".join(plain(problem) for problem in found.problems), "red")
+        verdict = Text("\n".join(problem for problem in found.problems), "red")
     elif found.state == COLLECTED:
         verdict = Text("not checked: its rows may be gone")
     state = {
@@ -146,27 +145,27 @@ def _tell(log: LogRange, found: _Shown) -> None:
         "position": Text.assemble((str(header.position), "bold"), f"  {state[found.state]}"),
         "object": found.key,
         "time": moment(header.timestamp_ms),
-        "leader": f"{plain(header.leader_id)}, term {header.term}",
-        "plan": f"{plain(header.plan_id)}, {header.in_flight_limit} in flight at most",
-        "log": plain(header.log_id),
+        "leader": f"{header.leader_id}, term {header.term}",
+        "plan": f"{header.plan_id}, {header.in_flight_limit} in flight at most",
+        "log": header.log_id,
     }  # fmt: skip
     if found.why:
         rows["state"] = Text(found.why, "yellow")
     if isinstance(header, CommitHeader):
         rows |= {
-            "query": plain(header.query_id), "batch": str(header.batch_id),
+            "query": header.query_id, "batch": str(header.batch_id),
             "rows": f"{header.rows:,} in {size(header.bytes)}",
         }  # fmt: skip
         if header.metrics:
-            told = (f"{plain(name)} {value:g}" for name, value in header.metrics.items())
+            told = (f"{name} {value:g}" for name, value in header.metrics.items())
             rows["metrics"] = ", ".join(told)
     else:
         rows |= {
-            "host": plain(header.host), "reason": plain(header.reason),
+            "host": header.host, "reason": header.reason,
             "before it": f"the head was {header.prev_position}",
         }  # fmt: skip
-    archive = f", older ones in txns/{plain(header.txns_archive)}" if header.txns_archive else ""
-    rows["txns"] = f"{len(header.txns):,} queries and producers{archive}"
+    archive = f", older ones in txns/{header.txns_archive}" if header.txns_archive else ""
+    rows["txns"] = f"the last of {len(header.txns):,} queries or producers{archive}"
     rows["checked"] = verdict
     facts(rows)
     if isinstance(header, CommitHeader):
@@ -194,4 +193,4 @@ def _tell_rows(log: LogRange, header: CommitHeader) -> None:
 def _checkpoint(query: str, each: Checkpoint) -> list[str]:
     lost = sum(where == NOWHERE for where, _ in each.files.values())
     note = each.reason or (f"{lost} files too large" if lost else "")
-    return [plain(query), str(each.position), size(each.bytes), str(len(each.files)), note]
+    return [query, str(each.position), size(each.bytes), str(len(each.files)), note]

@@ -100,6 +100,7 @@ def _tell(status: _Status) -> None:
     rate = "idle for five minutes"
     if pace.commits:
         rate = f"≈ {_number(pace.commits)} commits/s, {_number(pace.rows)} rows/s"
+        rate += f", over the last {length(round(pace.seconds * 1000))}"
     rows: dict[str, str | Text] = {
         "log": Text.assemble(status.url, "  ", (header.log_id, "dim")),
         "head": Text.assemble((str(status.head.position), "bold"),

@@ -46,10 +46,11 @@ def moment(timestamp_ms: int) -> str:
 def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output. A column whose heading begins with ">" stands to the right."""
     table = Table(box=box.SIMPLE)
-    for heading in columns:
+    for place, heading in enumerate(columns, 1):
         right = heading.startswith(">")
         justify: Literal["right", "left"] = "right" if right else "left"
-        table.add_column(Text(plain(heading.removeprefix(">"))), no_wrap=True, justify=justify)
+        shown_as = Text(plain(heading.removeprefix(">")))
+        table.add_column(shown_as, no_wrap=place < len(columns), justify=justify)
     for row in rows:
         # No markup: a name may have brackets in it.
         table.add_row(*(Text(plain(cell)) for cell in row))

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from sparkwal.cli.asking import as_json, takes_logs
 from sparkwal.cli.looking import logs_at
-from sparkwal.cli.plain import plain
 from sparkwal.cli.telling import facts, print_json, size
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import Report, verify_store
@@ -66,6 +65,6 @@ def _tell(report: Report) -> None:
         "verdict": Text("sound", "bold green"),
     }  # fmt: skip
     if not report.ok:
-        told = "\n".join(plain(problem) for problem in report.problems)
+        told = "\n".join(report.problems)
         rows["verdict"] = Text(f"not sound\n{told}", "red")
     facts(rows)

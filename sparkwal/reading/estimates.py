@@ -33,7 +33,7 @@ class Size:
 
 
 def size_of(log: LogStore, head: Head, floor: int) -> Size:
-    """What lies under `batches/`: 1 LIST, and 3 more where that does not show all of it.
+    """What lies under `batches/`: 1 LIST, and 4 more where that does not show all of it.
 
     Larger logs are taken to be like the stretches that four pages show: the newest one, and
     below each quarter.

@@ -10,11 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from protocol.query import StoppedClock
 from reading.collected import move_floor
 
 import sparkwal
+from sparkwal.cli.following import follow
 from sparkwal.cli.telling import moment
 from sparkwal.format import keys
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.history import Collected
+from sparkwal.reading.log_range import LogRange
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
 
@@ -150,7 +156,7 @@ def test_the_newest_cost_no_more_than_themselves(
     assert since == newest and s3_proxy.counts()["GET"] <= 41 + 6 + 10
 
 
-def follow(path: str, *arguments: str) -> subprocess.Popen[str]:
+def start(path: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*COMMAND, "log", path, "--follow", "--interval", "50ms", "--json", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -169,10 +175,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, error
 
 
-def test_it_follows_over_takeovers_and_floors_until_ctrl_c(tmp_path: Path) -> None:
+def test_it_follows_over_takeovers_until_ctrl_c(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(3))
-    process = follow(path, "-n", "2")
+    process = start(path, "-n", "2")
     assert following(process, 2) == [(2, "commit"), (3, "commit")]
     append(path, range(3, 5), producer="other")
     assert following(process, 3) == [(4, "leader"), (5, "commit"), (6, "commit")]
@@ -180,10 +186,25 @@ def test_it_follows_over_takeovers_and_floors_until_ctrl_c(tmp_path: Path) -> No
     assert ended(process) == (130, "")
 
 
+def test_a_follower_goes_on_at_a_floor_that_passed_it(tmp_path: Path) -> None:
+    path, clock = str(tmp_path / "log"), StoppedClock()
+    append(path, range(6))
+    options = SourceOptions(path=path)
+    log = LogRange(options, options.sequencer, opened(path), clock)
+    log.look()
+    found = follow(log, 1, 1)
+    assert isinstance(first := next(found), SlotRecord) and first.header.position == 1
+    move_floor(opened(path), 5)
+    clock.since_boot_ms += 3_600_000
+    clock.wall_ms += 3_600_000
+    assert next(found) == Collected(2, 5)
+    assert isinstance(then := next(found), SlotRecord) and then.header.position == 5
+
+
 def test_a_log_made_again_under_a_follower_ends_it(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
-    process = follow(path, "5..")
+    process = start(path, "5..")
     assert following(process, 1) == [(5, "commit")]
     shutil.rmtree(path)
     append(path, range(2))
@@ -194,7 +215,7 @@ def test_a_log_made_again_under_a_follower_ends_it(tmp_path: Path) -> None:
 def test_a_follower_whose_reader_goes_away_ends_although_nothing_comes(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))
-    process = follow(path)
+    process = start(path)
     assert following(process, 3)[-1] == (2, "commit")
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
