@@ -133,7 +133,7 @@ def _tell(log: LogRange, found: _Shown) -> None:
     header = found.record.header
     verdict = Text("every byte is as it was written", "green")
     if found.problems:
-        verdict = Text("\n".join(problem for problem in found.problems), "red")
+        verdict = Text("\n".join(found.problems), "red")
     elif found.state == COLLECTED:
         verdict = Text("not checked: its rows may be gone")
     state = {
