@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sparkwal.cli.asking import takes_log_options
 from sparkwal.cli.exits import Refused, Stopped
+from sparkwal.cli.plain import plain
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -146,7 +147,7 @@ def _from_cursor(
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
             done = replay_from(opened, cursor, Path(output), several, wanted, metadata, told)
         except CollectedError as error:
-            console.print(str(error), highlight=False, markup=False)
+            console.print(plain(str(error)), highlight=False, markup=False)
             raise Ended(COLLECTED) from None
         except SparkWalError as error:
             raise as_exit(error) from None

@@ -21,9 +21,11 @@ import pyarrow.parquet
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import sparkwal
 from sparkwal.cli.exits import Refused
+from sparkwal.cli.plain import plain
 from sparkwal.replaying import Entry, Replay, Stop, places_of
 
 # Rows of one file, about: a commit is never split.
@@ -190,5 +192,5 @@ def show_stop(console: Console, stop: Stop) -> None:
         ("what is wrong", stop.reason),
         ("positions after it", str(stop.following)),
     ):
-        table.add_row(name, value)
+        table.add_row(name, Text(plain(value)))
     console.print(table, highlight=False, markup=False)

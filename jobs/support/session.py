@@ -17,6 +17,7 @@ import click
 
 import sparkwal
 from sparkwal.cli.exits import Failed, Refused
+from sparkwal.cli.plain import plain
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store
@@ -169,4 +170,5 @@ def _java() -> str:
 def as_exit(error: BaseException) -> click.ClickException:
     """The exception that ends a job with the right message and exit code."""
     message, wrong = readable(error)
+    message = plain(message, keeps="\n")
     return Refused(message) if wrong else Failed(message)

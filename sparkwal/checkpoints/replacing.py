@@ -33,7 +33,7 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
     draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
     try:
         # What a query has read is nobody else's business on this machine.
-        draft.mkdir(mode=0o700)
+        draft.mkdir(mode=0o700, parents=True)
         for name, data in files.items():
             file = draft / name
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,8 @@ def takes_log_options(
     """
     pairs = click.option(
         "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-        help=f"An option of the {of}, for example {example}; repeatable.",
+        help=f"An option of the {of}, for example {example}; repeatable. Not for secrets: other "
+        "users of the machine see a command line.",
     )  # fmt: skip
     file = click.option(
         "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from sparkwal import events
+from sparkwal.cli.plain import plain
 from sparkwal.cli.times import time_with_unit
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
@@ -57,7 +58,7 @@ class Failures(click.ClickException):
 
 def line(error: SparkWalError) -> str:
     """An error as one line."""
-    text = " ".join(str(error).split())
+    text = plain(" ".join(str(error).split()))
     return f"suspended ({error.stage}): {text}" if isinstance(error, CompactionError) else text
 
 
@@ -168,7 +169,7 @@ class Story:
             self.note = "collecting"
         # A failure is told as the job's own message.
         if event.level >= logging.WARNING and not isinstance(event, events.CompactionSuspended):
-            self._console.print(str(event), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(plain(str(event)), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

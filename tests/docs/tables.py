@@ -119,6 +119,7 @@ ROLES = {
     "reader of all sequencers": ("reader", "reader-of-all"),
     "reader with `consumer` or `lease`": ("reader", "consumer"),
     "compactor": ("reader", "compactor"),
+    "… into a table": ("reader", "compactor", "table"),
     "collector": ("reader", "collector"),
 }
 
@@ -135,7 +136,9 @@ def policies() -> str:
             places = ", ".join(
                 f"`{_below(place)}`" for place in ([on] if isinstance(on, str) else on)
             )
-            lines.append(f"| {role} | {links} | `{each['Action']}` | {places} |")
+            actions = [each["Action"]] if isinstance(each["Action"], str) else each["Action"]
+            may = ", ".join(f"`{action}`" for action in actions)
+            lines.append(f"| {role} | {links} | {may} | {places} |")
             role = links = ""
     return "\n".join(lines)
 

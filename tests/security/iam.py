@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
 from sparkwal.testing.wire import Answer, Head
-from tests.docs.pages import ROOT
+
+from ..docs.pages import ROOT
 
 FOLDER = ROOT / "conf" / "iam"
 Policy = dict[str, Any]

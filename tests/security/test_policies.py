@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import Server, log_options, make_bucket, s3_client, start_ministack
 from sparkwal.testing.wire import Answer, Head
 
+from ..docs.pages import ROOT
 from . import iam
 from .roles import ROLES, Place, appended, furnish
 
@@ -96,6 +99,52 @@ def test_a_role_may_do_what_it_does_and_no_more(
     assert refused == []
 
 
+@pytest.mark.s3
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
+    enforcing: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("delta")
+    monkeypatch.setenv("PYTHONPATH", str(Path(sparkwal.__file__).parents[1]))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    places = {"BUCKET": bucket, "PREFIX": PREFIX, "TABLE": "team/lake"}
+    policies = [iam.policy(each, **places) for each in ("reader", "compactor", "table")]
+    path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
+    seen: list[iam.Call] = []
+
+    def watch(head: Head, body: bytes, answer: Answer) -> None:
+        seen.extend(iam.calls(head, body, answer))
+
+    file = tmp_path / "options"
+    with S3Proxy(enforcing.url) as proxy:
+        proxy.watch = watch
+        keys = user(enforcing.url, f"lake-{uuid.uuid4().hex}", policies)
+        given = {**log_options(proxy.url), **keys}
+        file.write_text("".join(f"{name} = {value}\n" for name, value in given.items()))
+        for value in range(2):
+            appended(Place(path, root, tmp_path), root, "p", value)
+            done = subprocess.run(
+                [
+                    sys.executable, str(ROOT / "jobs" / "compact.py"), path,
+                    f"s3a://{bucket}/team/lake", "--key", "v", "--now", "--no-collect",
+                    "--options-file", str(file),
+                ],
+                capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+        current = sparkwal.Log(path, **given).current()
+        assert sorted(current.to_pandas()["v"]) == [0, 1]
+    assert [each for each in seen if not any(iam.allows(one, each) for one in policies)] == []
+    unused = [
+        name
+        for name, less in iam.smaller(policies[-1])
+        if all(any(iam.allows(one, each) for one in (*policies[:-1], less)) for each in seen)
+    ]
+    assert unused == []
+
+
 def said_by(call: iam.Call, role: str) -> iam.Call:
     who = {"aws:PrincipalArn": f"arn:aws:iam::1:role/{role}", "aws:SecureTransport": "true"}
     return iam.Call(call.action, call.resource, {**call.context, **who})
@@ -142,11 +191,11 @@ def test_the_bucket_lets_nobody_overwrite_or_delete_what_is_in_the_log(key: str)
 
 
 def test_no_policy_says_more_than_its_place() -> None:
-    assert {each.stem for each in iam.files()} == {*POLICIES, "bucket-policy"}
+    assert {each.stem for each in iam.files()} == {*POLICIES, "table", "bucket-policy"}
     for file in iam.files():
         text = file.read_text()
         document: dict[str, Any] = json.loads(text)
         assert text == json.dumps(document, indent=2) + "\n"
         for statement in document["Statement"]:
             for resource in iam.listed(statement["Resource"]):
-                assert re.fullmatch(r"arn:aws:s3:::BUCKET(/PREFIX/.+)?", resource)
+                assert re.fullmatch(r"arn:aws:s3:::BUCKET(/(PREFIX|TABLE)/.+)?", resource)
