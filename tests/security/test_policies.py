@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.testing.proxy import S3Proxy
@@ -32,6 +31,7 @@ POLICIES = {
     "compactor": ("reader", "compactor"),
     "collector": ("reader", "collector"),
 }
+WITH_SPARK = ("writer", "reader", "reader-of-all")
 PREFIX = "team/wal"
 
 
@@ -64,11 +64,12 @@ def user(url: str, name: str, policies: list[iam.Policy]) -> dict[str, str]:
 @pytest.mark.spark
 @pytest.mark.parametrize("role", POLICIES)
 def test_a_role_may_do_what_it_does_and_no_more(
-    role: str, enforcing: Server, bucket: str, tmp_path: Path, spark: SparkSession
+    role: str, enforcing: Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    spark = request.getfixturevalue("spark") if role in WITH_SPARK else None
     policies = [iam.policy(each, BUCKET=bucket, PREFIX=PREFIX) for each in POLICIES[role]]
     path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
-    furnish(Place(path, root, tmp_path / "furnish", spark))
+    furnish(Place(path, root, tmp_path / "furnish"))
     seen: list[iam.Call] = []
 
     def watch(head: Head, body: bytes, answer: Answer) -> None:
@@ -151,17 +152,14 @@ def said_by(call: iam.Call, role: str) -> iam.Call:
 
 
 @pytest.mark.s3
-@pytest.mark.spark
-def test_the_server_enforces_the_policies(
-    enforcing: Server, bucket: str, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_the_server_enforces_the_policies(enforcing: Server, bucket: str, tmp_path: Path) -> None:
     path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
-    appended(Place(path, root, tmp_path, spark), root, "p", 1)
+    appended(Place(path, root, tmp_path), root, "p", 1)
     read = iam.policy("reader", BUCKET=bucket, PREFIX=PREFIX)
     reader = {**root, **user(enforcing.url, f"reader-{uuid.uuid4().hex}", [read])}
     assert len(sparkwal.Log(path, **reader).to_pandas()) == 1
     with pytest.raises(sparkwal.OptionError, match="AccessDenied"):
-        appended(Place(path, reader, tmp_path, spark), reader, "p", 2)
+        appended(Place(path, reader, tmp_path), reader, "p", 2)
     with pytest.raises(sparkwal.OptionError, match="AccessDenied"):
         sparkwal.Log(f"s3://{bucket}/other/wal", **reader).head()
     wrong = {**reader, "secretAccessKey": "wrong"}
