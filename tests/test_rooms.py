@@ -43,9 +43,9 @@ MAY_KNOW = {
               "lifecycle", "reading", "sequencers", "store"},
     "testing": {"journal", "store"},
     # The command looks at everything; nothing but the command knows it.
-    "cli": {"checkpoints", "errors", "events", "format", "history", "lifecycle", "log", "open",
-            "options", "protocol", "reading", "replaying", "sequencers", "store",
-            "testing"},
+    "cli": {"appender", "checkpoints", "emitting", "errors", "events", "format", "history",
+            "lifecycle", "log", "open", "options", "protocol", "reading", "replaying",
+            "sequencers", "store", "testing"},
     "__main__": {"cli"},
     "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "sequencers",
                  "spark"},

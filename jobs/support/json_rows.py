@@ -223,6 +223,9 @@ def _float64(value: Any) -> float | int:
         if math.isinf(found):
             raise _Misfit("it is beyond the largest")
         return found
+    # JSON has no such numbers: they come as texts, as Spark writes them.
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
     # NaN and Infinity, which Python's JSON writes, are floats already.
     return value if type(value) is float else int(_checked(value, int))
 

@@ -26,6 +26,10 @@ COMMANDS = {
     "at list prices.",
     "report": "The past of the log at PATH as one HTML page: rates, latency, leaders, pauses, "
     "cost.",
+    "cat": "Rows of the log at PATH as a table, JSON lines, CSV, Arrow or a text of your own.",
+    "head": "The first rows of the log at PATH, from its floor on.",
+    "tail": "The newest rows of the log at PATH; with -f those that come too.",
+    "bench": "How fast a log on this store is from here: appending, latency, reading back.",
 }
 
 

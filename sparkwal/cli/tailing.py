@@ -1,0 +1,121 @@
+"""Rows that come while a command waits for them: each once, whoever leads the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sparkwal.cli.rows import Shown, kept, known_columns, read
+from sparkwal.errors import CollectedError, StoreUnavailableError
+from sparkwal.protocol.replay import AnotherLog
+from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.pieces import pieces_of
+
+# Looks that found nothing, after which the last record is asked for again: a log that was made
+# again and is shorter shows itself by nothing else.
+_IDLE_LOOKS = 10
+_LONGEST_WAIT = 30.0
+
+
+@dataclass
+class _Place:
+    """How far one log was shown: up to `position`, and `rows` of that commit."""
+
+    log: LogRange
+    position: int
+    spark_schema: str | None
+    rows: int = 0
+    idle: int = 0
+
+
+def followed(
+    logs: Sequence[LogRange],
+    shown: Callable[[pa.Schema], Shown],
+    interval: float,
+    tell: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
+    """The rows after those that `logs` had when they were looked at last, without end.
+
+    None stands for a pause: everything that is there was shown. 1 GET of each log for each look
+    that finds nothing.
+
+    Args:
+        shown: what is shown of a log with these columns, which may become more.
+        tell: what people should know: rows that were collected meanwhile, a store that is away.
+
+    Raises InvalidLogError for a damaged record, AnotherLog (one of them) where a log was made
+    again.
+    """
+    places = [_Place(log, log.gap, log.spark_schema) for log in logs]
+    known = known_columns(place.spark_schema for place in places)
+    now, wait = shown(known), interval
+    while True:
+        try:
+            for place in places:
+                for record in _new_records(place, tell):
+                    # A writer may have added columns.
+                    if place.spark_schema != record.spark_schema:
+                        place.spark_schema = record.spark_schema
+                        known = known_columns(place.spark_schema for place in places)
+                        now = shown(known)
+                    for batch in _fresh_rows(place, record, now):
+                        yield now, batch
+            wait = interval
+        except StoreUnavailableError as error:
+            if wait == interval:
+                tell(f"{error}; still trying")
+            wait = min(2 * wait + 1, _LONGEST_WAIT)
+        yield now, None
+        sleep(wait)
+
+
+def _new_records(place: _Place, tell: Callable[[str], None]) -> Iterator[SlotRecord]:
+    log = place.log
+    end = log.look()
+    if log.head is None or log.head.live is None:
+        return
+    place.idle = 0 if end > place.position else place.idle + 1
+    if place.idle >= _IDLE_LOOKS:
+        place.idle = 0
+        _check_same(log, place.position)
+    try:
+        for record in log.records(place.position, end, at_once=1, size=WHOLE):
+            if record.header.position != place.position:
+                place.position, place.rows = record.header.position, 0
+            yield record
+            place.position, place.rows = record.header.position + 1, 0
+        place.position = max(place.position, end)
+    except CollectedError as error:
+        tell(
+            f"positions {place.position}…{error.floor - 1} were collected before they were shown; "
+            f"going on at {error.floor}"
+        )
+        place.position, place.rows = error.floor, 0
+    log.forget(place.position)
+
+
+def _fresh_rows(place: _Place, record: SlotRecord, shown: Shown) -> Iterator[pa.RecordBatch]:
+    """Those of a record that were not shown before the store went away."""
+    skip = place.rows
+    for batch in read(place.log, pieces_of(place.log.log, record), shown):
+        fresh = batch.slice(min(skip, batch.num_rows))
+        skip -= batch.num_rows - fresh.num_rows
+        place.rows += fresh.num_rows
+        yield from kept([fresh], shown)
+
+
+def _check_same(log: LogRange, position: int) -> None:
+    """Raises AnotherLog unless the record before `position` is still this log's."""
+    if position == 0 or position - 1 < log.floor.current():
+        return
+    last = read_slot(log.log, position - 1, log.window)
+    if last is None or last.header.log_id != log.log_id:
+        raise AnotherLog(
+            f"the log at {log.log.url} was made again while it was followed: position "
+            f"{position - 1} is not there any more. Begin again to see the new one"
+        )

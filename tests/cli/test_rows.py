@@ -1,0 +1,295 @@
+"""cat and head: which rows, in which form, to where."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from click.testing import CliRunner
+from reading.collected import collect, move_floor
+from rich.cells import cell_len
+
+import sparkwal
+from sparkwal.cli.main import main
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.local import LocalStore
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import log_options
+from support.json_rows import JsonRows
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+SOURCE = str(Path(sparkwal.__file__).parents[1])
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    """What a command prints on standard output."""
+    result = CliRunner().invoke(main, [str(each) for each in arguments])
+    assert result.exit_code == code, result.output
+    return result.output if code else result.stdout
+
+
+def lines(*arguments: object) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(*arguments, "--json").splitlines()]
+
+
+def ids(*arguments: object) -> list[int]:
+    return [row["id"] for row in lines(*arguments)]
+
+
+def append(where: object, *ids: int, schema: pa.Schema = SCHEMA, **options: Any) -> None:
+    """A leader record, then a commit of one row for each number."""
+    given = {"maxInFlightRequests": 1, **options}
+    with sparkwal.Appender(str(where), schema, producer_id="p", **given) as wal:
+        for number in ids:
+            row = {"id": number, "name": f"n{number}"}
+            wal.append([{name: row.get(name) for name in schema.names}]).result()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Positions 1 … 5 hold the rows 1 … 5."""
+    append(tmp_path / "wal", 1, 2, 3, 4, 5)
+    return tmp_path / "wal"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ([], [1, 2, 3, 4, 5]),
+        (["2..3"], [2, 3]),
+        (["4.."], [4, 5]),
+        (["..2"], [1, 2]),
+        (["3"], [3]),
+        (["--start", "2", "--end", "4"], [2, 3, 4]),
+        (["--since", "1h"], [1, 2, 3, 4, 5]),
+        (["--until", "2020-01-01"], []),
+        (["--where", "id % 2 == 1 and name != 'n3'"], [1, 5]),
+        (["2..", "--where", "_wal_position < 4", "--columns", "id"], [2, 3]),
+    ],
+)
+def test_which_rows(path: Path, arguments: list[str], found: list[int]) -> None:
+    assert ids("cat", path, *arguments) == found
+
+
+@pytest.mark.parametrize(("count", "found"), [(0, []), (2, [1, 2]), (99, [1, 2, 3, 4, 5])])
+def test_head(path: Path, count: int, found: list[int]) -> None:
+    assert ids("head", path, "-n", count) == found
+    assert ids("head", path, "-n", count, "--where", "id > 0") == found
+
+
+def test_both_begin_at_the_floor(path: Path) -> None:
+    log = LogStore(LocalStore(path), "")
+    move_floor(log, 4)
+    collect(log, 4)
+    assert ids("cat", path) == ids("head", path) == [4, 5]
+    assert "below the log's floor" in run("cat", path, "--start", 2, code=1)
+
+
+def test_several_sequencers_in_the_order_of_their_commits(path: Path) -> None:
+    append(path, 10, sequencer="b")
+    append(path, 6)
+    append(path, 11, 12, sequencer="b")
+    wider = pa.schema([*SCHEMA, ("more", pa.int64())])
+    append(path, 20, sequencer="c", schema=wider)
+    assert ids("cat", path, "--sequencers", "*") == [1, 2, 3, 4, 5, 10, 6, 11, 12, 20]
+    assert ids("cat", path, "--sequencer", "b") == [10, 11, 12]
+    rows = lines("cat", path, "--sequencers", "c,b", "--metadata", "--where", "id > 11")
+    assert [(row["id"], row["more"], row["_wal_sequencer"]) for row in rows] == [
+        (12, None, "b"), (20, None, "c"),
+    ]  # fmt: skip
+    assert ids("tail", path, "-n", 4, "--sequencers", "*") == [6, 11, 12, 20]
+    assert ids("head", path, "-n", 6, "--sequencers", "*") == [1, 2, 3, 4, 5, 10]
+    assert "no log of sequencer d" in run("cat", path, "--sequencers", "b,d", code=1)
+    append(path, 1, sequencer="odd", schema=pa.schema([("id", pa.float64())]))
+    assert "different types" in run("cat", path, "--sequencers", "*", code=1)
+
+
+def test_the_table_of_a_pipe_is_whole_and_no_value_commands_a_terminal(tmp_path: Path) -> None:
+    append(tmp_path / "wal", 1)
+    with sparkwal.Appender(str(tmp_path / "wal"), SCHEMA, producer_id="q") as wal:
+        wal.append([{"id": None, "name": "x" * 500}, {"id": 2**62, "name": "\x1b[31m\n日本"}])
+    table = run("cat", tmp_path / "wal")
+    assert "x" * 500 in table and "\x1b" not in table and r"\x1b[31m\n日本" in table
+    assert table.splitlines()[0].split() == ["id", "name"]
+    assert "null" in table and str(2**62) in table
+
+
+def terminal(*arguments: object, columns: int = 40) -> str:
+    """What a command shows on a terminal so wide."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sparkwal", *map(str, arguments)],
+        stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "PYTHONPATH": SOURCE,
+             "NO_COLOR": "1"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while more := os.read(ours, 65536):
+            shown += more
+    except OSError:
+        pass  # how Linux says that the other side closed
+    os.close(ours)
+    assert process.wait() in (0, 2)
+    return shown.decode()
+
+
+def test_on_a_terminal_a_row_is_a_line_that_fits(tmp_path: Path) -> None:
+    wide = pa.schema([("id", pa.int64()), *((f"c{n}", pa.string()) for n in range(9))])
+    with sparkwal.Appender(str(tmp_path / "wal"), wide, producer_id="p") as wal:
+        wal.append([{"id": 7, **{f"c{n}": "日本" * 30 for n in range(9)}}])
+    shown = terminal("cat", tmp_path / "wal").splitlines()
+    assert all(cell_len(line) <= 40 for line in shown[1:])
+    assert "…" in shown[-1] and shown[-1].strip().startswith("7")
+    assert "more columns do not fit" in shown[0]
+    assert "no text for a terminal" in terminal("cat", tmp_path / "wal", "--format", "arrow")
+
+
+def test_what_json_prints_can_be_appended_again(path: Path) -> None:
+    printed = run("cat", path, "--json").encode()
+    back = pa.Table.from_batches(list(JsonRows(SCHEMA).batches(printed)))
+    assert back == sparkwal.Log(str(path)).scan().read_all()
+
+
+def test_csv_and_arrow(path: Path, tmp_path: Path) -> None:
+    rows = sparkwal.Log(str(path)).scan().read_all()
+    assert pa.csv.read_csv(io.BytesIO(run("cat", path, "--format", "csv").encode())) == rows
+    for name, opened in (("a.arrow", pa.ipc.open_file), ("a.arrows", pa.ipc.open_stream)):
+        run("cat", path, "--format", "arrow", "-o", tmp_path / name)
+        assert opened((tmp_path / name).read_bytes()).read_all() == rows
+    stream = CliRunner().invoke(main, ["cat", str(path), "--format", "arrow"]).stdout_bytes
+    assert pa.ipc.open_stream(stream).read_all() == rows
+    # Of no rows there are the columns still.
+    none = ["--where", "id < 0"]
+    assert run("cat", path, *none, "--format", "csv") == '"id","name"\n'
+    assert run("cat", path, *none).split()[:2] == ["id", "name"]
+    assert run("cat", path, *none, "--json") == ""
+    empty = CliRunner().invoke(main, ["head", str(path), "-n", "0", "--format", "arrow"])
+    assert pa.ipc.open_stream(empty.stdout_bytes).read_all() == rows.slice(0, 0)
+
+
+def test_a_file_appears_when_it_is_whole(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "rows.json"
+    out.parent.mkdir()
+    out.write_text("before")
+    # The last but one: numbers count down.
+    damaged = sorted(path.glob("batches/*"))[1]
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    run("cat", path, "--json", "-o", out, code=1)
+    assert out.read_text() == "before" and list(out.parent.iterdir()) == [out]
+    damaged.write_bytes(data)
+    run("cat", path, "--json", "-o", out)
+    assert len(out.read_text().splitlines()) == 5 and list(out.parent.iterdir()) == [out]
+    assert "No such file" in run("cat", path, "-o", tmp_path / "none" / "x", code=2)
+
+
+def test_a_pipe_with_a_name_is_written_to_and_not_replaced(path: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        run("cat", path, "--json", "-o", pipe)
+        assert reader.stdout is not None
+        assert len(reader.stdout.read().splitlines()) == 5
+    assert pipe.is_fifo()
+
+
+def test_a_template(path: Path) -> None:
+    with sparkwal.Appender(str(path), SCHEMA, producer_id="q") as wal:
+        wal.append([{"id": n, "name": None} for n in (7, 8)]).result()
+    found = run(
+        "cat", path, "1..", "--where", "id > 4", "-f", r"%p/%k/%r %q %b %s %% %{name}\t%v\n"
+    )
+    head = sparkwal.Log(str(path)).head()
+    assert head is not None
+    assert found == (
+        '5/0/0 p 4 default % n5\t{"id":5,"name":"n5"}\n'
+        f'{head.position}/0/0 q 0 default % \t{{"id":7,"name":null}}\n'
+        f'{head.position}/0/1 q 0 default % \t{{"id":8,"name":null}}\n'
+    )
+    # The number of a row does not depend on where the reading begins.
+    assert run("tail", path, "-n", 1, "--template", "%r") == "1"
+    when = run("tail", path, "-n", 1, "--template", "%t")
+    assert when.startswith("20") and when.endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-f", "%x"], "--template has %x; %p"),
+        (["-f", "%"], "--template has %;"),
+        (["-f", r"\y"], r"--template has \y"),
+        (["-f", "%{none}"], "'none' is not in the log; it has id, name"),
+        (["-f", "%v", "--json"], "give one of them"),
+        (["--columns", "id,none"], "'none' is not in the log"),
+        (["--columns", "id,id"], "twice"),
+        (["--where", "none > 1"], "'none' is not in the log; it has id, name"),
+        (["x..y"], "no range of positions"),
+        (["1..2", "--start", "1"], "give one of them"),
+        (["--end", "99"], "after the end of the log"),
+        (["--since", "yesterday"], "2026-01-31"),
+        (["--log-option", "lease=1h"], "only looks"),
+        (["--sequencers", "*", "--sequencer", "x"], "give one of them"),
+    ],
+)  # fmt: skip
+def test_what_is_asked_wrongly_is_told_and_is_exit_code_2(
+    path: Path, arguments: list[str], said: str
+) -> None:
+    assert said in run("cat", path, *arguments, code=2).replace("\n", " ")
+
+
+def test_no_log_is_exit_code_1(tmp_path: Path) -> None:
+    for command in ("cat", "head", "tail"):
+        assert "there is no log" in run(command, tmp_path / "none", code=1)
+        assert "there is no log" in run(command, tmp_path / "none", "--sequencers", "*", code=1)
+    with sparkwal.Appender(str(tmp_path / "empty"), SCHEMA, producer_id="p"):
+        pass
+    for command in ("cat", "head", "tail"):
+        assert run(command, tmp_path / "empty").split()[:2] == ["id", "name"]
+
+
+def test_nothing_is_written(path: Path) -> None:
+    before = {str(each) for each in path.rglob("*")}
+    for command in ("cat", "head", "tail"):
+        run(command, path, "--sequencers", "*")
+    assert {str(each) for each in path.rglob("*")} == before
+
+
+@pytest.mark.s3
+def test_head_and_tail_ask_for_no_more_than_they_show(s3_bucket: str, s3_proxy: S3Proxy) -> None:
+    options = log_options(s3_proxy.url)
+    where = f"s3://{s3_bucket}/wal"
+    append(where, *range(1, 41), **options)
+    given = [
+        part for name, value in options.items() for part in ("--log-option", f"{name}={value}")
+    ]
+
+    def asked(*arguments: object) -> tuple[list[int], dict[str, int]]:
+        s3_proxy.reset()
+        found = ids(*arguments, *given)
+        return found, dict(s3_proxy.counts())
+
+    # The head, and whether the log has a floor.
+    looked = {"LIST": 2, "GET": 1}
+    assert asked("tail", where, "-n", 1) == ([40], looked)
+    # Back in steps of 1, 2 and 4.
+    found, requests = asked("tail", where, "-n", 3)
+    assert (found, requests) == ([38, 39, 40], {"LIST": 2, "GET": 1 + 2})
+    found, requests = asked("tail", where, "-n", 5)
+    assert (found, requests) == ([36, 37, 38, 39, 40], {"LIST": 2, "GET": 1 + 2 + 4})
+    found, requests = asked("tail", where, "-n", 2, "--where", "id <= 39")
+    assert (found, requests["LIST"]) == ([38, 39], 2) and requests["GET"] <= 1 + 2 + 4
+    # Chunks of 1, 2, 4 records from the floor on, the first of which is the leader's.
+    found, requests = asked("head", where, "-n", 2)
+    assert found == [1, 2] and requests["LIST"] == 2 and requests["GET"] <= 1 + 1 + 2
+    assert {x.method for x in s3_proxy.requests} == {"GET"}
