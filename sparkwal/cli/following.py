@@ -32,7 +32,7 @@ def follow(log: LogRange, reached: int, interval_ms: int) -> Iterator[Found]:
     while True:
         gap = log.look()
         if log.log_id != log_id:
-            raise _made_again(log, log_id)
+            raise made_again(log, log_id)
         if gap > reached:
             idle = 0
             try:
@@ -47,25 +47,26 @@ def follow(log: LogRange, reached: int, interval_ms: int) -> Iterator[Found]:
             log.forget(reached)
             continue
         idle += 1
-        if idle % _LOOKS == 0 and not _still_there(log):
-            raise _made_again(log, log_id)
-        _wait(interval_ms)
+        if idle % _LOOKS == 0 and not still_there(log):
+            raise made_again(log, log_id)
+        wait(interval_ms)
 
 
-def _still_there(log: LogRange) -> bool:
+def still_there(log: LogRange) -> bool:
     """Whether the last position holds a record of this very log."""
     found = read_slot(log.log, log.gap - 1, log.window, GLANCE)
     return found is not None and found.header.log_id == log.log_id
 
 
-def _made_again(log: LogRange, log_id: str | None) -> Failed:
+def made_again(log: LogRange, log_id: str | None) -> Failed:
+    """The error for the end of the log `log_id`."""
     return Failed(
         f"the log {log_id} at {log.log.url} is gone, or was made again: follow what is there now "
         "anew"
     )
 
 
-def _wait(interval_ms: int) -> None:
+def wait(interval_ms: int) -> None:
     """Sleep, but end at once when nobody reads any more: an idle log would never tell."""
     poll = select.poll()
     poll.register(1, 0)

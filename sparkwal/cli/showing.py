@@ -52,6 +52,7 @@ Exit codes:
     1  there is no log, it is damaged or was made again, or the store is away
     2  wrong usage: an option, a column, a condition
   130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM
+  141  who read its output went away, as in `| head -1`
 """
 )
 
@@ -78,7 +79,8 @@ def takes_rows(*template_names: str) -> Callable[[Callable[..., None]], Callable
                      help="The last position.  [default: the head]"),
         click.option("--since", callback=as_moment, metavar="TIME",
                      help="Commits from this time on; 1h: an hour ago."),
-        click.option("--until", callback=as_moment, metavar="TIME", help="Commits up to this time."),
+        click.option("--until", callback=as_moment, metavar="TIME",
+                     help="Commits up to this time."),
         click.option("--sequencers", metavar="a,b|*",
                      help="These logs under PATH, in the order of their commits' times."),
         click.option("--columns", metavar="a,b",

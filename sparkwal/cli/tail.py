@@ -50,6 +50,6 @@ def command(
         for batch in last_rows(opened.logs, shown, count):
             yield shown, batch
         if follow:
-            yield from followed(opened.logs, opened.shown, duration(interval) / 1000, tell)
+            yield from followed(opened.logs, opened.shown, duration(interval), tell)
 
     show(opened, rows(), shown)

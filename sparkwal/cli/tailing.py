@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from sparkwal.cli.following import made_again, still_there, wait
 from sparkwal.cli.rows import Shown, kept, known_columns, read
 from sparkwal.errors import CollectedError, StoreUnavailableError
-from sparkwal.protocol.replay import AnotherLog
-from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
+from sparkwal.protocol.slots import WHOLE, SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import pieces_of
 
 # Looks that found nothing, after which the last record is asked for again: a log that was made
 # again and is shorter shows itself by nothing else.
 _IDLE_LOOKS = 10
-_LONGEST_WAIT = 30.0
+_LONGEST_MS = 30_000
 
 
 @dataclass
@@ -26,6 +25,7 @@ class _Place:
     """How far one log was shown: up to `position`, and `rows` of that commit."""
 
     log: LogRange
+    log_id: str | None
     position: int
     spark_schema: str | None
     rows: int = 0
@@ -35,9 +35,8 @@ class _Place:
 def followed(
     logs: Sequence[LogRange],
     shown: Callable[[pa.Schema], Shown],
-    interval: float,
+    interval_ms: int,
     tell: Callable[[str], None],
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
     """The rows after those that `logs` had when they were looked at last, without end.
 
@@ -48,54 +47,56 @@ def followed(
         shown: what is shown of a log with these columns, which may become more.
         tell: what people should know: rows that were collected meanwhile, a store that is away.
 
-    Raises InvalidLogError for a damaged record, AnotherLog (one of them) where a log was made
-    again.
+    Raises Failed where a log was made again or is gone, InvalidLogError, BrokenPipeError.
     """
-    places = [_Place(log, log.gap, log.spark_schema) for log in logs]
+    places = [_Place(log, log.log_id, log.gap, log.spark_schema) for log in logs]
     known = known_columns(place.spark_schema for place in places)
-    now, wait = shown(known), interval
+    now, patience = shown(known), interval_ms
     while True:
         try:
             for place in places:
-                for record in _new_records(place, tell):
-                    # A writer may have added columns.
-                    if place.spark_schema != record.spark_schema:
-                        place.spark_schema = record.spark_schema
-                        known = known_columns(place.spark_schema for place in places)
-                        now = shown(known)
-                    for batch in _fresh_rows(place, record, now):
-                        yield now, batch
-            wait = interval
+                try:
+                    for record in _new_records(place):
+                        # A writer may have added columns.
+                        if place.spark_schema != record.spark_schema:
+                            place.spark_schema = record.spark_schema
+                            known = known_columns(place.spark_schema for place in places)
+                            now = shown(known)
+                        for batch in _fresh_rows(place, record, now):
+                            yield now, batch
+                except CollectedError as error:
+                    tell(
+                        f"positions {place.position}…{error.floor - 1} were collected before they "
+                        f"were shown; going on at {error.floor}"
+                    )
+                    place.position, place.rows = error.floor, 0
+            patience = interval_ms
         except StoreUnavailableError as error:
-            if wait == interval:
+            if patience == interval_ms:
                 tell(f"{error}; still trying")
-            wait = min(2 * wait + 1, _LONGEST_WAIT)
+            patience = max(interval_ms, min(2 * patience + 1, _LONGEST_MS))
         yield now, None
-        sleep(wait)
+        wait(patience)
 
 
-def _new_records(place: _Place, tell: Callable[[str], None]) -> Iterator[SlotRecord]:
+def _new_records(place: _Place) -> Iterator[SlotRecord]:
     log = place.log
     end = log.look()
-    if log.head is None or log.head.live is None:
+    if log.log_id != place.log_id:
+        raise made_again(log, place.log_id)
+    if log.log_id is None:
         return
     place.idle = 0 if end > place.position else place.idle + 1
     if place.idle >= _IDLE_LOOKS:
         place.idle = 0
-        _check_same(log, place.position)
-    try:
-        for record in log.records(place.position, end, at_once=1, size=WHOLE):
-            if record.header.position != place.position:
-                place.position, place.rows = record.header.position, 0
-            yield record
-            place.position, place.rows = record.header.position + 1, 0
-        place.position = max(place.position, end)
-    except CollectedError as error:
-        tell(
-            f"positions {place.position}…{error.floor - 1} were collected before they were shown; "
-            f"going on at {error.floor}"
-        )
-        place.position, place.rows = error.floor, 0
+        if not still_there(log):
+            raise made_again(log, place.log_id)
+    for record in log.records(place.position, end, at_once=1, size=WHOLE):
+        if record.header.position != place.position:
+            place.position, place.rows = record.header.position, 0
+        yield record
+        place.position, place.rows = record.header.position + 1, 0
+    place.position = max(place.position, end)
     log.forget(place.position)
 
 
@@ -107,15 +108,3 @@ def _fresh_rows(place: _Place, record: SlotRecord, shown: Shown) -> Iterator[pa.
         skip -= batch.num_rows - fresh.num_rows
         place.rows += fresh.num_rows
         yield from kept([fresh], shown)
-
-
-def _check_same(log: LogRange, position: int) -> None:
-    """Raises AnotherLog unless the record before `position` is still this log's."""
-    if position == 0 or position - 1 < log.floor.current():
-        return
-    last = read_slot(log.log, position - 1, log.window)
-    if last is None or last.header.log_id != log.log_id:
-        raise AnotherLog(
-            f"the log at {log.log.url} was made again while it was followed: position "
-            f"{position - 1} is not there any more. Begin again to see the new one"
-        )
