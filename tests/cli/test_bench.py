@@ -1,0 +1,94 @@
+"""bench: it writes a log of its own, measures, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.test_rows import SOURCE, append, ids, run
+
+import sparkwal
+from sparkwal.testing.proxy import Fault, S3Proxy
+from sparkwal.testing.servers import log_options, s3_client
+
+QUICK = ["--seconds", "0.3", "--in-flight", "4", "--rows-per-append", "10"]
+
+
+def figures(*arguments: object) -> dict[str, Any]:
+    began, *_, ended = run("bench", *arguments, "--json").splitlines()
+    told: dict[str, Any] = json.loads(ended)
+    assert json.loads(began)["path"] == told["path"]
+    return told
+
+
+def test_what_it_tells_and_that_nothing_is_left(tmp_path: Path) -> None:
+    append(tmp_path / "wal", 1, 2)
+    told = figures(tmp_path / "wal", *QUICK, "--row-bytes", 50)
+    assert told["rows"] == told["appends"] * 10 > 0
+    assert 0 < told["p50_ms"] <= told["p99_ms"] <= told["max_ms"]
+    assert told["read"]["rows_per_s"] > 0 and told["retries"] == 0
+    assert told["requests"]["PUT"] <= told["appends"]
+    # A log at the path is as it was.
+    assert [each.name for each in (tmp_path / "wal").iterdir() if "bench" in each.name] == []
+    assert ids("cat", tmp_path / "wal") == [1, 2]
+    figures(tmp_path / "new", *QUICK)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_log_that_is_kept_is_one_like_any_other(tmp_path: Path) -> None:
+    told = figures(tmp_path, *QUICK, "--keep")
+    assert sparkwal.verify(told["path"]).rows == told["rows"]
+
+
+def test_it_says_that_it_writes_and_where(tmp_path: Path) -> None:
+    printed = run("bench", tmp_path, *QUICK)
+    assert "a million rows" in printed and "p99" in printed and "read back" in printed
+    assert "WRITES" in run("bench", "--help")
+    assert "own" in run("bench", tmp_path, "--sequencer", "x", code=2)
+    assert "64 MB" in run("bench", tmp_path, "--rows-per-append=1000000", code=2)
+
+
+@pytest.mark.s3
+def test_its_requests_are_those_that_the_store_got(
+    s3_bucket: str, s3_proxy: S3Proxy, ministack_url: str
+) -> None:
+    client = s3_client(ministack_url)
+    client.put_object(Bucket=s3_bucket, Key="logs/_bench-other/x", Body=b"somebody else's")
+    given = [f"--log-option={k}={v}" for k, v in log_options(s3_proxy.url).items()]
+    s3_proxy.faults = [Fault("error", kind="PUT", status=503, probability=0.05)]
+    told = figures(f"s3://{s3_bucket}/logs", *QUICK, *given)
+    # Opening it, and the proof that the store is one, come before; deleting after.
+    asked = s3_proxy.counts()
+    assert 0 < told["requests"]["PUT"] <= asked["PUT"] <= told["requests"]["PUT"] + 8
+    assert told["retries"] <= sum(s3_proxy.injected.values())
+    left = [each["Key"] for each in client.list_objects_v2(Bucket=s3_bucket)["Contents"]]
+    assert left == ["logs/_bench-other/x"]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_behind(
+    s3_bucket: str, ministack_url: str, signum: signal.Signals
+) -> None:
+    given = [f"--log-option={k}={v}" for k, v in log_options(ministack_url).items()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sparkwal", "bench", f"s3://{s3_bucket}/logs", *given,
+         "--seconds", "600", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    path = json.loads(process.stdout.readline())["path"]
+    client = s3_client(ministack_url)
+    prefix = path.removeprefix(f"s3://{s3_bucket}/")
+    while client.list_objects_v2(Bucket=s3_bucket, Prefix=prefix)["KeyCount"] < 5:
+        assert process.poll() is None, process.stderr.read()
+    process.send_signal(signum)
+    assert process.wait(60) == 128 + signum
+    assert client.list_objects_v2(Bucket=s3_bucket)["KeyCount"] == 0
