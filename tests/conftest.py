@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +60,14 @@ def s3_proxy(ministack_url: str) -> Iterator[S3Proxy]:
     """A proxy in front of ministack, without faults."""
     with S3Proxy(ministack_url) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def connect_port() -> Iterator[None]:
+    """Holds the one port where a local server of Spark Connect is looked for."""
+    with (Path(tempfile.gettempdir()) / "sparkwal-connect.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

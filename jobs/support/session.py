@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import logging
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,10 @@ import click
 import sparkwal
 from sparkwal.cli.exits import Failed, Refused
 from sparkwal.cli.plain import plain
+from sparkwal.errors import OptionError
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions
-from sparkwal.spark import log_store
+from sparkwal.spark import log_store, supported
 from sparkwal.spark.readable import readable
 from support import jvm
 
@@ -60,7 +60,7 @@ DELTA_CONF = {
 
 
 def need_spark() -> None:
-    """Raises Refused when pyspark is not installed or of another version than 4.2."""
+    """Raises Refused when pyspark is not installed or too old."""
     try:
         import pyspark
     except ModuleNotFoundError:
@@ -68,17 +68,20 @@ def need_spark() -> None:
             "pyspark is not installed: pip install 'sparkwal[spark]', or in a clone: "
             "pip install '.[spark,jobs]'"
         ) from None
-    if not pyspark.__version__.startswith("4.2."):
-        raise Refused(
-            f"pyspark {pyspark.__version__} is installed and 4.2 is needed: "
-            "pip install 'pyspark>=4.2,<4.3'"
-        )
+    try:
+        supported.require(pyspark.__version__, "pyspark here")
+    except OptionError as error:
+        raise Refused(str(error)) from None
 
 
 def need_delta(what: str = "--format delta") -> None:
     """Raises Refused when Delta Lake cannot be had, saying what needs it. After need_spark."""
     import pyspark
 
+    try:
+        supported.require_delta(pyspark.__version__)
+    except OptionError as error:
+        raise Refused(f"{what}: {error}") from None
     if jvm.started_by_spark_submit():
         if not jvm.has_class(DELTA_CONF["spark.sql.extensions"]):
             spark = ".".join(pyspark.__version__.split(".")[:2])
@@ -154,11 +157,9 @@ def start_session(
                     "Spark did not start; Java 17 or newer is needed. What Java said stands above"
                 )
         raise Failed(message) from None
-    # Spark finds the format by itself, and warns of a second one. But it asks a shell for the
-    # Python first, without quotes: with a space in its path it looks no further.
-    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    if importlib.util.find_spec("pyspark_weaselwal") is None or shlex.quote(python) != python:
-        sparkwal.register(spark)
+    # Spark finds the format by itself where it is installed: not in a zip of --py-files, nor where
+    # the path of its Python has a space.
+    sparkwal.register(spark)
     return spark
 
 

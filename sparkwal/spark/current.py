@@ -31,6 +31,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sequencers import all_logs
+from sparkwal.spark import supported
 from sparkwal.spark.delta import DELETES, last_of_each, quoted
 from sparkwal.spark.delta_log import DeltaLog, spark_path
 from sparkwal.spark.readable import line
@@ -107,6 +108,7 @@ class _Pinned:
                 "a session of Spark Connect cannot tell what a Delta table holds: use a session "
                 "of Spark's own, or sparkwal.Log(path).current()"
             )
+        supported.require_delta(spark.version)
         self._table = target.table
         self._log = DeltaLog(spark, spark_path(target.table))
 

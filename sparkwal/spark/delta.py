@@ -14,6 +14,7 @@ from sparkwal.errors import PlanError, ReadError, WriteError
 from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.table import TableConflict, TableState
 from sparkwal.protocol.log_store import LogStore
+from sparkwal.spark import supported
 from sparkwal.spark.delta_log import FORGETS, DeltaLog, Layout, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.spark.registering import register_once
@@ -38,6 +39,7 @@ class SparkDeltaTable:
                 "a session of Spark Connect cannot tell what a Delta table holds: compact with a "
                 "session of Spark's own"
             )
+        supported.require_delta(spark.version)
         self.target = target
         self._options = dict(log_options)
         self._path = spark_path(target.table)

@@ -7,18 +7,35 @@ import re
 from sparkwal.errors import OptionError
 
 OLDEST = (4, 2)
+# The newest that the Delta Lake of the extra `delta` is made for.
+NEWEST_WITH_DELTA = (4, 2)
 
 
 def is_supported(version: str) -> bool:
     """Whether a version of Spark has what the data source is made of."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= OLDEST
+    return _numbers(version) >= OLDEST
 
 
 def require(version: str, whose: str) -> None:
     """Raises OptionError for a Spark that is too old; `whose` says which one is meant."""
     if not is_supported(version):
         raise OptionError(
-            f'sparkwal needs Spark 4.2, {whose} is {version}: pip install "pyspark>=4.2,<4.3" '
+            f"sparkwal needs Spark 4.2 or 4.3, {whose} is {version}: "
+            'pip install "pyspark>=4.2,<4.4" '
             "(sparkwal.Log and sparkwal.Appender work without Spark)"
         )
+
+
+def require_delta(version: str) -> None:
+    """Raises OptionError for a Spark that is too new for Delta Lake."""
+    if _numbers(version) > NEWEST_WITH_DELTA:
+        raise OptionError(
+            f"Delta Lake 4.4 is for Spark up to 4.2, and this is {version}: "
+            'pip install "pyspark==4.2.0" where a Delta table is made or read '
+            "(sparkwal.Log(path).current() reads table and log without Spark)"
+        )
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found is not None else (0, 0)

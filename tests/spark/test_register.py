@@ -130,7 +130,9 @@ def test_an_older_spark_is_one_sentence(version: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr("pyspark.__version__", version)
     with pytest.raises(OptionError) as refused:
         sparkwal.register(None)  # type: ignore[arg-type]
-    assert str(refused.value).startswith(f"sparkwal needs Spark 4.2, pyspark here is {version}")
+    assert str(refused.value).startswith(
+        f"sparkwal needs Spark 4.2 or 4.3, pyspark here is {version}"
+    )
 
 
 def test_an_older_spark_finds_nothing_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +144,7 @@ def test_an_older_spark_finds_nothing_and_goes_on(monkeypatch: pytest.MonkeyPatc
     assert "DefaultSource" not in runpy.run_path(str(file))
 
 
+@pytest.mark.usefixtures("connect_port")
 def test_spark_connect_writes_and_reads(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
     shown = run(CONNECT, tmp_path / "log", [SOURCE.parent])
