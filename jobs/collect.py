@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-import support.installed  # noqa: F401
+try:
+    import support.installed  # noqa: F401
+except ModuleNotFoundError:
+    raise SystemExit(
+        "the folder jobs/support is not beside this file: keep them together, or give it to "
+        "spark-submit --py-files (sparkwal/docs/deploying.md)"
+    ) from None
 
 # isort: split
 import importlib.util

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,24 +80,33 @@ class Application:
     Args:
         folder: what it prints goes there, to {name}.out and {name}.err.
         temporary: its TMPDIR. Those that share one share sparkwal's hints, as on one machine.
+        environment: of this process, unless given.
+        knows: whether it can import sparkwal and the jobs, and starts this Python.
     """
 
-    def __init__(self, name: str, folder: Path, command: list[str], temporary: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        command: list[str],
+        temporary: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        knows: bool = True,
+    ) -> None:
         self.name, self.temporary = name, temporary
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         temporary.mkdir(parents=True, exist_ok=True)
-        here = str(Path(sparkwal.__file__).parents[1])
-        path = [here, str(JOBS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path),
-            "PYSPARK_PYTHON": sys.executable,
-            "TMPDIR": str(temporary),
-        }
+        own = dict(os.environ if environment is None else environment)
+        own["TMPDIR"] = str(temporary)
+        if knows:
+            here = str(Path(sparkwal.__file__).parents[1])
+            path = [here, str(JOBS), *filter(None, [own.get("PYTHONPATH")])]
+            own |= {"PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": sys.executable}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
                 command,
-                env=environment,
+                env=own,
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,

@@ -1,10 +1,16 @@
 """Imported before all else by each job: says in one line what is not installed."""
 
+import os
 from importlib.util import find_spec
 
 _missing = [name for name in ("sparkwal", "pyarrow", "click", "rich") if find_spec(name) is None]
 if _missing:
     raise SystemExit(
-        f"{_missing[0]} is not installed for this Python. In a clone: pip install "
-        "'.[spark,jobs]', or run jobs/quickstart.sh once and start jobs with .venv/bin/python"
+        f"{_missing[0]} is not installed for this Python. "
+        + (
+            "Give it to spark-submit: --archives, or --py-files (sparkwal/docs/deploying.md)"
+            if "PYSPARK_GATEWAY_PORT" in os.environ
+            else "In a clone: pip install '.[spark,jobs]', or run jobs/quickstart.sh once and "
+            "start jobs with .venv/bin/python"
+        )
     )

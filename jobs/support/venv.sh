@@ -4,7 +4,8 @@
 # Installs only when the tree or the Python changed, so that a second run needs no network.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
-VENV="$ROOT/.venv"
+# SPARKWAL_VENV: another place, for another Python.
+VENV="${SPARKWAL_VENV:-$ROOT/.venv}"
 VENV_PYTHON="$VENV/bin/python"
 
 _say() { printf '%s\n' "$*" >&2; }

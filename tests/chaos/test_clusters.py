@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
+from clusters import standalone
 
-from faults.processes import Application, Driver, send, wait_until
+from faults.processes import Driver, send, wait_until
 from sparkwal.format import keys
 from sparkwal.protocol.recovery import DEFAULT_WINDOW
 from sparkwal.testing.proxy import Fault
@@ -80,38 +80,9 @@ def test_a_shuffle_that_is_computed_again_leaves_each_row_once(on_s3, tmp_path: 
 
 
 @pytest.fixture
-def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a standalone master with two workers, started from pyspark's own jars."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    (core,) = (home / "jars").glob("spark-core_*.jar")
-    monkeypatch.setenv("SPARK_HOME", str(home))
-    monkeypatch.setenv("SPARK_SCALA_VERSION", core.name.split("_")[1].split("-")[0])
-    started: list[Application] = []
-
-    def start(name: str, kind: str, *arguments: str) -> Application:
-        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        command += ["-cp", str(home / "jars" / "*")]
-        command += [f"org.apache.spark.deploy.{kind}", "--port", "0", "--webui-port", "0"]
-        command += arguments
-        started.append(Application(name, tmp_path, command, tmp_path / "tmp"))
-        return started[-1]
-
-    try:
-        head = start("master", "master.Master", "--host", "127.0.0.1")
-        found = re.compile(r"Starting Spark master at (spark://\S+)")
-        head.wait_for(lambda: bool(found.search(head.errors())), "the master's address")
-        url = found.search(head.errors())[1]
-        for number in (1, 2):
-            # Two hosts, as far as Spark can tell: it speculates only across hosts.
-            given = ["--host", f"127.0.0.{number}", "-c", "2", "-m", "1g"]
-            given += ["-d", str(tmp_path / f"work{number}"), url]
-            start(f"worker{number}", "worker.Worker", *given)
+def master(tmp_path: Path) -> Iterator[str]:
+    with standalone(tmp_path) as url:
         yield url
-    finally:
-        for each in reversed(started):
-            each.end()
 
 
 def test_speculative_attempts_and_retries_on_a_standalone_cluster_store_each_row_once(
