@@ -25,6 +25,10 @@ from .environments import BASE, ROOT, clean, make, pip, run, see
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 JOB = ROOT / "jobs" / "ingest.py"
+INGEST = (
+    *("--format", "json", "--source", "in", "--schema", "id BIGINT", "--name", "orders"),
+    *("--log-option", "inlineThreshold=0", "--repartition", "4", "--max-files-per-trigger", "1"),
+)
 ROWS = 2000
 
 
@@ -38,21 +42,17 @@ class Cluster:
     options: dict[str, str]
 
     def submit(
-        self, *arguments: object, job: Path = JOB, **environment: object
-    ) -> subprocess.CompletedProcess[str]:
+        self, *arguments: object, job: Path = JOB, given: tuple[object, ...] = INGEST,
+        **environment: object,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """spark-submit, the arguments before the job's."""
         options = self.folder / "options.conf"
         options.write_text("".join(f"{k} = {v}\n" for k, v in self.options.items()))
+        command = [HOME / "bin" / "spark-submit", "--master", self.master, *arguments]
+        command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"]
+        command += [job, "--log", self.log, "--options-file", options, *given]
         return subprocess.run(
-            [
-                *map(str, (HOME / "bin" / "spark-submit", "--master", self.master, *arguments)),
-                *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"),
-                *(str(job), "--format", "json", "--source", str(self.folder / "in")),
-                *("--schema", "id BIGINT", "--log", self.log, "--name", "orders"),
-                *("--options-file", str(options), "--log-option", "inlineThreshold=0"),
-                *("--repartition", "4", "--max-files-per-trigger", "1"),
-            ],
-            cwd=self.folder, env=clean(HOME=self.folder, **environment),
+            [*map(str, command)], cwd=self.folder, env=clean(HOME=self.folder, **environment),
             capture_output=True, text=True,
         )  # fmt: skip
 
@@ -122,6 +122,12 @@ def test_a_zip_is_enough_where_pyarrow_and_botocore_are(
     done = cluster.submit("--py-files", zipped, PYSPARK_PYTHON=python)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     cluster.prove()
+    read = cluster.submit(
+        "--py-files", zipped, job=ROOT / "jobs" / "replay.py", given=("--format", "noop"),
+        PYSPARK_PYTHON=python,
+    )  # fmt: skip
+    assert read.returncode == 0, read.stdout[-3000:] + read.stderr[-3000:]
+    assert "2,000 rows of " in read.stdout
 
 
 def test_executors_without_sparkwal_are_told_of_in_one_line(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from lifecycle.lakes import Lake
 
 import sparkwal
 
@@ -27,13 +29,13 @@ STEPS = [
 ]
 
 
-def environment(s3: str) -> dict[str, str]:
+def environment(python: Path) -> dict[str, str]:
     """Of a Spark that is not the tests' own."""
     kept = {name: value for name, value in os.environ.items()
             if name == "SPARK_SUBMIT_OPTS" or not name.startswith(("SPARK_", "PYSPARK_", "AWS_"))
             }  # fmt: skip
     source = str(Path(sparkwal.__file__).parents[1])
-    return {**kept, **reaches(s3), "PYTHONPATH": source}
+    return {**kept, "PYTHONPATH": source, "PYSPARK_PYTHON": str(python)}
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.2.1", "4.3.0"])
@@ -43,8 +45,45 @@ def test_a_logs_whole_life(
     python = make(tmp_path / "venv", f"pyspark=={version}", sees_tests=True)
     done = run(
         python, ROOT / "tests/deploying/whole_life.py", f"s3://{s3_bucket}/logs", tmp_path,
-        env={**environment(ministack_url), "PYSPARK_PYTHON": str(python)}, cwd=tmp_path,
+        env={**environment(python), **reaches(ministack_url)}, cwd=tmp_path,
     )  # fmt: skip
     told = done.stdout.splitlines()
     assert told[0] == f"Spark {version}, Python {sys.version.split()[0]}"
     assert told[1:] == [f"did {step}" for step in STEPS]
+
+
+@pytest.mark.parametrize("version", ["4.0.5", "4.1.4"])
+def test_an_older_spark_is_refused_in_a_line_and_takes_what_a_log_gives(
+    version: str, tmp_path: Path
+) -> None:
+    python = make(tmp_path / "venv", f"pyspark=={version}", sees_tests=True)
+    done = run(
+        python, ROOT / "tests/deploying/older_spark.py", tmp_path,
+        env=environment(python), cwd=tmp_path,
+    )  # fmt: skip
+    refused, rows = done.stdout.splitlines()
+    assert refused.startswith(
+        f"refused: sparkwal needs Spark 4.2 or 4.3, pyspark here is {version}"
+    )
+    assert rows == "rows 2"
+
+
+def test_a_spark_that_delta_has_no_jars_for_is_refused_where_there_is_a_table(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    lake.append([{"id": 1, "v": "v1"}])
+    lake.compact()
+    python = make(tmp_path / "venv", "pyspark==4.3.0", sees_tests=True)
+    own = environment(python)
+    script = ROOT / "tests/deploying/delta_refused.py"
+    done = run(python, script, lake.path, lake.table, env=own, cwd=tmp_path)
+    assert len(done.stdout.splitlines()) == 2
+    for line in done.stdout.splitlines():
+        assert line.startswith("refused: Delta Lake 4.4 is for Spark up to 4.2, and this is 4.3.0")
+    job = [ROOT / "jobs/compact.py", lake.path, lake.table, "--now"]
+    told = subprocess.run(
+        [str(each) for each in (python, *job)], env=own, capture_output=True, text=True
+    )
+    assert told.returncode == 2
+    assert "Delta Lake 4.4 is for Spark up to 4.2, and this is 4.3.0" in told.stderr
