@@ -39,12 +39,14 @@ MAY_KNOW = {
     "lifecycle": {"errors", "events", "format", "open", "options", "protocol", "reading",
                   "sequencers", "store"},
     "history": {"errors", "format", "open", "options", "protocol", "reading", "store"},
-    "spark": {"checkpoints", "errors", "events", "format", "open", "options", "protocol",
-              "lifecycle", "reading", "sequencers", "store"},
+    "metrics": {"appender", "errors", "events", "format", "lifecycle", "open", "options",
+                "protocol", "reading", "sequencers"},
+    "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "metrics", "open",
+              "options", "protocol", "reading", "sequencers", "store"},
     "testing": {"journal", "store"},
     # The command looks at everything; nothing but the command knows it.
     "cli": {"appender", "checkpoints", "emitting", "errors", "events", "format", "history",
-            "lifecycle", "log", "open", "options", "protocol", "reading", "replaying",
+            "lifecycle", "log", "metrics", "open", "options", "protocol", "reading", "replaying",
             "sequencers", "store", "testing"},
     "__main__": {"cli"},
     "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "sequencers",
@@ -72,6 +74,8 @@ LIBRARIES = {
     "deltalake": {"lifecycle"},
     "click": {"cli"},
     "rich": {"cli"},
+    "prometheus_client": {"metrics"},
+    "opentelemetry": {"metrics"},
 }
 # The base installation.
 REQUIRED = {"pyarrow", "botocore", "urllib3"}
@@ -183,7 +187,7 @@ def test_the_base_installation_names_all_that_is_imported_without_spark() -> Non
         for x in ALL
         if not x.ours and x.module not in known
         # Whose rows or sessions these are has them.
-        if x.module not in ("pyspark", "pandas", "delta", "deltalake", "click", "rich")
+        if x.module not in LIBRARIES
     ]
     assert wrong == []
 

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import uvicorn
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CONTENT_TYPE_LATEST
 from rich.console import Console
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -36,7 +29,11 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     SparkWalError,
 )
-from sparkwal.events import Durable, Event
+from sparkwal.metrics import table
+from sparkwal.metrics.meter import begin
+from sparkwal.metrics.places import place_of
+from sparkwal.metrics.prometheus import separate
+from sparkwal.metrics.writers import watch_appender
 from support.bodies import Bodies, TooLarge
 
 if TYPE_CHECKING:
@@ -68,57 +65,24 @@ class Bounds:
 class Metrics:
     """What GET /metrics tells."""
 
-    def __init__(self, wal: Appender) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "sparkwal_requests", "Appends by HTTP status.", ["status"], registry=self.registry
-        )
-        self.rows = Counter(
-            "sparkwal_rows", "Rows answered with 200 or 202.", registry=self.registry
-        )
-        self.bytes = Counter(
-            "sparkwal_body_bytes", "Bytes of bodies answered so.", registry=self.registry
-        )
-        self.pending = Gauge(
-            "sparkwal_pending_body_bytes", "Bytes of bodies not parsed yet.", registry=self.registry
-        )
-        self.seconds = Histogram(
-            "sparkwal_append_seconds", "From the request to such an answer.",
-            buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10), registry=self.registry,
-        )  # fmt: skip
-        self._events = Counter(
-            "sparkwal_events", "Events of the appender.", ["name"], registry=self.registry
-        )
-        self._position = Gauge(
-            "sparkwal_durable_position", "The newest durable position.", registry=self.registry
-        )
-        for name, meaning, value in (
-            ("in_flight", "Records sent and not acknowledged.", lambda: wal.in_flight),
-            ("buffered_bytes", "Accepted rows not sent yet.", lambda: wal.buffered_bytes),
-            ("last_sequence", "The newest durable sequence; with a journal the newest in it.",
-             lambda: wal.last_sequence),
-            ("up", "1 while the appender accepts rows.", lambda: float(wal.error is None)),
-            *(_of_journal(wal) if wal.has_journal else ()),
-        ):  # fmt: skip
-            gauge = Gauge(f"sparkwal_{name}", meaning, registry=self.registry)
-            gauge.set_function(value)
-        wal.subscribe(self._told)
+    def __init__(self, wal: Appender, pending: Callable[[], float]) -> None:
+        self._meter, self._place = separate(), place_of(wal.url)
+        watch_appender(wal, self._meter)
+        begin(self._meter, self._place, "http")
+        self._meter.set(table.PENDING_BODIES, pending, *self._place)
 
-    def _told(self, event: Event) -> None:
-        self._events.labels(event.name).inc()
-        if isinstance(event, Durable):
-            self._position.set(event.position)
+    def answered(self, status: int) -> None:
+        """One more request."""
+        self._meter.add(table.REQUESTS, 1, *self._place, str(status))
 
+    def accepted(self, rows: int, size: int, seconds: float) -> None:
+        """What a request was that was answered with 200 or 202."""
+        self._meter.add(table.ANSWERED_ROWS, rows, *self._place)
+        self._meter.add(table.BODY_BYTES, size, *self._place)
+        self._meter.observe(table.APPEND, seconds, *self._place)
 
-def _of_journal(wal: Appender) -> tuple[tuple[str, str, Callable[[], float]], ...]:
-    return (
-        ("journal_waiting", "Appends in the journal and not in the log.",
-         lambda: wal.unacknowledged),
-        ("journal_bytes", "Bytes of the journal's files.", lambda: wal.journal_bytes),
-        ("store_away", "1 while the store does not answer.", lambda: wal.is_store_away),
-        ("journal_lost", "Appends found damaged at the start, to be sent again.",
-         lambda: len(wal.lost)),
-    )  # fmt: skip
+    def text(self) -> str:
+        return self._meter.text()
 
 
 class Server:
@@ -132,8 +96,7 @@ class Server:
         self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
         # One: while it syncs the journal, what comes waits for the next sync, all of it together.
         self._syncs = ThreadPoolExecutor(1, "sync")
-        self.metrics = Metrics(wal)
-        self.metrics.pending.set_function(lambda: self._pending)
+        self.metrics = Metrics(wal, lambda: self._pending)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -155,7 +118,7 @@ class Server:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def counted(request: Request) -> Response:
             response = await handle(request)
-            self.metrics.requests.labels(str(response.status_code)).inc()
+            self.metrics.answered(response.status_code)
             return response
 
         return counted
@@ -191,9 +154,7 @@ class Server:
             return _stopped(error)
         except ClientDisconnect:
             return _error(400, "the client went away before all of the body was there")
-        self.metrics.rows.inc(rows)
-        self.metrics.bytes.inc(size)
-        self.metrics.seconds.observe(time.monotonic() - started)
+        self.metrics.accepted(rows, size, time.monotonic() - started)
         return JSONResponse(answer, 202 if self._wal.has_journal else 200)
 
     async def _accept(self, request: Request) -> tuple[Ticket, int, int]:
@@ -235,7 +196,7 @@ class Server:
 
     async def tell_metrics(self, request: Request) -> Response:
         """GET /metrics, as Prometheus reads it."""
-        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def tell_health(self, request: Request) -> Response:
         """GET /healthz: 200 while rows are accepted, by a journal also while the store is away."""

@@ -79,6 +79,7 @@ class Appender:
         folder: Folder | None,
     ) -> None:
         _check_producer(producer_id)
+        self._log, self._settings = log, settings
         self._rows = RowSchema(schema)
         self._subscribers = Subscribers()
         if on_event is not None:
@@ -167,6 +168,21 @@ class Appender:
     def has_journal(self) -> bool:
         """Whether accepted means on this machine's disk."""
         return isinstance(self._way, Journaled)
+
+    @property
+    def url(self) -> str:
+        """Of the log; holds no secret."""
+        return self._log.url
+
+    @property
+    def buffer_limit(self) -> int:
+        """maxBufferedBytes: what may wait in memory."""
+        return self._settings.max_buffered
+
+    @property
+    def journal_limit(self) -> int:
+        """What appends may fill of a journal: journalMaxBytes without one file."""
+        return self._settings.journal_max - self._settings.journal_segment
 
     @property
     def journal_bytes(self) -> int:

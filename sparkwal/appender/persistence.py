@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Protocol
 
 from sparkwal import events
 from sparkwal.appender.batches import Batch, Failure
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
+from sparkwal.appender.measured import Measured
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import ASK, overtaken, unexpected, unsent, used_up, verdict
@@ -46,6 +48,7 @@ class _InFlight:
     batch: Batch
     sequence: int  # the last one that the record holds
     rows: int
+    bytes: int
     empty: list[Batch] = field(default_factory=list)  # after it, with nothing to write
 
 
@@ -85,6 +88,7 @@ class Persistence:
         self._sent: dict[int, _InFlight] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
+        self._measured = Measured(subscribers)
         self.last_sequence = intake.next_sequence - 1
         if watch is not None:
             watch.start(subscribers.enter_thread, self._refuse)
@@ -145,7 +149,9 @@ class Persistence:
                 return
             last = batch.first_sequence + index
             rows = sum(b.num_rows for b in batches)
-            sent = self._pipeline.send(rows, batches, last, self._clock.now_ms())
+            sent = self._pipeline.send(
+                rows, batches, last, self._clock.now_ms(), self._measured.told()
+            )
         except BaseException as error:
             with self._acks:
                 self._stop(unexpected("a batch could not be encoded", error), batch)
@@ -155,7 +161,7 @@ class Persistence:
                 batch.fail(unsent(self.failure.error), self.failure)
                 return
             # Safety (§7): "last_sequence counts what is only sent"
-            self._sent[sent.position] = _InFlight(batch, last, rows)
+            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
         self._subscribers.publish(
             events.Accepted(
                 position=sent.position,
@@ -199,10 +205,11 @@ class Persistence:
     # The pool.
 
     def _put(self, sent: Sent) -> None:
-        target = self._target
+        target, started = self._target, monotonic()
         try:
             began = target.claim.before(sent.header)
             put_record(target.log, sent.header, sent.data, ASK)
+            self._measured.put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
             if target.claim.stands(sent.header, began) is not None:
                 raise overtaken(target.log, sent.position)
         except SparkWalError as error:
@@ -245,6 +252,8 @@ class Persistence:
                         rows=done.rows,
                         query_id=self._target.producer_id,
                         batch_id=done.sequence,
+                        bytes=done.bytes,
+                        put_ms=self._measured.durable(ready),
                     )
                 )
             self._settle()

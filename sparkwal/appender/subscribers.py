@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from sparkwal import events
-from sparkwal.events import Event, Missed
+from sparkwal.events import Event, Missed, Retried
 
 _logger = logging.getLogger("sparkwal")
 
@@ -81,6 +81,7 @@ class Subscribers:
         self._lock = threading.Lock()
         self._list: list[Subscriber] = []
         self._threads: set[int] = set()
+        self.retried = 0  # requests of these threads that were sent again
         self._pid = os.getpid()
         # The process's own subscribers may be slow too.
         self._process = Subscriber(events.emit)
@@ -121,6 +122,9 @@ class Subscribers:
     def _overhear(self, event: Event) -> None:
         # In a fork thread ids come again, and the queues have no threads.
         if threading.get_ident() in self._threads and os.getpid() == self._pid:
+            if isinstance(event, Retried):
+                with self._lock:
+                    self.retried += 1
             self._tell(event)
 
     def close(self) -> None:

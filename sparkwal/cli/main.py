@@ -30,6 +30,7 @@ COMMANDS = {
     "head": "The first rows of the log at PATH, from its floor on.",
     "tail": "The newest rows of the log at PATH; with -f those that come too.",
     "bench": "How fast a log on this store is from here: appending, latency, reading back.",
+    "metrics": "The numbers of the log at PATH as Prometheus reads them, once or over HTTP.",
 }
 
 

@@ -48,12 +48,15 @@ class Accepted(Event):
 
 @dataclass(frozen=True)
 class Durable(Event):
-    """a commit is in the log, and all before it are"""
+    """a commit is in the log, and all before it are; `bytes` of rows are stored for it, and the
+    PUT of its record took `put_ms`, with its retries"""
 
     position: int
     rows: int
     query_id: str
     batch_id: int
+    bytes: int
+    put_ms: float
 
 
 @dataclass(frozen=True)

@@ -263,7 +263,7 @@ def told(log: LogStore, sequencer: str, head: Head, expiry_ms: int | None) -> li
             sequencer=sequencer,
             position=consumer.position,
             lag=max(0, head.gap - consumer.position) if each.of_this_log else 0,
-            lag_ms=_lag_ms(log, head, consumer.position) if each.of_this_log else None,
+            lag_ms=lag_ms(log, head, consumer.position) if each.of_this_log else None,
             age_ms=each.age_ms,
             host=consumer.host,
             expires_ms=consumer.expires_ms,
@@ -274,7 +274,8 @@ def told(log: LogStore, sequencer: str, head: Head, expiry_ms: int | None) -> li
     return list(run_parallel(log.store, info, standing(log, log_id)))
 
 
-def _lag_ms(log: LogStore, head: Head, position: int) -> int | None:
+def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
+    """Between the record at this position and the newest one: 1 GET. None where it is gone."""
     assert head.live is not None
     if position >= head.gap:
         return 0

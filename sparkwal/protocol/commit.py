@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 from sparkwal import events
@@ -53,12 +55,15 @@ def commit(
     ttl_ms: int,
     codec: str | None,
     carrier: Carrier | None = None,
+    metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> int | None:
     """Make one microbatch durable: 1 PUT, or nothing when it has no rows or is a replay.
 
     Args:
         results: of every task, at least one.
         carrier: the checkpoint of a stream; None in a batch write.
+        metrics: that the record tells besides the tasks': `retries` since the record before, and
+            `last_put_ms`, how long the PUT of that took.
 
     Returns:
         The position, or None when there was nothing to write.
@@ -90,9 +95,11 @@ def commit(
         if carrier is not None:
             _, last = recall(open_log, lead, first.query_id)
             carried = carrier.capture(first.batch_id, last)
-        header, data = microbatch_record(plan, written, clock, codec, carried)
+        header, data = microbatch_record(plan, written, clock, codec, carried, metrics)
         began = age.before(header, look=not plan.is_for(run_id))
+        started = time.monotonic()
         put_record(log, header, data, _advice(header))
+        put_ms = round((time.monotonic() - started) * 1000, 3)
         try:
             other = age.stands(header, began)
         except (StoreUnavailableError, OptionError) as error:
@@ -115,6 +122,8 @@ def commit(
                 rows=header.rows,
                 query_id=header.query_id,
                 batch_id=header.batch_id,
+                bytes=header.bytes,
+                put_ms=put_ms,
             )
         )
         after = replace(

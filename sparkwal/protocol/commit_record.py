@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -70,6 +71,7 @@ def microbatch_record(
     clock: Clock,
     codec: str | None,
     carried: Carried | None = None,
+    metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[CommitHeader, bytes]:
     lead = plan.leadership
     # Never back along the log, whatever the wall clock does.
@@ -99,6 +101,8 @@ def microbatch_record(
         metrics={
             "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
             "tasks": len(written),
+            **metrics,
+            "retries": sum(r.retries for r in written) + metrics.get("retries", 0),
         },
     )
     # Safety (§6): "rows never get into the record"

@@ -6,8 +6,9 @@ thread of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -68,12 +69,18 @@ class Pipeline:
         return self._next - self._undecided < self._lead.in_flight_limit
 
     def send(
-        self, rows: int, batches: Sequence[pa.RecordBatch], sequence: int, now_ms: int
+        self,
+        rows: int,
+        batches: Sequence[pa.RecordBatch],
+        sequence: int,
+        now_ms: int,
+        metrics: Mapping[str, float] = MappingProxyType({}),
     ) -> Sent:
         """Assign the next slot to a batch. Only while `has_room`.
 
         Args:
             sequence: of the batch's last append.
+            metrics: that the record tells besides what is in flight.
         """
         assert self.has_room()
         lead = self._lead
@@ -95,7 +102,7 @@ class Pipeline:
             checkpoints=lead.checkpoints,
             # Safety (§5): "an appender's record does not name the archive"
             txns_archive=lead.txns_archive,
-            metrics={"in_flight": self.in_flight + 1},
+            metrics={"in_flight": self.in_flight + 1, **metrics},
         )
         # Safety (§7): "an appender's rows never get into the record"
         header, data = encode_record(

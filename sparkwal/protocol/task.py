@@ -37,6 +37,7 @@ class TaskResult:
         skipped_rows: that would have been written else.
         batch: the data object, or None.
         run_id: of the query's run that the task belongs to; empty in a batch write.
+        retries: requests of the task that were sent again.
         inline: (rows, record batches as an Arrow IPC stream), or None.
     """
 
@@ -51,6 +52,7 @@ class TaskResult:
     put_ms: float
     run_id: str = ""
     skipped_rows: int = 0
+    retries: int = 0
 
     @property
     def rows(self) -> int:

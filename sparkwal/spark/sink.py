@@ -7,7 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -36,6 +36,7 @@ from sparkwal.protocol.plan import Plan, TaskPlan, check_visible, cold_plan, mak
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
+from sparkwal.spark.measured import counting, measuring
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import Travels
 from sparkwal.store.conditional_put import prove_put_if_absent
@@ -138,21 +139,20 @@ class _Writer(Travels):
             multipart_threshold=self.options.multipart_threshold,
             codec=self.options.codec,
         )
-        with readable_errors():
-            return Message(
-                write_partition(
-                    self._task_log,
-                    self.plan,
-                    query_id,
-                    batch_id,
-                    context.partitionId(),
-                    rows,
-                    limits,
-                    attempt=context.taskAttemptId(),
-                    again=context.attemptNumber() > 0,
-                    run_id=run_id,
-                )
+        with readable_errors(), counting() as counted:
+            result = write_partition(
+                self._task_log,
+                self.plan,
+                query_id,
+                batch_id,
+                context.partitionId(),
+                rows,
+                limits,
+                attempt=context.taskAttemptId(),
+                again=context.attemptNumber() > 0,
+                run_id=run_id,
             )
+        return Message(replace(result, retries=counted.retries))
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with readable_errors():
@@ -162,16 +162,18 @@ class _Writer(Travels):
                     "Spark asked to commit without the messages of all tasks; nothing was "
                     "committed. Restart with the same checkpoint"
                 )
-            log = self._log()
-            commit(
-                lambda: log,
-                results,
-                Hints(log.identity),
-                SystemClock(),
-                self.options.plan_ttl_ms,
-                self.options.codec,
-                self._carrier(results[0].query_id),
-            )
+            log, query_id = self._log(), results[0].query_id
+            with measuring(query_id) as metrics:
+                commit(
+                    lambda: log,
+                    results,
+                    Hints(log.identity),
+                    SystemClock(),
+                    self.options.plan_ttl_ms,
+                    self.options.codec,
+                    self._carrier(query_id),
+                    metrics,
+                )
 
     def _carrier(self, query_id: str) -> Carrier | None:
         return None

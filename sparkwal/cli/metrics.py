@@ -1,0 +1,69 @@
+"""`sparkwal metrics`: a log's numbers for Prometheus, from its records."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from sparkwal.cli.asking import takes_log
+from sparkwal.cli.exits import Failed, Refused, Stopped
+from sparkwal.metrics.following import Following
+from sparkwal.metrics.prometheus import separate
+
+
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter("HOST:PORT or :PORT is expected")
+    # Whoever may read how much a log takes is for a person to say.
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@click.command()
+@takes_log
+@click.option("--serve", "address", callback=_address, metavar="[HOST]:PORT",
+              help="Answer GET /metrics until a signal comes; without HOST to this machine only. "
+              "0 picks a free port and prints it.")  # fmt: skip
+@click.option("--interval", type=click.FloatRange(0.1), default=30.0, show_default=True,
+              help="With --serve: seconds between two looks at the log.")  # fmt: skip
+@click.option("--backlog", type=click.IntRange(0), default=1000, show_default=True,
+              help="How many of the newest records to count at the start: 1 GET for each.")  # fmt: skip  # noqa: E501
+def command(
+    path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
+) -> None:
+    """The numbers of the log at PATH as Prometheus reads them, once or over HTTP."""
+    meter = separate()
+    following = Following(path, meter, backlog=backlog, **given)
+    if address is None:
+        following.look()
+        if not following.is_there:
+            raise Failed(f"there is no log at {path}; check the path")
+        click.echo(meter.text(), nl=False)
+        return
+    host, port = address
+    try:
+        port, stop = meter.serve(host, port)
+    except OSError as error:
+        raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    signalled = threading.Event()
+    ended_by: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended_by.append(number)
+        signalled.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    try:
+        click.echo(f"listening on http://{host}:{port}/metrics", err=True)
+        while not signalled.is_set():
+            following.try_look()
+            signalled.wait(interval)
+    finally:
+        stop()
+    raise Stopped(ended_by[0])

@@ -1,0 +1,98 @@
+"""Follows a log, or all logs under a path, for as long as somebody asks for its numbers."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.metrics import table
+from sparkwal.metrics.meter import Meter
+from sparkwal.metrics.places import place_of
+from sparkwal.metrics.records import LogNumbers
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
+from sparkwal.sequencers import all_logs
+
+_logger = logging.getLogger("sparkwal")
+
+
+class Following:
+    """The logs that are followed; one thread uses it.
+
+    Args:
+        path, options: as for `sparkwal.Log`; with sequencers="*" all logs under the path.
+        backlog: how many of the newest records of each log are counted at the start.
+
+    Raises OptionError.
+    """
+
+    def __init__(self, path: str, meter: Meter, *, backlog: int = 0, **options: object) -> None:
+        self._options = from_keywords(SourceOptions, path, options)
+        refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease", "logId")
+        self._meter, self._backlog = meter, backlog
+        self._root = open_log(self._options)
+        self.place = place_of(self._root.url)
+        self._logs: dict[str, LogNumbers] = {}
+        self._told = ""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a log was there at the last look."""
+        return any(log.is_there for log in self._logs.values())
+
+    def wrote(self, query_id: str) -> list[LogNumbers]:
+        """The logs that hold commits of this query."""
+        return [log for log in self._logs.values() if query_id in log.queries]
+
+    def look(self, *, around: bool = True) -> None:
+        """One look at each log. Raises StoreUnavailableError, InvalidLogError, OptionError.
+
+        Args:
+            around: at consumers, compaction and new sequencers too.
+        """
+        if around or not self._logs:
+            self._find()
+        for log in list(self._logs.values()):
+            if around:
+                log.look_around()
+            else:
+                log.look()
+
+    def _find(self) -> None:
+        options = self._options
+        names = all_logs(self._root) if options.sequencers else [options.sequencer]
+        for name in names:
+            if name not in self._logs:
+                one = replace(options, sequencers=None, sequencer=name)
+                self._logs[name] = LogNumbers(one, self._meter, self._backlog)
+        for name in self._logs.keys() - set(names):
+            self._logs.pop(name).end()
+        if options.sequencers:
+            # A sequencer that comes later is new.
+            self._backlog = 2**63
+
+    def try_look(self, *, around: bool = True) -> None:
+        """As `look`; what fails is counted, told once to the logger, and tried again."""
+        try:
+            self.look(around=around)
+        except SparkWalError as error:
+            self._failed(str(error))
+        except Exception as error:
+            self._failed(f"{type(error).__name__}: {error}")
+        else:
+            self._told = ""
+
+    def _failed(self, reason: str) -> None:
+        self._meter.add(table.FOLLOW_ERRORS, 1, *self.place)
+        if reason != self._told:
+            self._told = reason
+            _logger.warning("the numbers of %s are not new: %s", self.place.log, reason)
+
+
+def check_interval(seconds: float) -> float:
+    """Raises OptionError for an interval that is none."""
+    if not 0 < seconds < 1e6:
+        raise OptionError(f"the interval is {seconds} seconds; more than 0 is expected")
+    return seconds

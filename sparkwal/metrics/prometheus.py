@@ -1,0 +1,108 @@
+"""The numbers for Prometheus, by prometheus_client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sparkwal.errors import OptionError
+from sparkwal.metrics.table import Metric
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+# Object stores answer within some ten milliseconds, and a stream may wait for minutes.
+BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # fmt: skip  # noqa: E501
+
+
+class Prometheus:
+    """Metrics in a registry of prometheus_client, each from its first value on."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._made: dict[str, Any] = {}
+
+    def add(self, metric: Metric, amount: float, *labels: str) -> None:
+        self._series(metric, labels).inc(amount)
+
+    def observe(self, metric: Metric, value: float, *labels: str) -> None:
+        self._series(metric, labels).observe(value)
+
+    def set(self, metric: Metric, value: float | Callable[[], float], *labels: str) -> None:
+        series = self._series(metric, labels)
+        if callable(value):
+            series.set_function(value)
+        else:
+            series.set(value)
+
+    def forget(self, metric: Metric, *labels: str) -> None:
+        with self._lock:
+            made = self._made.get(metric.name)
+        if made is not None:
+            made.remove(*labels)
+
+    def text(self) -> str:
+        """What a scrape gets."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry).decode()
+
+    def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
+        """Answer scrapes in threads of their own; port 0 takes a free one.
+
+        Returns the port, and what ends it. Raises OSError where it cannot listen.
+        """
+        from prometheus_client import start_http_server
+
+        server, _ = start_http_server(port, host, self._registry)
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+
+        return server.server_port, stop
+
+    def _series(self, metric: Metric, labels: tuple[str, ...]) -> Any:
+        with self._lock:
+            made = self._made.get(metric.name)
+            if made is None:
+                made = self._made[metric.name] = self._make(metric)
+        return made.labels(*labels)
+
+    def _make(self, metric: Metric) -> Any:
+        from prometheus_client import Counter, Gauge, Histogram
+
+        about = (metric.full_name, metric.help, metric.labels)
+        if metric.kind == "histogram":
+            return Histogram(*about, buckets=BUCKETS, registry=self._registry)
+        kind = Counter if metric.kind == "counter" else Gauge
+        return kind(*about, registry=self._registry)
+
+
+_meters: dict[CollectorRegistry, Prometheus] = {}
+
+
+def prometheus(registry: CollectorRegistry | None = None) -> Prometheus:
+    """The meter of a registry of prometheus_client; without one of its default registry.
+
+    Raises OptionError where prometheus_client is not installed.
+    """
+    registry = _library().REGISTRY if registry is None else registry
+    return _meters.setdefault(registry, Prometheus(registry))
+
+
+def separate() -> Prometheus:
+    """A meter with a registry of its own. Raises as `prometheus`."""
+    return Prometheus(_library().CollectorRegistry())
+
+
+def _library() -> Any:
+    try:
+        import prometheus_client
+    except ModuleNotFoundError:
+        raise OptionError(
+            "prometheus_client is not installed: pip install 'sparkwal[metrics]'"
+        ) from None
+    return prometheus_client

@@ -1,0 +1,209 @@
+"""Numbers from the records of a log, for whoever does not write it: reads, and never fences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sparkwal.errors import CollectedError
+from sparkwal.format.header import CommitHeader, SlotHeader
+from sparkwal.lifecycle.consumers import lag_ms, told
+from sparkwal.metrics import table
+from sparkwal.metrics.meter import Meter, begin
+from sparkwal.metrics.places import place_of
+from sparkwal.metrics.table import METRICS
+from sparkwal.open import open_log
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol import chain
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.replay import AnotherLog
+from sparkwal.reading.log_range import LogRange
+
+# How many queries of a log are remembered, to know whose progress is this log's.
+_MOST_QUERIES = 1000
+_ALL = 2**63
+
+
+class LogNumbers:
+    """Counts the new records of one log, and tells how far its readers and its table are.
+
+    Args:
+        options: of reading, of one log.
+        backlog: how many of the newest records that are there already are counted at the start.
+        now: seconds since 1970.
+
+    Attributes:
+        queries: the ids of the queries whose commits were seen, the newest last.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        meter: Meter,
+        backlog: int = 0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        # What is missing, or was collected, is not counted; the rest is.
+        self._options = replace(options, fail_on_data_loss=False)
+        self._log = open_log(options)
+        self._meter, self._backlog, self._now = meter, backlog, now
+        self.place = place_of(self._log.url)
+        self.queries: dict[str, None] = {}
+        self._range: LogRange | None = None
+        self._next = 0
+        self._term = 0
+        self._consumers: set[str] = set()
+        begin(meter, self.place, "records")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there was a log at the last look."""
+        return self._range is not None
+
+    def look(self) -> None:
+        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on.
+
+        Raises StoreUnavailableError, InvalidLogError, OptionError.
+        """
+        if self._range is None and not self._begin():
+            return
+        assert self._range is not None
+        try:
+            gap = self._range.look(floor=False)
+        except AnotherLog:
+            self._forget()
+            self.look()
+            return
+        self._meter.set(table.POSITION, gap - 1, *self.place)
+        self._count(gap)
+
+    def look_around(self) -> None:
+        """Also how far consumers and compaction are, and whether this is still the log it was.
+
+        3 LISTs and some GETs, and 2 requests or 3 for each consumer. Raises as `look`.
+        """
+        head = find_head(self._log, tolerant=True)
+        log_id = head.live.header.log_id if head.live else None
+        if self._range is not None and (log_id != self._range.log_id or head.gap < self._range.gap):
+            self._forget()
+        self.look()
+        if head.live is not None and log_id is not None:
+            self._tell_consumers(head)
+            self._tell_compaction(head, log_id)
+
+    def _begin(self) -> bool:
+        found = LogRange(self._options, self._options.sequencer, self._log)
+        gap = found.look()
+        if found.head is None or found.head.live is None:
+            # All of a log that comes later is new.
+            self._backlog = _ALL
+            return False
+        first = found.floor.current()
+        self._next = max(first, gap - self._backlog)
+        self._term = found.head.live.header.term if self._next == gap else 0
+        self._meter.set(table.TERM, found.head.live.header.term, *self.place)
+        self._range = found
+        return True
+
+    def _count(self, gap: int) -> None:
+        assert self._range is not None
+        try:
+            for record in self._range.records(self._next, gap):
+                self._tell(record.header)
+                self._next = record.header.position + 1
+        except CollectedError as gone:
+            self._next = max(self._next, gone.floor)
+        except AnotherLog:
+            self._forget()
+            return
+        else:
+            self._next = gap
+        self._range.forget(gap)
+
+    def _tell(self, header: SlotHeader) -> None:
+        meter, place = self._meter, self.place
+        if header.term > self._term:
+            if self._term or header.position == 0:
+                meter.add(table.TAKEOVERS, 1, *place)
+            self._term = header.term
+            meter.set(table.TERM, header.term, *place)
+        if not isinstance(header, CommitHeader):
+            return
+        put_ms, last_put_ms = (_number(header.metrics, n) for n in ("put_ms", "last_put_ms"))
+        meter.add(table.COMMITS, 1, *place)
+        meter.add(table.ROWS, header.rows, *place)
+        meter.add(table.WRITTEN, header.bytes, *place)
+        meter.add(table.OBJECTS, 1 + len(header.batches), *place)
+        meter.add(table.RETRIES, _number(header.metrics, "retries") or 0, *place)
+        meter.set(table.LAST_COMMIT, header.timestamp_ms / 1000, *place)
+        if last_put_ms is not None:
+            meter.observe(table.PUT, last_put_ms / 1000, *place)
+        if header.batches and put_ms is not None:
+            meter.observe(table.DATA_WRITE, put_ms / 1000, *place)
+        meter.set(table.IN_FLIGHT, _number(header.metrics, "in_flight") or 1, *place)
+        self.queries.pop(header.query_id, None)
+        self.queries[header.query_id] = None
+        if len(self.queries) > _MOST_QUERIES:
+            del self.queries[next(iter(self.queries))]
+
+    def _tell_consumers(self, head: Head) -> None:
+        meter, place = self._meter, self.place
+        seen = set()
+        for each in told(self._log, place.sequencer, head, None):
+            # A lease has a new name for every read, and one of another log counts for nothing.
+            if each.expires_ms is not None or not each.of_this_log:
+                continue
+            seen.add(each.name)
+            labels = (*place, each.name)
+            meter.set(table.CONSUMER_POSITION, each.position, *labels)
+            meter.set(table.CONSUMER_LAG, each.lag, *labels)
+            meter.set(table.CONSUMER_AGE, each.age_ms / 1000, *labels)
+            if each.lag_ms is None:
+                meter.forget(table.CONSUMER_LAG_TIME, *labels)
+            else:
+                meter.set(table.CONSUMER_LAG_TIME, each.lag_ms / 1000, *labels)
+        for name in self._consumers - seen:
+            self._forget_consumer(name)
+        self._consumers = seen
+
+    def _tell_compaction(self, head: Head, log_id: str) -> None:
+        meter, place = self._meter, self.place
+        state = chain.look(self._log, log_id)
+        meter.set(table.FLOOR, state.floor if state else 0, *place)
+        if state is None or state.target is None:
+            return
+        meter.set(table.COMPACTED, state.cut, *place)
+        meter.set(table.COMPACTION_LAG, max(head.gap - state.cut, 0), *place)
+        lag = lag_ms(self._log, head, state.cut)
+        if lag is not None:
+            meter.set(table.COMPACTION_LAG_TIME, lag / 1000, *place)
+        open_for = self._now() - state.timestamp_ms / 1000 if state.is_open else 0.0
+        meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *place)
+
+    def _forget_consumer(self, name: str) -> None:
+        for metric in METRICS:
+            if "consumer" in metric.more:
+                self._meter.forget(metric, *self.place, name)
+
+    def end(self) -> None:
+        """Nothing is told of this log any more."""
+        for metric in METRICS:
+            if "records" in metric.sources and not metric.more:
+                self._meter.forget(metric, *self.place)
+        for name in self._consumers:
+            self._forget_consumer(name)
+
+    def _forget(self) -> None:
+        """The log was made again, or is gone: nothing that was told is true of what comes."""
+        self.end()
+        self._range, self._next, self._term, self._consumers = None, 0, 0, set()
+        self._backlog = _ALL
+        self.queries.clear()
+        begin(self._meter, self.place, "records")
+
+
+def _number(metrics: Mapping[str, float], name: str) -> float | None:
+    """What a record tells, if it is a number to count with: another program may have written it."""
+    value = metrics.get(name)
+    return float(value) if value is not None and 0 <= value < 1e15 else None

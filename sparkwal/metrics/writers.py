@@ -1,0 +1,138 @@
+"""Numbers from the events of this process: its appenders, and what it compacts or collects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sparkwal import events
+from sparkwal.events import Event
+from sparkwal.metrics import table
+from sparkwal.metrics.meter import Meter, begin, ended, once, refuse_twice
+from sparkwal.metrics.places import place_of
+from sparkwal.metrics.table import Metric
+
+if TYPE_CHECKING:
+    from sparkwal.appender.appender import Appender
+
+
+def watch_appender(wal: Appender, meter: Meter) -> Callable[[], None]:
+    """Tell `meter` what an appender does; twice is once.
+
+    Its appends wait for nothing of this: a thread of its own counts. Call what it returns once
+    the appender is closed: what it is at a moment vanishes, and what it counted stays.
+
+    Raises OptionError where a follower tells the same meter of this log.
+    """
+    place = place_of(wal.url)
+    refuse_twice(meter, place, "follower")
+    return once(meter, ("appender", place, id(wal)), lambda: _start(wal, meter))
+
+
+def _start(wal: Appender, meter: Meter) -> Callable[[], None]:
+    place = place_of(wal.url)
+    begin(meter, place, "appender")
+
+    def told(event: Event) -> None:
+        meter.add(table.EVENTS, 1, *place, event.name)
+        if isinstance(event, events.Durable):
+            meter.add(table.COMMITS, 1, *place)
+            meter.add(table.ROWS, event.rows, *place)
+            meter.add(table.WRITTEN, event.bytes, *place)
+            meter.observe(table.PUT, event.put_ms / 1000, *place)
+            meter.set(table.POSITION, event.position, *place)
+        elif isinstance(event, (events.JournalFull, events.SizeLimit)):
+            meter.add(table.BACK_PRESSURE, 1, *place)
+        elif (counted := _COUNTED.get(type(event))) is not None:
+            meter.add(counted, 1, *place)
+
+    gauges = _gauges(wal)
+    for metric, value in gauges.items():
+        meter.set(metric, value, *place)
+    unsubscribe = wal.subscribe(told)
+
+    def stop() -> None:
+        unsubscribe()
+        for metric in gauges:
+            meter.forget(metric, *place)
+        ended(meter, ("appender", place, id(wal)))
+
+    return stop
+
+
+_COUNTED: dict[type[Event], Metric] = {
+    events.Retried: table.RETRIES,
+    events.Rejected: table.REJECTED,
+    events.Fenced: table.FENCED,
+    events.HandedOver: table.FENCED,
+}
+
+
+def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
+    found: dict[Metric, Callable[[], float]] = {
+        table.UP: lambda: float(wal.error is None),
+        table.IN_FLIGHT: lambda: wal.in_flight,
+        table.BUFFERED: lambda: wal.buffered_bytes,
+        table.BUFFER_LIMIT: lambda: wal.buffer_limit,
+        table.WAITING: lambda: wal.unacknowledged,
+        table.SEQUENCE: lambda: wal.last_sequence,
+    }
+    if wal.has_journal:
+        found |= {
+            table.JOURNAL_BYTES: lambda: wal.journal_bytes,
+            table.JOURNAL_LIMIT: lambda: wal.journal_limit,
+            table.JOURNAL_WAITING: lambda: wal.unacknowledged,
+            table.JOURNAL_LOST: lambda: len(wal.lost),
+            table.STORE_AWAY: lambda: float(wal.is_store_away),
+        }
+    return found
+
+
+def watch_lifecycle(meter: Meter) -> Callable[[], None]:
+    """Tell `meter` what this process compacts and collects, of every log; twice is once.
+
+    Returns what ends it.
+    """
+    return once(meter, "lifecycle", lambda: _start_lifecycle(meter))
+
+
+def _start_lifecycle(meter: Meter) -> Callable[[], None]:
+    begun: set[str] = set()
+
+    def told(event: Event) -> None:
+        if not isinstance(event, _LIFECYCLE):
+            return
+        place = place_of(event.path)
+        if event.path not in begun:
+            begun.add(event.path)
+            begin(meter, place, "lifecycle")
+        if isinstance(event, events.CompactionDone):
+            meter.add(table.COMPACTIONS, 1, *place)
+            meter.set(table.COMPACTED, event.cut, *place)
+        elif isinstance(event, events.CompactionRetried):
+            meter.add(table.COMPACTION_RETRIES, 1, *place)
+        elif isinstance(event, events.CompactionSuspended):
+            meter.add(table.COMPACTION_SUSPENDED, 1, *place)
+        elif isinstance(event, events.FloorMoved):
+            meter.set(table.FLOOR, event.floor, *place)
+        elif isinstance(event, events.Collected):
+            meter.add(table.COLLECTED_OBJECTS, event.objects, *place)
+            meter.add(table.COLLECTED_BYTES, event.bytes, *place)
+
+    unsubscribe = events.subscribe(told)
+
+    def stop() -> None:
+        unsubscribe()
+        ended(meter, "lifecycle")
+
+    return stop
+
+
+_LIFECYCLE = (
+    events.CompactionPlanned,
+    events.CompactionDone,
+    events.CompactionRetried,
+    events.CompactionSuspended,
+    events.FloorMoved,
+    events.Collected,
+)

@@ -1,0 +1,165 @@
+"""Numbers of the streams of a Spark session: its progress, and the records of the log."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from sparkwal.metrics import table
+from sparkwal.metrics.following import Following, check_interval
+from sparkwal.metrics.meter import Meter, ended, once, refuse_twice
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger("sparkwal")
+_MOST_WAITING = 1000
+# Spark tells nobody that it has stopped.
+_ASK_SECONDS = 1.0
+
+
+def watch_stream(
+    spark: SparkSession, path: str, meter: Meter, *, interval: float = 30.0, **options: Any
+) -> Callable[[], None]:
+    """Tell `meter` of the log at `path`, and of the queries of `spark` that write to it.
+
+    A query waits for nothing of this. Reads the log after each progress of a query and every
+    `interval` seconds, in a thread of its own that ends with Spark; counts from now on. Twice
+    for one log is once.
+
+    Args:
+        path, options: as for `sparkwal.Log`; sequencers="*" for all logs under the path.
+
+    Returns what ends it. Raises OptionError; also where `meter` counts this log's appender.
+    """
+    check_interval(interval)
+    following = Following(path, meter, **options)
+    refuse_twice(meter, following.place, "appender")
+    key = ("follower", following.place)
+
+    def start() -> Callable[[], None]:
+        # Before the query commits anything.
+        following.try_look()
+        meter.add(table.FENCED, 0, *following.place)
+        watch = _Watch(following, meter, interval, lambda: ended(meter, key), _stopped(spark))
+        listener = _Listener(watch)
+        spark.streams.addListener(listener)
+
+        def stop() -> None:
+            watch.end()
+            if not watch.is_over():
+                spark.streams.removeListener(listener)
+
+        return stop
+
+    return once(meter, key, start)
+
+
+def _stopped(spark: SparkSession) -> Callable[[], bool]:
+    def stopped() -> bool:
+        if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
+            return bool(getattr(spark, "is_stopped", False))
+        return spark.sparkContext._jsc is None
+
+    return stopped
+
+
+class _Listener(StreamingQueryListener):
+    """Spark's threads call it, and a query's start waits for one of them: it only hands over."""
+
+    def __init__(self, watch: _Watch) -> None:
+        self._watch = watch
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        try:
+            took_ms = event.progress.durationMs.get("addBatch")
+            self._watch.hand_over(str(event.progress.id), took_ms, None)
+        except Exception:
+            _logger.exception("the progress of a query was not understood")
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        try:
+            self._watch.hand_over(str(event.id), None, event.exception)
+        except Exception:
+            _logger.exception("the end of a query was not understood")
+
+
+class _Watch:
+    """The thread that reads the log and counts."""
+
+    def __init__(
+        self,
+        following: Following,
+        meter: Meter,
+        interval: float,
+        over: Callable[[], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._following, self._meter, self._interval = following, meter, interval
+        self._over, self.is_over = over, is_over
+        self._waiting: queue.Queue[tuple[str, float | None, str | None]] = queue.Queue(
+            _MOST_WAITING
+        )
+        self._ending = threading.Event()
+        meter.add(table.DROPPED, 0, *following.place)
+        self._thread = threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True)
+        self._thread.start()
+
+    def hand_over(self, query_id: str, took_ms: float | None, error: str | None) -> None:
+        """Never waits: what finds no room is counted."""
+        try:
+            self._waiting.put_nowait((query_id, took_ms, error))
+        except queue.Full:
+            self._meter.add(table.DROPPED, 1, *self._following.place)
+
+    def end(self) -> None:
+        """No more looks after the one that runs."""
+        self._ending.set()
+        self._over()
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._interval
+        while not self._ending.is_set():
+            told = self._take(min(_ASK_SECONDS, max(due - time.monotonic(), 0.001)))
+            if self.is_over():
+                self.end()
+            elif time.monotonic() >= due:
+                self._following.try_look()
+                due = time.monotonic() + self._interval
+            elif told:
+                self._following.try_look(around=False)
+            try:
+                for each in told:
+                    self._count(*each)
+            except Exception:
+                _logger.exception("a meter failed")
+
+    def _take(self, seconds: float) -> list[tuple[str, float | None, str | None]]:
+        """All that waits: one look is enough for it."""
+        told: list[tuple[str, float | None, str | None]] = []
+        try:
+            told.append(self._waiting.get(timeout=seconds))
+            while len(told) < _MOST_WAITING:
+                told.append(self._waiting.get_nowait())
+        except queue.Empty:
+            pass
+        return told
+
+    def _count(self, query_id: str, took_ms: float | None, error: str | None) -> None:
+        for log in self._following.wrote(query_id):
+            if took_ms is not None:
+                self._meter.observe(table.ADD_BATCH, took_ms / 1000, *log.place)
+            if error is not None and "FencedError" in error:
+                self._meter.add(table.FENCED, 1, *log.place)

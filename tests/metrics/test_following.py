@@ -1,0 +1,234 @@
+"""A log's numbers from its records: exact, going on, and beginning anew with a new log."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from protocol.query import StoppedClock
+
+import sparkwal
+from sparkwal.errors import StoreUnavailableError
+from sparkwal.format.consumer import Consumer
+from sparkwal.format.lifecycle import FLOOR, INTENT, Target
+from sparkwal.lifecycle.consumers import forget, publish
+from sparkwal.metrics.following import Following
+from sparkwal.metrics.prometheus import Prometheus, separate
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.chain import beginning, put_next
+from sparkwal.protocol.log_store import LogStore
+from sparkwal.testing.proxy import Fault, S3Proxy
+from sparkwal.testing.servers import log_options
+
+from .scraped import Samples, samples
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+def write(path: str, commits: int, **options: Any) -> list[Any]:
+    """An appender's commits, one by one, and all commits of the log then."""
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
+        for value in range(commits):
+            wal.append([{"v": value}] * 3).result()
+    sequencer = {name: value for name, value in options.items() if name == "sequencer"}
+    return [r for r in sparkwal.Log(path, **sequencer).records() if r.kind == "commit"]
+
+
+def told(meter: Prometheus, path: str, sequencer: str = "default") -> Samples:
+    """The numbers of one log, without its labels."""
+    place = {path if "://" in path else f"file://{path}", sequencer}
+    return {
+        tuple(part for part in key if part not in place): value
+        for key, value in samples(meter.text()).items()
+        if place <= set(key)
+    }
+
+
+def the_log(path: str) -> LogStore:
+    return open_log(from_keywords(SourceOptions, path, {}))
+
+
+def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    write(path, 3)
+    meter = separate()
+    following = Following(path, meter)
+    following.look()
+    seen = told(meter, path)
+    # It counts from now on, and knows where the log is.
+    assert seen["sparkwal_commits_total",] == 0 and seen["sparkwal_durable_position",] == 3
+    commits = write(path, 40)[3:]
+    following.look(around=False)
+    seen = told(meter, path)
+    assert seen["sparkwal_commits_total",] == seen["sparkwal_objects_total",] == 40
+    assert seen["sparkwal_rows_total",] == 120
+    assert seen["sparkwal_written_bytes_total",] == sum(r.bytes for r in commits)
+    puts = [r.metrics["last_put_ms"] / 1000 for r in commits if "last_put_ms" in r.metrics]
+    assert seen["sparkwal_put_seconds_count",] == len(puts) == 39
+    assert seen["sparkwal_put_seconds_sum",] == pytest.approx(sum(puts))
+    assert seen["sparkwal_takeovers_total",] == 1 and seen["sparkwal_term",] == commits[-1].term
+    assert seen["sparkwal_last_commit_timestamp_seconds",] == commits[-1].timestamp_ms / 1000
+    assert seen["sparkwal_in_flight",] == 1
+    following.look()
+    assert told(meter, path) == seen  # nothing came, nothing is counted again
+
+
+def test_a_backlog_is_counted_at_the_start(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    write(path, 5)
+    for backlog, commits in ((2, 2), (100, 5)):
+        meter = separate()
+        Following(path, meter, backlog=backlog).look()
+        assert told(meter, path)["sparkwal_commits_total",] == commits
+
+
+def test_a_log_that_comes_later_is_counted_whole_and_one_made_again_begins_at_0(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "log")
+    meter = separate()
+    following = Following(path, meter)
+    following.look()
+    assert not following.is_there
+    write(path, 4)
+    following.look()
+    assert following.is_there and told(meter, path)["sparkwal_commits_total",] == 4
+    publish(the_log(path), consumer(path, "daily", 1))
+    following.look()
+    assert ("sparkwal_consumer_position", "daily") in told(meter, path)
+    for commits in (2, 9):  # shorter and longer than the one before
+        shutil.rmtree(path)
+        write(path, commits)
+        following.look()
+        seen = told(meter, path)
+        assert seen["sparkwal_commits_total",] == commits
+        assert seen["sparkwal_durable_position",] == commits
+        assert seen["sparkwal_term",] == 1
+        assert ("sparkwal_consumer_position", "daily") not in seen
+    shutil.rmtree(path)
+    following.look()
+    assert ("sparkwal_durable_position",) not in told(meter, path)
+
+
+def consumer(path: str, name: str, position: int, **more: Any) -> Consumer:
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    return replace(Consumer(name, head.log_id, position, 0, "here", "run"), **more)
+
+
+def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    commits, log = write(path, 6), the_log(path)
+    publish(log, consumer(path, "täglich", 3))
+    publish(log, consumer(path, "done", 7))
+    publish(log, consumer(path, "lease-1", 0, expires_ms=60_000))
+    publish(log, consumer(path, "stranger", 0, log_id="another"))
+    meter = separate()
+    following = Following(path, meter)
+    following.look()
+    seen = told(meter, path)
+    assert seen["sparkwal_consumer_position", "täglich"] == 3
+    assert seen["sparkwal_consumer_lag_positions", "täglich"] == 4
+    lag = commits[-1].timestamp_ms - commits[2].timestamp_ms
+    assert seen["sparkwal_consumer_lag_seconds", "täglich"] == lag / 1000
+    assert seen["sparkwal_consumer_lag_positions", "done"] == 0
+    named = {key[1] for key in seen if "_consumer_" in key[0]}
+    assert named == {"täglich", "done"}  # each lease would be a series more
+    forget(log, "täglich")
+    following.look()
+    assert {key[1] for key in told(meter, path) if "_consumer_" in key[0]} == {"done"}
+
+
+def test_an_open_range_and_a_floor_are_told(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    write(path, 6)
+    log, clock = the_log(path), StoppedClock()
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    meter = separate()
+    following = Following(path, meter)
+    following.look()
+    assert ("sparkwal_compaction_lag_positions",) not in told(meter, path)
+    first = put_next(
+        log, beginning(head.log_id, "default", 1000), INTENT, clock, "here",
+        k=1, cut=2, to=5, target=Target("memory://table"),
+    )  # fmt: skip
+    assert first is not None
+    following.look()
+    seen = told(meter, path)
+    assert seen["sparkwal_compacted_position",] == 2
+    assert seen["sparkwal_compaction_lag_positions",] == 5
+    assert seen["sparkwal_compaction_open_seconds",] > 0  # the clock of that record is long ago
+    assert put_next(log, first, FLOOR, clock, "here", cut=5, to=5, floor=4)
+    following.look()
+    seen = told(meter, path)
+    assert seen["sparkwal_compaction_open_seconds",] == 0 and seen["sparkwal_floor_position",] == 4
+    assert seen["sparkwal_commits_total",] == 0
+    # Who begins now counts what is above the floor.
+    late = separate()
+    Following(path, late, backlog=100).look()
+    assert told(late, path)["sparkwal_commits_total",] == 3
+
+
+def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    write(path, 1)
+    meter = separate()
+    following = Following(path, meter, sequencers="*")
+    following.look()
+    write(path, 2, sequencer="late")
+    write(path, 3)
+    following.look()
+    assert told(meter, path)["sparkwal_commits_total",] == 3
+    assert told(meter, path, "late")["sparkwal_commits_total",] == 2
+    shutil.rmtree(tmp_path / "sequencers")
+    following.look()
+    assert told(meter, path, "late") == {}
+
+
+@pytest.mark.s3
+def test_what_a_look_costs_and_that_a_store_that_is_away_only_counts(
+    s3_bucket: str, s3_proxy: S3Proxy
+) -> None:
+    path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
+        wal.append([{"v": 1}]).result()
+        meter = separate()
+        following = Following(path, meter, retryBaseDelayMs=1, **options)
+        following.look()
+        s3_proxy.reset()
+        following.look(around=False)
+        assert s3_proxy.counts() == {"GET": 1}
+        wal.append([{"v": 2}]).result()
+        following.look(around=False)  # learns the term at which it begins
+        wal.append([{"v": 3}]).result()
+        s3_proxy.reset()
+        following.look(around=False)
+        # The record, and the two after it that are not there.
+        assert s3_proxy.counts() == {"GET": 3}
+        url = wal.url
+        s3_proxy.faults = [Fault("error", kind="GET", status=503)]
+        with pytest.raises(StoreUnavailableError):
+            following.look()
+        following.try_look()
+        s3_proxy.faults = []
+        following.try_look()
+        seen = samples(meter.text())
+        assert seen["sparkwal_follow_errors_total", url, "default"] == 1
+        assert seen["sparkwal_commits_total", url, "default"] == 2
+        # It reads: the appender still leads.
+        wal.append([{"v": 4}]).result()
+
+
+def test_what_other_programs_wrote_as_metrics_is_no_number(tmp_path: Path) -> None:
+    from sparkwal.metrics.records import _number
+
+    for odd in (float("nan"), float("inf"), -1, 10**400):
+        assert _number({"retries": odd}, "retries") is None
+    assert _number({"retries": 2}, "retries") == 2 and _number({}, "retries") is None

@@ -1,0 +1,190 @@
+"""An appender's numbers, under a store that fails now and then, by a real scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import sparkwal
+from sparkwal import events
+from sparkwal.errors import FencedError, OptionError
+from sparkwal.format.lifecycle import Target
+from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.policy import Policy
+from sparkwal.metrics.following import Following
+from sparkwal.metrics.prometheus import Prometheus, prometheus, separate
+from sparkwal.metrics.writers import watch_appender, watch_lifecycle
+from sparkwal.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.testing.proxy import Fault, S3Proxy
+from sparkwal.testing.servers import log_options
+
+from ..lifecycle.table import ModelTable
+from .scraped import Samples, samples, scrape, until
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Prometheus, Callable[[], Samples]]]:
+    meter = separate()
+    port, stop = meter.serve("127.0.0.1", 0)
+    yield meter, lambda: scrape(port)
+    stop()
+
+
+@pytest.mark.s3
+def test_an_appender_under_retries(
+    served: tuple[Prometheus, Callable[[], Samples]], s3_bucket: str, s3_proxy: S3Proxy
+) -> None:
+    meter, look = served
+    path = f"s3://{s3_bucket}/log"
+    told: Counter[str] = Counter()
+    with sparkwal.Appender(
+        path, SCHEMA, producer_id="p", retryBaseDelayMs=1, **log_options(s3_proxy.url)
+    ) as wal:
+        unwatch = watch_appender(wal, meter)
+        assert watch_appender(wal, meter) is unwatch  # twice is once
+        wal.subscribe(lambda event: told.update([event.name]))
+        place = (wal.url, "default")
+        assert look()["sparkwal_retries_total", *place] == 0
+        s3_proxy.faults = [
+            Fault("error", kind="PUT", status=503, times=2),
+            Fault("lost_reply", kind="PUT", times=1),
+        ]
+        for value in range(5):
+            wal.append([{"v": value}, {"v": value}]).result()
+        until(lambda: told["durable"] == 5)
+        until(lambda: look()["sparkwal_commits_total", *place] == 5)
+        seen = look()
+        records = [r for r in sparkwal.Log(path, **log_options(s3_proxy.url)).records()]
+        commits = [r for r in records if r.kind == "commit"]
+        assert seen["sparkwal_rows_total", *place] == 10
+        assert seen["sparkwal_written_bytes_total", *place] == sum(r.bytes for r in commits)
+        assert seen["sparkwal_put_seconds_count", *place] == 5
+        assert seen["sparkwal_put_seconds_sum", *place] > 0
+        assert seen["sparkwal_retries_total", *place] == told["retried"] == 3
+        assert seen["sparkwal_durable_position", *place] == records[-1].position
+        assert seen["sparkwal_last_sequence", *place] == 4
+        assert seen["sparkwal_up", *place] == 1
+        assert seen["sparkwal_in_flight", *place] == seen["sparkwal_buffered_bytes", *place] == 0
+        # What the records tell those who follow: each request but those of the last commit.
+        assert sum(r.metrics["retries"] for r in commits) == 3
+        assert all(r.metrics["last_put_ms"] > 0 for r in commits[1:])
+        # The store's name, and nothing that opens it.
+        options = log_options(s3_proxy.url)
+        assert options["secretAccessKey"] not in meter.text()
+
+        with sparkwal.Appender(path, SCHEMA, producer_id="q", **log_options(s3_proxy.url)):
+            with pytest.raises(FencedError):
+                wal.append([{"v": 9}]).result()
+            until(lambda: look()["sparkwal_fenced_total", *place] == 1)
+            assert look()["sparkwal_up", *place] == 0
+    unwatch()
+    # What is at a moment vanishes, what was counted stays.
+    seen = look()
+    assert ("sparkwal_up", *place) not in seen and seen["sparkwal_commits_total", *place] == 5
+
+
+def test_what_was_rejected_and_what_waits_is_counted(tmp_path: Path) -> None:
+    meter = separate()
+    schema = pa.schema([("v", pa.int64()), ("w", pa.decimal128(5, 2))])
+    with sparkwal.Appender(
+        str(tmp_path / "log"), schema, producer_id="p", journal=str(tmp_path / "journal")
+    ) as wal:
+        unwatch = watch_appender(wal, meter)
+        wal.append([{"v": 1}]).result()
+        place = (wal.url, "default")
+        until(lambda: samples(meter.text())["sparkwal_commits_total", *place] == 1)
+        seen = samples(meter.text())
+        assert seen["sparkwal_journal_waiting", *place] == 0
+        assert seen["sparkwal_journal_bytes", *place] > 0
+        assert seen["sparkwal_journal_bytes", *place] < seen["sparkwal_journal_limit_bytes", *place]
+        assert seen["sparkwal_store_away", *place] == seen["sparkwal_journal_lost", *place] == 0
+        assert seen["sparkwal_events_total", wal.url, "durable", "default"] == 1
+    unwatch()
+
+
+def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path: Path) -> None:
+    from sparkwal.metrics.meter import refuse_twice
+
+    meter = separate()
+    with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
+        unwatch = watch_appender(wal, meter)
+        place = Following(str(tmp_path), meter).place
+        with pytest.raises(OptionError, match="counted here already"):
+            refuse_twice(meter, place, "appender")
+        unwatch()
+        refuse_twice(meter, place, "appender")
+
+
+def test_a_callback_of_the_meter_that_fails_breaks_no_append(tmp_path: Path) -> None:
+    class Broken:
+        def add(self, *_: Any) -> None: ...
+        def set(self, *_: Any) -> None: ...
+        def forget(self, *_: Any) -> None: ...
+        def observe(self, *_: Any) -> None:
+            raise RuntimeError("no room")
+
+    with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
+        watch_appender(wal, Broken())
+        for value in range(3):
+            wal.append([{"v": value}]).result()
+    assert len(sparkwal.Log(str(tmp_path)).to_pandas()) == 3
+
+
+def test_what_this_process_compacts_is_counted(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
+        for value in range(4):
+            wal.append([{"v": value}]).result()
+    meter = separate()
+    unwatch = watch_lifecycle(meter)
+    assert watch_lifecycle(meter) is unwatch
+    log = open_log(from_keywords(SourceOptions, path, {}))
+    table = ModelTable(log)
+    process = Lifecycle(
+        log, host="here", policy=Policy(late_window_seconds=0), table=table,
+        target=Target("memory://table"), gc_grace_ms=3_600_000, clock=SystemClock(),
+    )  # fmt: skip
+    run = process.run_once()
+    place = (log.url, "default")
+    seen = samples(meter.text())
+    assert run.compacted is not None
+    assert seen["sparkwal_compactions_total", *place] == 1
+    assert seen["sparkwal_compacted_position", *place] == run.compacted.end
+    assert seen["sparkwal_floor_position", *place] == run.floor
+    assert seen["sparkwal_compaction_suspended_total", *place] == 0
+    table.restore(1)
+    with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
+        wal.append([{"v": 4}]).result()
+    with pytest.raises(sparkwal.CompactionError):
+        process.run_once()
+    assert samples(meter.text())["sparkwal_compaction_suspended_total", *place] == 1
+    # The follower tells the same from the records.
+    follower = separate()
+    Following(path, follower).look()
+    seen = samples(follower.text())
+    assert seen["sparkwal_compacted_position", *place] == run.compacted.end
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    lag = head.position + 1 - run.compacted.end
+    assert seen["sparkwal_compaction_lag_positions", *place] == lag > 0
+    unwatch()
+    events.emit(events.FloorMoved(log.url, 99))
+    assert samples(meter.text())["sparkwal_floor_position", *place] == run.floor
+
+
+def test_one_registry_has_one_meter() -> None:
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    assert prometheus(registry) is prometheus(registry)
+    assert prometheus() is prometheus() is not prometheus(registry)

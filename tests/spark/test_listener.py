@@ -1,0 +1,211 @@
+"""A stream's numbers: those of its records, and nothing that its query waits for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryException
+from queries import append, numbers
+
+import sparkwal
+from sparkwal.errors import OptionError
+from sparkwal.metrics import table
+from sparkwal.metrics.prometheus import Prometheus, separate
+from sparkwal.metrics.writers import watch_appender
+from sparkwal.spark import listener
+from sparkwal.spark.listener import watch_stream
+from sparkwal.testing.proxy import Fault, S3Proxy
+from sparkwal.testing.servers import log_options
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def meter() -> Iterator[tuple[Prometheus, Callable[[], dict[str, float]]]]:
+    """A meter, and its numbers by name alone, as a scrape has them."""
+    from metrics.scraped import scrape
+
+    made = separate()
+    port, stop = made.serve("127.0.0.1", 0)
+    yield made, lambda: {key[0]: value for key, value in scrape(port).items() if len(key) == 3}
+    stop()
+
+
+def until(look: Callable[[], bool]) -> None:
+    while not look():
+        time.sleep(0.02)
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "sparkwal-metrics"]
+
+
+@pytest.mark.s3
+def test_the_numbers_are_those_of_the_log(
+    spark: SparkSession, s3_bucket: str, s3_proxy: S3Proxy, tmp_path: Path,
+    meter: tuple[Prometheus, Callable[[], dict[str, float]]],
+) -> None:  # fmt: skip
+    made, look = meter
+    path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
+    unwatch = watch_stream(spark, path, made, **options)
+    assert watch_stream(spark, path, made, **options) is unwatch  # twice is once
+    assert len(threads()) == 1
+    more: dict[str, object] = {**options, "inlineThreshold": 0, "retryBaseDelayMs": 1}
+    append(numbers(spark, 20, 2), path, tmp_path / "c", **more)
+    # What taking the log over repeats is in no record.
+    s3_proxy.faults = [Fault("error", kind="PUT", key_contains="/batches/", status=503, times=3)]
+    for _ in range(2):
+        append(numbers(spark, 20, 2), path, tmp_path / "c", **more)
+    append(numbers(spark, 20, 2), path, tmp_path / "c", **options)
+    commits = [r for r in sparkwal.Log(path, **options).records() if r.kind == "commit"]
+    assert len(commits) == 4
+    until(lambda: look()["sparkwal_commits_total"] == 4)
+    until(lambda: look().get("sparkwal_add_batch_seconds_count") == 4)
+    seen = look()
+    assert seen["sparkwal_rows_total"] == sum(r.rows for r in commits) == 80
+    assert seen["sparkwal_written_bytes_total"] == sum(r.bytes for r in commits)
+    assert seen["sparkwal_objects_total"] == sum(1 + len(r.batches) for r in commits) == 10
+    assert seen["sparkwal_retries_total"] == sum(r.metrics["retries"] for r in commits)
+    assert seen["sparkwal_retries_total"] == 3
+    assert seen["sparkwal_data_write_seconds_count"] == 3
+    puts = [r.metrics["last_put_ms"] / 1000 for r in commits if "last_put_ms" in r.metrics]
+    assert seen["sparkwal_put_seconds_count"] == len(puts) > 0
+    assert seen["sparkwal_put_seconds_sum"] == pytest.approx(sum(puts))
+    assert seen["sparkwal_durable_position"] == commits[-1].position
+    assert seen["sparkwal_listener_dropped_total"] == seen["sparkwal_fenced_total"] == 0
+    (former,) = threads()
+    with (
+        sparkwal.Appender(path, commits_schema(), producer_id="other", **options) as wal,
+        pytest.raises(OptionError, match="counted here already"),
+    ):
+        watch_appender(wal, made)
+    unwatch()
+    former.join()
+    again = watch_stream(spark, path, made, **options)
+    assert again is not unwatch
+    again()
+
+
+def commits_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])
+
+
+def test_a_query_that_was_fenced_is_counted(
+    spark: SparkSession, tmp_path: Path,
+    meter: tuple[Prometheus, Callable[[], dict[str, float]]],
+) -> None:  # fmt: skip
+    made, look = meter
+    path = str(tmp_path / "log")
+    unwatch = watch_stream(spark, path, made)
+    (rows := tmp_path / "rows").mkdir()
+    (rows / "0.json").write_text('{"id": 0}')
+    query: StreamingQuery = (
+        spark.readStream.schema("id BIGINT").json(str(rows))
+        .writeStream.format("weaselwal").option("checkpointLocation", str(tmp_path / "c"))
+        .start(path)
+    )  # fmt: skip
+    query.processAllAvailable()
+    append(numbers(spark, 1).selectExpr("value AS id"), path, tmp_path / "other")
+    (rows / "1.json").write_text('{"id": 1}')
+    with pytest.raises(StreamingQueryException, match="FencedError"):
+        query.processAllAvailable()
+    until(lambda: look()["sparkwal_fenced_total"] == 1)
+    assert look()["sparkwal_takeovers_total"] == 2
+    unwatch()
+
+
+def test_a_meter_that_hangs_or_fails_holds_up_no_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that counts stands still: events find no room, and Spark goes on."""
+    monkeypatch.setattr(listener, "_MOST_WAITING", 2)
+    stuck, go_on, dropped = threading.Event(), threading.Event(), []
+
+    class Hanging:
+        def add(self, metric: table.Metric, amount: float, *labels: str) -> None:
+            if metric is table.DROPPED and amount:
+                dropped.append(amount)
+
+        def observe(self, metric: table.Metric, value: float, *labels: str) -> None:
+            if metric is table.ADD_BATCH:
+                stuck.set()
+                go_on.wait()
+                raise RuntimeError("and it fails")
+
+        def set(self, *_: Any) -> None: ...
+        def forget(self, *_: Any) -> None: ...
+
+    path = str(tmp_path / "log")
+    unwatch = watch_stream(spark, path, Hanging())
+    append(numbers(spark, 1), path, tmp_path / "c")
+    stuck.wait()
+    # What waits now finds a thread that does not take it.
+    for _ in range(5):
+        append(numbers(spark, 1), path, tmp_path / "c")
+    until(lambda: sum(dropped) >= 1)
+    assert len(sparkwal.Log(path).to_pandas()) == 6
+    (thread,) = threads()
+    go_on.set()
+    unwatch()
+    thread.join()
+
+
+def test_a_damaged_path_is_told_at_once_and_a_log_that_is_away_is_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError):
+        watch_stream(spark, "gopher://x", separate())
+    with pytest.raises(OptionError, match="interval"):
+        watch_stream(spark, str(tmp_path), separate(), interval=0)
+    made = separate()
+    options = {"maxRetryAttempts": 0, **log_options("http://127.0.0.1:9")}
+    watch_stream(spark, "s3://none/log", made, **options)()
+    assert "sparkwal_follow_errors_total" in made.text()
+
+
+SCRIPT = """
+import os, sys, threading
+from pyspark.sql import SparkSession
+import sparkwal
+from sparkwal.metrics.prometheus import separate
+from sparkwal.spark.listener import watch_stream
+
+spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate())
+meter = separate()
+watch_stream(spark, sys.argv[1], meter)
+(thread,) = [t for t in threading.enumerate() if t.name == "sparkwal-metrics"]
+child = os.fork()
+if not child:
+    # A fork has none of its threads, and may begin anew.
+    from sparkwal.metrics.writers import watch_lifecycle
+    assert "sparkwal-metrics" not in [t.name for t in threading.enumerate()]
+    watch_lifecycle(meter)()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+spark.stop()
+thread.join()
+print("ended")
+"""
+
+
+def test_it_ends_with_spark_and_a_fork_has_none_of_it(tmp_path: Path) -> None:
+    source = str(Path(sparkwal.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+    assert "Traceback" not in done.stderr
