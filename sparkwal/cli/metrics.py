@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from types import FrameType
+import time
 
 import click
 
 from sparkwal.cli.asking import takes_log
-from sparkwal.cli.exits import Failed, Refused, Stopped
+from sparkwal.cli.exits import Failed, Refused
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
 
@@ -50,20 +48,10 @@ def command(
         port, stop = meter.serve(host, port)
     except OSError as error:
         raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    signalled = threading.Event()
-    ended_by: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        ended_by.append(number)
-        signalled.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
     try:
         click.echo(f"listening on http://{host}:{port}/metrics", err=True)
-        while not signalled.is_set():
+        while True:
             following.try_look()
-            signalled.wait(interval)
+            time.sleep(interval)
     finally:
         stop()
-    raise Stopped(ended_by[0])
