@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparkwal import events
+from sparkwal.errors import FencedError
 from sparkwal.events import Event
 from sparkwal.metrics import table
 from sparkwal.metrics.meter import Meter, begin, ended, once, refuse_twice
@@ -41,6 +42,9 @@ def _start(wal: Appender, meter: Meter) -> Callable[[], None]:
             meter.add(table.WRITTEN, event.bytes, *place)
             meter.observe(table.PUT, event.put_ms / 1000, *place)
             meter.set(table.POSITION, event.position, *place)
+        elif isinstance(event, events.Stopped):
+            # Of the event `fenced` there is one for each record in flight.
+            meter.add(table.FENCED, event.error == FencedError.__name__, *place)
         elif isinstance(event, (events.JournalFull, events.SizeLimit)):
             meter.add(table.BACK_PRESSURE, 1, *place)
         elif (counted := _COUNTED.get(type(event))) is not None:
@@ -63,8 +67,6 @@ def _start(wal: Appender, meter: Meter) -> Callable[[], None]:
 _COUNTED: dict[type[Event], Metric] = {
     events.Retried: table.RETRIES,
     events.Rejected: table.REJECTED,
-    events.Fenced: table.FENCED,
-    events.HandedOver: table.FENCED,
 }
 
 

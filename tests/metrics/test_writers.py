@@ -83,9 +83,14 @@ def test_an_appender_under_retries(
         assert options["secretAccessKey"] not in meter.text()
 
         with sparkwal.Appender(path, SCHEMA, producer_id="q", **log_options(s3_proxy.url)):
-            with pytest.raises(FencedError):
-                wal.append([{"v": 9}]).result()
-            until(lambda: look()["sparkwal_fenced_total", *place] == 1)
+            # Each of those in flight learns it.
+            tickets = [wal.append(pa.table({"v": range(200_000)})) for _ in range(6)]
+            for ticket in tickets:
+                with pytest.raises(FencedError):
+                    ticket.result()
+            until(lambda: told["stopped"] == 1)
+            until(lambda: look()["sparkwal_events_total", wal.url, "stopped", "default"] == 1)
+            assert look()["sparkwal_fenced_total", *place] == 1
             assert look()["sparkwal_up", *place] == 0
     unwatch()
     # What is at a moment vanishes, what was counted stays.
