@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from sparkwal.reading.log_range import LogRange
 
 FORMATS = ("table", "json", "csv", "arrow")
-LETTERS_HELP = r"""
-\b
+_LETTERS = r"""
 Letters of --template:
   %p  position of the commit         %t  its time, ISO 8601 in UTC
   %k  partition that wrote the row   %r  number of the row in its commit and partition, from 0
@@ -37,16 +36,13 @@ Letters of --template:
   %{name}  a column; null is empty   %%  a percent sign
   \n \t \r \0 \e \\ \x41  characters
 """
-EPILOG = (
-    LETTERS_HELP
-    + r"""
-\b
+_CONDITIONS = r"""
 --where: columns, numbers, 'texts', == != < <= > >= and or not, in (…), is null, is not null,
   + - * / %, a.field of a struct, col('any name'), startswith endswith contains like matches
   (text, 'text'), lower upper length (text), abs (number), isnan (float).
   Times and days are texts: at >= '2026-01-31T12:00:00Z'. Null is unknown, as in SQL.
-
-\b
+"""
+_CODES = """
 Exit codes:
     0  done
     1  there is no log, it is damaged or was made again, or the store is away
@@ -54,7 +50,8 @@ Exit codes:
   130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM
   141  who read its output went away, as in `| head -1`
 """
-)
+# \b keeps the lines of a paragraph.
+EPILOG = "\n".join(f"\b{part}" for part in (_LETTERS, _CONDITIONS, _CODES))
 
 
 @dataclass(frozen=True)
