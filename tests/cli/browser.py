@@ -110,7 +110,7 @@ class Page:
 
 
 @contextmanager
-def opened(path: str, profile: Path) -> Iterator[Page]:
+def a_page(path: str, profile: Path) -> Iterator[Page]:
     """A page of a browser of its own, which is ended with it."""
     commands_in, commands = os.pipe()
     answers, answers_out = os.pipe()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from cli.logs import ran
+from cli.logs import append, as_flags, document, opened, ran, write_takeovers
 from protocol.query import Query, hints_in
 from reading.collected import collect, move_floor
 
@@ -22,25 +20,9 @@ from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.testing.proxy import S3Proxy
 
-SCHEMA = pa.schema([("v", pa.int64())])
-
 
 def cost(path: str, *more: str, **options: str) -> dict[str, Any]:
-    given = [
-        word for name, value in options.items() for word in ("--log-option", f"{name}={value}")
-    ]
-    told: dict[str, Any] = json.loads(ran("cost", path, "--json", *given, *more))
-    return told
-
-
-def append(path: str, count: int, **options: Any) -> None:
-    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
-        for value in range(count):
-            wal.append([{"v": value}]).result()
-
-
-def local(path: Path) -> LogStore:
-    return open_log(from_keywords(SourceOptions, str(path), {}))
+    return document("cost", path, *as_flags(options), *more)
 
 
 def query(log: LogStore, folder: Path) -> Query:
@@ -59,8 +41,8 @@ def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
     for batch in range(3):
         sink.microbatch(batch, (1, 2), (3,))
     sink.restarted().microbatch(3, (4,))
-    append(path, 5, **through)
-    append(path, 2, **through, maxInFlightRequests=7)  # looks back and seals
+    append(path, range(5), maxInFlightRequests=50, **through)
+    append(path, range(2), maxInFlightRequests=7, **through)  # looks back and seals
     sink.restarted().microbatch(4, (5,))
     made = Counter(request.kind for request in s3_proxy.requests if "/proof/" not in request.key)
     told = cost(path, **options)
@@ -77,7 +59,7 @@ def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
 
 def test_what_is_stored_is_what_lies_on_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    append(str(path), 20)
+    append(str(path), range(20))
     told = cost(str(path))
     on_disk = [file.stat().st_size for file in path.glob("batches/*")]
     beside = [file.stat().st_size for file in path.glob("txns/*")]
@@ -89,7 +71,7 @@ def test_what_is_stored_is_what_lies_on_the_disk(tmp_path: Path) -> None:
 
 def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
     day, start = 86_400_000, 1_760_000_000_000
-    log = local(tmp_path / "log")
+    log = opened(tmp_path / "log")
     sink = query(log, tmp_path)
     times = [start, start + day // 2, start + 9 * day]
 
@@ -121,7 +103,7 @@ def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
 
 def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, 3)
+    append(path, range(3))
     middle = [r.timestamp_ms for r in sparkwal.Log(path).records()][2]
     whole, later = cost(path), cost(path, "--since", str(middle))
     assert later["logs"][0]["start"] > 0
@@ -137,8 +119,8 @@ def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
 
 def test_all_sequencers_are_one_sum(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, 3)
-    append(path, 4, sequencer="backfill")
+    append(path, range(3))
+    append(path, range(4), sequencer="backfill")
     one, other = cost(path), cost(path, "--sequencer", "backfill")
     both = cost(path, "--sequencers", "*")
     assert [each["sequencer"] for each in both["logs"]] == ["default", "backfill"]
@@ -148,7 +130,7 @@ def test_all_sequencers_are_one_sum(tmp_path: Path) -> None:
 
 
 def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path) -> None:
-    log = local(tmp_path / "log")
+    log = opened(tmp_path / "log")
     sink = query(log, tmp_path)
     for batch in range(8):
         sink.microbatch(batch, (batch,))
@@ -167,7 +149,7 @@ def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path
 
 def test_a_damaged_record_ends_it_and_is_told(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    sink = query(local(path), tmp_path)
+    sink = query(opened(path), tmp_path)
     for batch in range(5):
         sink.microbatch(batch, (batch,))
     damaged = path / "batches" / keys.encode(keys.slot(2, 1000))
@@ -178,8 +160,22 @@ def test_a_damaged_record_ends_it_and_is_told(tmp_path: Path) -> None:
 
 def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, 3)
+    append(path, range(3))
     for by in ("hour", "day", "month"):
         shown = ran("cost", path, "--by", by)
         assert "one whole read" in shown and "total" in shown and "readers" in shown
     assert "there is no log" in ran("cost", str(tmp_path / "none"), code=1)
+
+
+def test_dead_records_were_put_too(tmp_path: Path) -> None:
+    path, live, dead = write_takeovers(tmp_path / "log")
+    told = cost(path)
+    # Three leaders (each says that it saw a head); two looked back over the two slots before it.
+    assert told["total"]["requests"] == {"PUT": 15, "LIST": 3, "GET": 1 + 2 * 3}
+    assert told["whole_read"]["requests"]["GET"] == 15
+    found = document("report", path)
+    assert [run[0] for run in found["dead"]["first"]] == dead
+    assert [(t["position"], t["seals"]) for t in found["terms"]["newest"]] == [
+        (10, 1), (5, 1), (0, 0)
+    ]  # fmt: skip
+    assert found["totals"]["commits"] == len(live) - 3
