@@ -196,4 +196,4 @@ def test_no_policy_says_more_than_its_place() -> None:
         assert text == json.dumps(document, indent=2) + "\n"
         for statement in document["Statement"]:
             for resource in iam.listed(statement["Resource"]):
-                assert re.fullmatch(r"arn:aws:s3:::BUCKET(/(PREFIX|TABLE)/.+)?", resource)
+                assert re.fullmatch(r"arn:aws:s3:::BUCKET(/TABLE|/(PREFIX|TABLE)/.+)?", resource)
