@@ -116,7 +116,9 @@ def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
     seen: list[iam.Call] = []
 
     def watch(head: Head, body: bytes, answer: Answer) -> None:
-        seen.extend(iam.calls(head, body, answer))
+        # s3a asks for the folders above the table too, and goes on without.
+        if answer.status != 403:
+            seen.extend(iam.calls(head, body, answer))
 
     file = tmp_path / "options"
     with S3Proxy(enforcing.url) as proxy:
