@@ -69,9 +69,10 @@ def _split(text: str) -> list[str]:
 class JsonRows:
     """JSON lines to record batches of a schema.
 
-    Times are ISO 8601, binary values base64, decimals texts or numbers. A value that its column
-    cannot hold as it is written is refused; only a number in a column of floats is rounded to
-    the nearest one, as the type has it.
+    Times are ISO 8601, binary values base64, decimals texts or numbers, floats that are no number
+    the texts NaN, Infinity and -Infinity: as `sparkwal cat --json` prints them. A value that its
+    column cannot hold as it is written is refused; only a number in a column of floats is
+    rounded to the nearest one, as the type has it.
     """
 
     def __init__(self, arrow_schema: pa.Schema) -> None:

@@ -109,7 +109,7 @@ def _newest_pieces(log: LogRange) -> Iterator[tuple[Piece, int]]:
     width = 1
     while after > first:
         low = max(after - width, first)
-        for record in reversed(_live(log, low, after)):
+        for record in reversed(live(log, low, after)):
             counted: list[tuple[Piece, int]] = []
             rows: dict[int, int] = {}
             for piece in split(pieces_of(log.log, record)):
@@ -120,7 +120,7 @@ def _newest_pieces(log: LogRange) -> Iterator[tuple[Piece, int]]:
         after, width = low, min(2 * width, WIDEST_PROBE)
 
 
-def _live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
+def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
     """The live records of low … after−1.
 
     Nothing before the head has a higher term than it. So a record of the head's term is live,

@@ -31,9 +31,12 @@ def command(
 ) -> None:
     """The newest rows of the log at PATH; with -f those that come too.
 
-    Reads back from the head, no more records than it must. -f goes on over a new leader, a floor
-    that moves (it says what it missed) and a store that is away for a while; a log that was made
-    again ends it with exit code 1. Logs that begin under PATH meanwhile are not followed.
+    Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each record,
+    and of an appender's log maxInFlightRequests − 1 to be sure of its head.
+
+    -f goes on over a new leader, a floor that moves (it says what it missed) and a store that is
+    away for a while; a log that was made again ends it with exit code 1. Logs that begin under
+    PATH meanwhile are not followed.
     """
     if follow and asked.out is not None:
         raise Refused("-f has no end at which a file would be whole: send it to a pipe instead")

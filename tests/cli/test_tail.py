@@ -16,10 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cli.logs import write_takeovers
 from cli.test_rows import SCHEMA, SOURCE, append, ids, run
 from reading.collected import collect, move_floor
 
 import sparkwal
+from sparkwal.cli.ends import live
+from sparkwal.cli.rows import Shown, known_columns, open_logs
+from sparkwal.cli.tailing import followed
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import Fault, S3Proxy
@@ -96,6 +100,36 @@ def test_back_over_leader_records_and_seals(tmp_path: Path) -> None:
     append(tmp_path, 4)
     for count in range(1, 5):
         assert ids("tail", tmp_path, "-n", count) == [1, 2, 3, 4][-count:]
+
+
+def test_dead_records_are_left_out_wherever_it_begins(tmp_path: Path) -> None:
+    where, _, dead = write_takeovers(tmp_path)
+    (log,) = open_logs(where, {}, None)
+    for after in range(1, log.gap + 1):
+        for low in range(after):
+            found = [record.header.position for record in live(log, low, after)]
+            assert found == [each for each in range(low, after) if each not in dead]
+
+
+def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
+    append(tmp_path, 1, 2)
+    logs = open_logs(str(tmp_path), {}, None)
+    known = known_columns(log.spark_schema for log in logs)
+    shown = Shown(known, ("id",))
+    told: list[str] = []
+    rows = followed(logs, lambda _: shown, 50, told.append)
+    assert next(rows)[1] is None  # nothing came
+    append(tmp_path, 3, 4, 5)
+    log = LogStore(LocalStore(tmp_path), "")
+    move_floor(log, 5)
+    collect(log, 5)
+    logs[0].floor.look()
+    found: list[int] = []
+    while len(found) < 2:
+        _, batch = next(rows)
+        found += batch.column("id").to_pylist() if batch is not None else []
+    assert found == [4, 5]
+    assert told == ["positions 3…4 were collected before they were shown; going on at 5"]
 
 
 def test_each_row_once_over_new_leaders_and_new_columns(
