@@ -29,7 +29,8 @@ def command(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> 
     """
     log = log_at(path, given)
     head, floor = head_of(log), log.floor.current()
-    position = first_at_or_after(log.log, head, timestamp, start=floor)
+    tolerant = log.options.tolerant
+    position = first_at_or_after(log.log, head, timestamp, start=floor, tolerant=tolerant)
     record = read_slot(log.log, position, head.window, GLANCE) if position < head.gap else None
     found = None if record is None else moment(record.header.timestamp_ms)
     collected = 0 < floor == position

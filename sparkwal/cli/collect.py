@@ -33,7 +33,7 @@ def command(path: str, given: dict[str, str], confirm: bool, as_json: bool) -> N
     sparkwal collect s3://bucket/wal
     sparkwal collect s3://bucket/wal --confirm
 
-    Requests: 2 LIST and 2 GET; as many age checks as halving the lifecycle's records takes; 2 for
+    Requests: 4 LIST and 3 GET; as many age checks as halving the lifecycle's records takes; 2 for
     each consumer; 1 LIST for a thousand objects below the floor, with --confirm 1 DELETE too.
     """
     sequencers = given.pop("sequencers", None)

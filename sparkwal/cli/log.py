@@ -15,7 +15,7 @@ from sparkwal.cli.exits import Failed
 from sparkwal.cli.following import follow
 from sparkwal.cli.looking import head_of, log_at
 from sparkwal.cli.records import Told
-from sparkwal.cli.times import as_moment, time_with_unit
+from sparkwal.cli.times import EXAMPLES, as_moment, time_with_unit
 from sparkwal.options.types import duration
 from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.reading.history import walk
@@ -45,8 +45,8 @@ class _Asked:
 @click.argument("positions", metavar="[FIRST..LAST]", required=False)
 @click.option("--start", type=click.IntRange(0), metavar="POSITION", help="The first position.")
 @click.option("--end", type=click.IntRange(0), metavar="POSITION", help="The last position.")
-@click.option("--since", callback=as_moment, metavar="TIME", help="From this time on.")
-@click.option("--until", callback=as_moment, metavar="TIME", help="Up to this time.")
+@click.option("--since", callback=as_moment, metavar="TIME", help=f"From then on: {EXAMPLES}.")
+@click.option("--until", callback=as_moment, metavar="TIME", help="Up to then.")
 @click.option("-n", "most", type=click.IntRange(1), metavar="N", help="The newest N of them.")
 @click.option("--reverse", is_flag=True, help="Oldest first.")
 @click.option("--follow", "-f", "follows", is_flag=True, help="Then wait for what comes.")
@@ -132,8 +132,13 @@ def _bounds(log: LogRange, asked: _Asked) -> tuple[int, int]:
     floor = log.floor.current()
     first = floor if asked.start is None else log.checked(asked.start, "--start")
     after = head.gap if asked.end is None else log.until(asked.end, "--end")
+
+    def at(timestamp_ms: int) -> int:
+        tolerant = log.options.tolerant
+        return first_at_or_after(log.log, head, timestamp_ms, start=floor, tolerant=tolerant)
+
     if asked.since is not None:
-        first = max(first, first_at_or_after(log.log, head, asked.since, start=floor))
+        first = max(first, at(asked.since))
     if asked.until is not None:
-        after = min(after, first_at_or_after(log.log, head, asked.until + 1, start=floor))
+        after = min(after, at(asked.until + 1))
     return first, after

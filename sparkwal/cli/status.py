@@ -30,7 +30,6 @@ def command(path: str, given: dict[str, str], as_json: bool) -> None:
 
     Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
 
-    \b
     Requests for each log: for its head 1 LIST and 1 GET (of an appender's log as many GETs as it
     may have in flight), for its lifecycle 1 and 1; for the size 1 LIST, and 4 more above a
     thousand objects; for the rates no GET of an idle log, 16 with up to 255 records in five
@@ -97,6 +96,7 @@ def _document(status: _Status) -> dict[str, Any]:
 def _tell(status: _Status) -> None:
     header, life, pace, stored = status.header, status.life, status.pace, status.size
     about = "" if stored.exact else "≈ "
+    above = " above the floor" if status.floor and not stored.exact else ""
     rate = "idle for five minutes"
     if pace.commits:
         rate = f"≈ {_number(pace.commits)} commits/s, {_number(pace.rows)} rows/s"
@@ -108,7 +108,7 @@ def _tell(status: _Status) -> None:
                               (moment(header.timestamp_ms), "dim")),
         "leader": f"{header.leader_id} on {status.host}, term {header.term}",
         "rate": rate,
-        "size": f"{about}{size(stored.bytes)} in {about}{stored.objects:,} objects",
+        "size": f"{about}{size(stored.bytes)} in {about}{stored.objects:,} objects{above}",
         **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
     }  # fmt: skip
     facts(rows)

@@ -9,6 +9,7 @@ import click
 
 from sparkwal.options.types import duration, timestamp
 
+EXAMPLES = "1h (an hour ago), 30min, 2026-01-31T12:00:00Z"
 EXPECTED = "a time before now such as 1h or 30min, a moment such as 2026-01-31T12:00:00Z (UTC \
 unless it says otherwise), or milliseconds since 1970"
 

@@ -24,7 +24,7 @@ class Size:
     """What a log stores.
 
     Attributes:
-        exact: every object was listed.
+        exact: every object was listed; else about what lies above the floor.
     """
 
     bytes: int
@@ -35,8 +35,8 @@ class Size:
 def size_of(log: LogStore, head: Head, floor: int) -> Size:
     """What lies under `batches/`: 1 LIST, and 4 more where that does not show all of it.
 
-    Larger logs are taken to be like the stretches that four pages show: the newest one, and
-    below each quarter.
+    Of larger logs it is what lies above the floor, taken to be like the stretches that four pages
+    show: each is of the end of a quarter.
     """
     prefix = keys.batches_prefix(log.prefix)
     page = first_entries(log.store, prefix, _PAGE)

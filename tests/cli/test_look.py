@@ -203,6 +203,26 @@ def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str,
     assert counts.pop("LIST") == 2 and counts.pop("GET") <= 50 + 6 + 1 and not counts
 
 
+@pytest.mark.s3
+def test_what_each_look_costs_in_a_log_on_s3(
+    s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
+) -> None:
+    path, options = s3_path
+    append(path, range(4), **options)
+    there = as_flags(log_options(s3_proxy.url))
+
+    def asked(*arguments: str) -> dict[str, int]:
+        s3_proxy.reset()
+        lines(*arguments, *there)
+        return dict(s3_proxy.counts())
+
+    assert asked("show", path, "2") == {"LIST": 2, "GET": 2}
+    assert asked("show", path, "0") == {"LIST": 2, "GET": 2}
+    assert asked("consumers", path) == {"LIST": 2, "GET": 1}
+    assert asked("verify", path) == {"LIST": 3, "GET": 1 + 5}
+    assert asked("collect", path) == {"LIST": 4, "GET": 1}
+
+
 def test_consumers_and_whom_the_floor_waits_for(path: str) -> None:
     assert lines("consumers", path) == [] and ran("consumers", path) == "no consumers\n"
     log, log_id = opened(path), document("status", path)["log_id"]
