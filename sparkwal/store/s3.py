@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
 from sparkwal.store.config import S3Config, is_aws, normal_endpoint
-from sparkwal.store.s3_client import renew, s3_client
+from sparkwal.store.s3_client import provider, renew, s3_client
 from sparkwal.store.s3_errors import (
     BeyondEnd,
     KeyTaken,
@@ -64,10 +64,16 @@ class S3Store:
         self._bucket = bucket
         self._config = config
         self.requests = config.requests
-        self._at: Any = {"Bucket": bucket, **config.requests.on_all}
+        # What every request says.
+        self.at: Any = {"Bucket": bucket, **config.requests.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+        return self._bucket
 
     @property
     def url(self) -> str:
@@ -88,6 +94,11 @@ class S3Store:
     def concurrency(self) -> int:
         """As many requests as the pool has connections."""
         return self._config.max_pool_connections
+
+    def credentials(self) -> str | None:
+        """Where they come from, None where there are none. Raises OptionError."""
+        with self.request(""):
+            return provider(self._config, self.endpoint)
 
     @contextmanager
     def request(self, key: str) -> Iterator[S3Client]:
@@ -130,7 +141,7 @@ class S3Store:
         """Create the object with If-None-Match. Raises Transient, OptionError."""
         try:
             with self.request(key) as client:
-                client.put_object(**self._new(key, body), IfNoneMatch="*")
+                client.put_object(**self.sent(key, body), IfNoneMatch="*")
         except KeyTaken:
             return False
         except NotFound:
@@ -141,11 +152,12 @@ class S3Store:
         """Write or overwrite the object. Raises Transient, OptionError."""
         try:
             with self.request(key) as client:
-                client.put_object(**self._new(key, body))
+                client.put_object(**self.sent(key, body))
         except NotFound:
             raise not_s3(self.url) from None
 
-    def _new(self, key: str, body: bytes) -> Any:
+    def sent(self, key: str, body: bytes) -> Any:
+        """What the PUT of an object is made of."""
         asked = self.requests
         sent = {"Bucket": self._bucket, "Key": key, "Body": body}
         return {**sent, **asked.on_new, **asked.checksum_of(body)}
@@ -153,7 +165,7 @@ class S3Store:
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound, Transient, OptionError."""
         with self.request(key) as client:
-            return whole(client.get_object(**self._at, Key=key))
+            return whole(client.get_object(**self.at, Key=key))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Part of the object. Raises NotFound, Transient, OptionError."""
@@ -162,7 +174,7 @@ class S3Store:
         span = f"bytes={offset}-{offset + length - 1}"
         try:
             with self.request(key) as client:
-                reply = client.get_object(**self._at, Key=key, Range=span)
+                reply = client.get_object(**self.at, Key=key, Range=span)
                 body = whole(reply)
         except BeyondEnd:
             return b""
@@ -180,7 +192,7 @@ class S3Store:
 
         Raises Transient, OptionError.
         """
-        at: Any = {**self._at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
+        at: Any = {**self.at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
         while True:
             try:
                 with self.request(prefix) as client:
@@ -200,7 +212,7 @@ class S3Store:
     def delete(self, key: str) -> None:
         """Remove the object. Raises Transient, OptionError."""
         with suppress(NotFound), self.request(key) as client:
-            client.delete_object(**self._at, Key=key)
+            client.delete_object(**self.at, Key=key)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """One DeleteObjects. Raises Transient, OptionError, also for a single key."""
@@ -209,7 +221,7 @@ class S3Store:
         asked: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
             with self.request(keys[0]) as client:
-                reply = client.delete_objects(**self._at, Delete=asked)
+                reply = client.delete_objects(**self.at, Delete=asked)
         except NotFound:
             raise not_s3(self.url) from None
         failure = not_deleted(reply.get("Errors", []), self.url, self._config.secrets)
@@ -221,12 +233,12 @@ class S3Store:
         # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
         try:
             with self.request(key) as client:
-                found = client.get_object(**self._at, Key=key, Range="bytes=0-0")
+                found = client.get_object(**self.at, Key=key, Range="bytes=0-0")
                 whole(found)
             return age_ms(found, found.get("LastModified"), self.url)
         except BeyondEnd:
             with self.request(key) as client:
-                head = client.head_object(**self._at, Key=key)
+                head = client.head_object(**self.at, Key=key)
             return age_ms(head, head.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:
@@ -235,7 +247,7 @@ class S3Store:
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """One ListMultipartUploads. Raises Transient, OptionError."""
-        at: Any = {**self._at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
+        at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
         try:
             with self.request(prefix) as client:
                 reply = client.list_multipart_uploads(**at)
@@ -246,4 +258,4 @@ class S3Store:
     def discard(self, upload: Unfinished) -> None:
         """One AbortMultipartUpload. Raises Transient, OptionError."""
         with suppress(NotFound, UploadGone), self.request(upload.key) as client:
-            client.abort_multipart_upload(**self._at, Key=upload.key, UploadId=upload.upload_id)
+            client.abort_multipart_upload(**self.at, Key=upload.key, UploadId=upload.upload_id)

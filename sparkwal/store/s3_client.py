@@ -46,6 +46,15 @@ def s3_client(config: S3Config, endpoint: str | None) -> S3Client:
     return made.client
 
 
+def provider(config: S3Config, endpoint: str | None) -> str | None:
+    """Which of botocore's providers the credentials come from ("env", "iam-role", …; "explicit":
+    from options), or None where there are none. Never a value."""
+    key = (os.getpid(), endpoint, config)
+    s3_client(config, endpoint)
+    found = _clients[key].credentials
+    return str(found.method) if found else None
+
+
 def renew(config: S3Config, endpoint: str | None, refused: S3Client) -> bool:
     """Read the credentials again for a client whose own were refused.
 

@@ -10,7 +10,12 @@ from typing import Literal, get_args
 
 Action = Literal["lost_reply", "reset", "error", "error_after", "delay", "truncate"]
 
-_CODES = {409: "ConditionalRequestConflict", 429: "TooManyRequests", 503: "SlowDown"}
+_CODES = {
+    403: "AccessDenied",
+    409: "ConditionalRequestConflict",
+    429: "TooManyRequests",
+    503: "SlowDown",
+}
 
 
 @dataclass(frozen=True, eq=False)  # by identity: `times` counts each rule for itself

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
@@ -103,6 +104,18 @@ def start_moto(port: int = 0) -> Server:
     return _start(command, {"MOTO_PORT": "{port}"}, "/moto-api/data.json", port)
 
 
+def start_server(
+    command: Sequence[str], files: Mapping[str, str], health: str = "/", port: int = 0
+) -> Server:
+    """Start any S3 server as a process; {port} in its command and files is the port's number.
+
+    Args:
+        files: by name what lies in the folder that it is started in.
+        health: where it answers once it has started.
+    """
+    return _start(command, {}, health, port, files)
+
+
 def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
     """A client with dummy credentials for a local server or a proxy.
 
@@ -143,10 +156,13 @@ def make_bucket(url: str, name: str) -> None:
     client.close()
 
 
-def _start(command: Sequence[str], settings: Mapping[str, str], health: str, port: int) -> Server:
+def _start(
+    command: Sequence[str], settings: Mapping[str, str], health: str, port: int,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> Server:  # fmt: skip
     for attempt in range(_ATTEMPTS):
         number = port or _free_port()
-        server = _spawn(command, settings, number)
+        server = _spawn(command, settings, number, files)
         try:
             _wait(server, health)
             return server
@@ -166,8 +182,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _spawn(command: Sequence[str], settings: Mapping[str, str], port: int) -> Server:
+def _spawn(
+    command: Sequence[str], settings: Mapping[str, str], port: int, files: Mapping[str, str]
+) -> Server:
     folder = tempfile.TemporaryDirectory(prefix="sparkwal-server-")
+    for name, text in files.items():
+        (Path(folder.name) / name).write_text(text.format(port=port))
     foreign = ("MINISTACK_", "MOTO_", "LOCALSTACK_", "AWS_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     environment |= {key: value.format(port=port) for key, value in settings.items()}

@@ -19,19 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyspark
+from jars import JAVA, SPARK_JARS, Module, fetch, run
+from jars import JVM as SMALL
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from sparkwal.testing.servers import Server, ServerError
-
-
-class Module(NamedTuple):
-    """Maven's coordinates."""
-
-    group: str
-    name: str
-    version: str
-
 
 BROKER = (Module("org.apache.kafka", "kafka_2.13", "4.3.1"),)
 # Spark's connector, in pieces that fit each other: not each can be had in Spark's own version.
@@ -42,10 +34,7 @@ CONNECTOR = (
     Module("org.apache.kafka", "kafka-clients", "3.9.2"),
     Module("org.apache.commons", "commons-pool2", "2.13.1"),
 )
-SPARK_JARS = Path(pyspark.__file__).parent / "jars"
-JAVA = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else "java"
-# A broker that lives for a minute starts sooner without the optimising compiler.
-JVM = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.level=INFO"]
+JVM = [*SMALL, "-Dlog4j2.level=INFO"]
 
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -160,13 +149,13 @@ def _spawn() -> Broker:
     try:
         # Kafka brings an interface to log to, Spark what implements it. First come, first found.
         logging = [str(jar) for x in ("slf4j-api", "log4j") for jar in SPARK_JARS.glob(f"{x}-*")]
-        jars = os.pathsep.join([*logging, *_fetch(BROKER, home, transitive=True)])
-        connector = tuple(_fetch(CONNECTOR, home, transitive=False))
+        jars = os.pathsep.join([*logging, *fetch(BROKER, home, transitive=True)])
+        connector = tuple(fetch(CONNECTOR, home, transitive=False))
         port, controller = _free_ports(2)
         properties = home / "server.properties"
         properties.write_text(_PROPERTIES.format(port=port, controller=controller, folder=home))
         java = [JAVA, *JVM, "-cp", jars]
-        _run([*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(properties)])
+        run([*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(properties)])
         with (home / "output").open("wb") as output:
             process = subprocess.Popen(
                 [*java, "kafka.Kafka", str(properties)],
@@ -181,31 +170,6 @@ def _spawn() -> Broker:
         folder.cleanup()
         raise
     return Broker(f"127.0.0.1:{port}", process, folder, jars, connector)
-
-
-def _fetch(modules: tuple[Module, ...], home: Path, transitive: bool) -> list[str]:
-    """The jars of these modules. What Ivy downloads stays in ~/.ivy2."""
-    (ivy,) = SPARK_JARS.glob("ivy-*.jar")
-    wanted, found = home / "ivy.xml", home / "found"
-    wanted.write_text(
-        '<ivy-module version="2.0"><info organisation="tests" module="kafka"/><dependencies>'
-        + "".join(
-            f'<dependency org="{m.group}" name="{m.name}" rev="{m.version}" conf="default"'
-            f' transitive="{str(transitive).lower()}"/>'
-            for m in modules
-        )
-        + "</dependencies></ivy-module>"
-    )
-    _run([JAVA, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default",
-          "-cachepath", str(found)])  # fmt: skip
-    return found.read_text().strip().split(os.pathsep)
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stdout + done.stderr)[-4000:]
-        raise ServerError(f"{command[0]} ended with code {done.returncode}:\n{said}")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,0 +1,102 @@
+"""`sparkwal prove-store`: is a store fit for a log?"""
+
+from __future__ import annotations
+
+import platform
+import random
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from sparkwal.cli.asking import as_json, takes_log_options
+from sparkwal.cli.plain import plain
+from sparkwal.cli.probing import stores_at, takes_endpoints, told_line
+from sparkwal.cli.telling import facts, print_json
+from sparkwal.store.base import Store
+from sparkwal.store.s3 import S3Store
+from sparkwal.testing.conformance import Finding, Report, Trial, prove
+from sparkwal.testing.s3_checks import server
+
+
+@click.command()
+@click.argument("url")
+@takes_endpoints
+@takes_log_options()
+@click.option(
+    "--rounds",
+    default=12,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Keys that are raced for, of each kind of race.",
+)
+@click.option(
+    "--threads",
+    default=16,
+    show_default=True,
+    type=click.IntRange(2, 100),
+    help="Writers that race for one key.",
+)
+@click.option("--seed", type=int, help="Repeats what was left to chance.")
+@click.option("--thorough", is_flag=True, help="Also with more than a thousand objects.")
+@as_json
+def command(
+    url: str, endpoints: tuple[str, ...], given: dict[str, str], rounds: int, threads: int,
+    seed: int | None, thorough: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Prove that the store at URL is fit for a log: its conditional writes raced.
+
+    URL is s3://bucket, s3://bucket/folder or a folder. Writes objects of up to 8 MiB under
+    {URL}/proof/, with a name of its own, and deletes them; a log at URL is not touched, and its
+    writer is not fenced. Some 3,000 requests. Ctrl-C stops it and deletes them too.
+
+    Exit code 0 only for a store that is fit. What it prints can be pasted into an issue: it
+    holds no secret.
+    """
+    stores, prefix = stores_at(url, given, endpoints)
+    trial = Trial(rounds, threads, random.randrange(2**32) if seed is None else seed, thorough)
+    about = _about(url, stores, trial)
+    if not as_json:
+        facts(about)
+        click.echo()
+    report = prove(stores, prefix, trial, told=_quiet if as_json else _tell)
+    if as_json:
+        print_json(_document(about, report))
+    else:
+        click.echo()
+        click.echo(
+            click.style(plain(report.sentence), bold=True, fg="green" if report.fit else "red")
+        )
+    if not report.fit:
+        raise click.exceptions.Exit(1)
+
+
+def _about(url: str, stores: list[Store], trial: Trial) -> dict[str, str]:
+    remote = [store for store in stores if isinstance(store, S3Store)]
+    return {
+        "store": url,
+        **({"endpoints": ", ".join(store.url for store in remote)} if remote else {}),
+        **({"server": server(remote[0]) or "does not say"} if remote else {}),
+        "date": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "versions": f"sparkwal {version('sparkwal')}, botocore {version('botocore')}, "
+                    f"Python {platform.python_version()}, {platform.system()}",
+        "trial": f"{trial.rounds} rounds, {trial.threads} threads, seed {trial.seed}"
+                 + (", thorough" if trial.thorough else ""),
+    }  # fmt: skip
+
+
+def _quiet(finding: Finding) -> None:
+    pass
+
+
+def _tell(finding: Finding) -> None:
+    told_line(finding.outcome, finding.check, finding.found, finding.means)
+
+
+def _document(about: dict[str, str], report: Report) -> dict[str, Any]:
+    return {
+        **about, "seed": report.seed, "verdict": report.verdict, "fit": report.fit,
+        "sentence": report.sentence, "checks": [asdict(each) for each in report.findings],
+    }  # fmt: skip

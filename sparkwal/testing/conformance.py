@@ -1,0 +1,186 @@
+"""Is a store fit for a log? A suite of checks that any store can be asked.
+
+    report = prove([S3Store("bucket", S3Config(endpoint=url))], "folder", Trial(rounds=8))
+    assert report.fit, report.sentence
+
+It writes small objects under `{prefix}/proof/{run}/`, a name of its own, and removes them.
+The command `sparkwal prove-store` prints what this finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.testing import list_checks, object_checks, races, s3_checks
+from sparkwal.testing.ground import Found, Ground, Trial, Wrong
+
+__all__ = ["CHECKS", "QUICK", "Check", "Finding", "Ground", "Report", "Trial", "asked", "prove"]
+
+Outcome = Literal["ok", "wrong", "limit", "unknown"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question to a store.
+
+    Attributes:
+        ask: raises Wrong; returns what it saw, or None where it does not apply.
+        means: what it means for a log where the store fails.
+        fatal: whether such a store can hold no log; else it can, within that limit.
+    """
+
+    name: str
+    ask: Callable[[Ground], Found]
+    means: str
+    fatal: bool = True
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found; `means` is empty where the store did as it should."""
+
+    check: str
+    outcome: Outcome
+    found: str
+    means: str = ""
+    fatal: bool = True
+
+
+@dataclass(frozen=True)
+class Report:
+    """What all checks found.
+
+    Attributes:
+        seed: gives the same order, sizes and delays again.
+    """
+
+    findings: tuple[Finding, ...]
+    seed: int
+
+    @property
+    def verdict(self) -> str:
+        """FIT, FIT WITH LIMITS, NOT FIT or NOT PROVEN."""
+        outcomes = {each.outcome for each in self.findings}
+        if "wrong" in outcomes:
+            return "NOT FIT"
+        if any(each.outcome == "unknown" and each.fatal for each in self.findings):
+            return "NOT PROVEN"
+        return "FIT WITH LIMITS" if outcomes & {"limit", "unknown"} else "FIT"
+
+    @property
+    def fit(self) -> bool:
+        """Whether a log may be kept there."""
+        return self.verdict.startswith("FIT")
+
+    @property
+    def sentence(self) -> str:
+        """The verdict and why, in one sentence."""
+        deciding = {"NOT FIT": ("wrong",), "NOT PROVEN": ("unknown",)}
+        outcomes = deciding.get(self.verdict, ("limit", "unknown"))
+        why = [each for each in self.findings if each.outcome in outcomes]
+        if not why:
+            return "FIT for a log: every check passed."
+        # What several checks mean is said once.
+        means = {each.means or each.found: each.check for each in reversed(why)}
+        said = "; ".join(f"{check}: {meant}" for meant, check in reversed(means.items()))
+        return f"{self.verdict} for a log: {said}."
+
+
+_OVERWRITE = "two writers overwrite each other's commits, and rows that were acknowledged are lost"
+QUICK = (
+    Check("put-if-absent", object_checks.first_put_wins, _OVERWRITE),
+    Check("put-if-absent, raced", races.put_if_absent, _OVERWRITE),
+    Check("a slow put and a fast one", races.slow_and_fast, _OVERWRITE),
+)
+CHECKS = (
+    *QUICK,
+    Check("endpoints", races.endpoints, "writers at different endpoints have two logs, not one"),
+    Check("multipart, raced", races.multipart,
+          "two writers of large records overwrite each other's commits"),
+    Check("put-if-absent and a delete", races.against_delete,
+          "after a collection two writers could both own a position"),
+    Check("put-if-absent and an overwrite", races.against_overwrite,
+          "nothing but sparkwal must write into a log; it overwrites no record", fatal=False),
+    Check("conflicts (409)", races.conflicts, "", fatal=False),
+    Check("read after write", object_checks.read_after_write,
+          "readers and a new writer miss records that were acknowledged"),
+    Check("LIST order", list_checks.order, "the newest record is not found"),
+    Check("LIST pages", list_checks.pages, "the newest record is not found"),
+    Check("LIST after write", list_checks.after_write,
+          "a new writer does not see the last commits and takes their places"),
+    Check("deletes", object_checks.deletes, "collected objects stay, and are paid for"),
+    Check("ranges", object_checks.ranges, "readers get other bytes than they asked for"),
+    Check("suffix ranges", s3_checks.suffix_ranges,
+          "sparkwal asks for none; other readers of the objects may", fatal=False),
+    Check("age", object_checks.age,
+          "collection could delete what a writer still needs"),
+    Check("clock", s3_checks.clock,
+          "beyond 15 minutes S3 refuses every signed request, others sooner: set the clock",
+          fatal=False),
+    Check("checksums", s3_checks.checksums,
+          "a body damaged on its way is stored; the log's own CRC-32 finds it when it is read",
+          fatal=False),
+    Check("key characters", object_checks.key_characters,
+          "keep to letters, digits, - and _ in paths and names", fatal=False),
+    Check("big object", object_checks.big_object, "large records do not come back as written"),
+    Check("file system", object_checks.file_system,
+          "only a local disk, shared by the processes of one machine, may hold a log", fatal=False),
+)  # fmt: skip
+
+
+def prove(
+    stores: Sequence[Store],
+    prefix: str,
+    trial: Trial,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    told: Callable[[Finding], None] = lambda _: None,
+) -> Report:
+    """Ask all checks, in order, and remove what they wrote, also when it is interrupted.
+
+    Args:
+        stores: one, or several endpoints of one; each makes one attempt for each call.
+        told: gets each finding as it comes.
+
+    Raises StoreUnavailableError or OptionError where the first check gets no answer.
+    """
+    findings: list[Finding] = []
+    with Ground(tuple(stores), prefix, trial) as ground:
+        for finding in asked(ground, checks):
+            findings.append(finding)
+            told(finding)
+    if ground.left:
+        findings.append(
+            Finding("removed", "unknown", f"left behind: {ground.left}", "delete it", fatal=False)
+        )
+        told(findings[-1])
+    return Report(tuple(findings), trial.seed)
+
+
+def asked(ground: Ground, checks: Sequence[Check]) -> Iterator[Finding]:
+    """What each check finds; those that do not apply are left out."""
+    for place, check in enumerate(checks):
+        try:
+            found = check.ask(ground)
+        except Wrong as wrong:
+            outcome: Outcome = "wrong" if check.fatal else "limit"
+            yield Finding(check.name, outcome, str(wrong), check.means, check.fatal)
+        except (SparkWalError, Transient, NotFound) as error:
+            if place == 0 and not _lacks_conditions(error):
+                raise
+            outcome = "wrong" if place == 0 else "unknown"
+            said = f"no object at {error}" if isinstance(error, NotFound) else str(error)
+            means = check.means if outcome == "wrong" else ""
+            yield Finding(check.name, outcome, said, means, check.fatal)
+        else:
+            if found is not None:
+                yield Finding(check.name, "ok", found, "", check.fatal)
+
+
+def _lacks_conditions(error: Exception) -> bool:
+    """Whether the store itself says that it knows no If-None-Match."""
+    return isinstance(error, OptionError) and "conditional writes" in str(error)

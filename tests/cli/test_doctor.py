@@ -1,0 +1,168 @@
+"""The doctor of a stream: real stores, folders and logs, and what is wrong with each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import sparkwal
+from sparkwal.cli.main import main
+from sparkwal.testing.faults import Fault
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import s3_client
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+@pytest.fixture(autouse=True)
+def workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(Path(sparkwal.__file__).parents[1]), prepend=os.pathsep)
+
+
+def asked(path: str, options: dict[str, str], *arguments: str) -> tuple[int, list[dict[str, str]]]:
+    """The exit code and the lines."""
+    given = [word for name, value in options.items() if name != "endpoint"
+             for word in ("--log-option", f"{name}={value}")]  # fmt: skip
+    endpoint = ["--endpoint", options["endpoint"]] if "endpoint" in options else []
+    result = CliRunner().invoke(main, ["doctor", path, *endpoint, *given, *arguments, "--json"])
+    return result.exit_code, json.loads(result.output)["lines"]
+
+
+def to_do(lines: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(each["about"], f"{each['said']} {each['advice']}") for each in lines
+            if each["outcome"] == "to do"]  # fmt: skip
+
+
+def said(lines: Sequence[dict[str, str]], about: str) -> str:
+    return "; ".join(each["said"] for each in lines if each["about"] == about)
+
+
+def written(path: str, options: dict[str, str]) -> None:
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
+        wal.append([{"v": 1}]).result()
+
+
+def test_a_sound_log_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    path, options = s3_path
+    written(path, options)
+    before = s3_client(options["endpoint"]).list_objects_v2(Bucket=path.split("/")[2])["KeyCount"]
+    code, lines = asked(path, options, "--checkpoint", str(tmp_path / "checkpoint"))
+    assert (code, to_do(lines)) == (0, [])
+    assert "explicit" in said(lines, "credentials")
+    assert "one winner each" in said(lines, "conditional writes")
+    assert "s3:AbortMultipartUpload" in said(lines, "permission")
+    assert "alive" in said(lines, "leader")
+    assert "the query begins anew" in said(lines, "checkpoint")
+    after = s3_client(options["endpoint"]).list_objects_v2(Bucket=path.split("/")[2])["KeyCount"]
+    assert after == before
+    # The writer was not fenced: its next life goes on in the same term or takes over.
+    assert sparkwal.verify(path, **options).ok
+
+
+def test_what_is_printed_for_people(s3_path: tuple[str, dict[str, str]]) -> None:
+    path, options = s3_path
+    arguments = [word for name, value in (options | {"secretAccessKey": "hush"}).items()
+                 if name != "endpoint" for word in ("--log-option", f"{name}={value}")]  # fmt: skip
+    result = CliRunner().invoke(
+        main, ["doctor", path, "--endpoint", options["endpoint"], *arguments]
+    )
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("nothing to do\n")
+    assert "hush" not in result.output
+
+
+def test_no_bucket_and_no_server(s3_path: tuple[str, dict[str, str]]) -> None:
+    _, options = s3_path
+    code, lines = asked("s3://no-such-bucket/wal", options)
+    assert code == 1
+    assert any(about == "bucket" and "create it" in what for about, what in to_do(lines))
+    code, lines = asked("s3://bucket/wal", options | {"endpoint": "http://127.0.0.1:9"})
+    assert code == 1
+    assert any(about == "endpoint" for about, _ in to_do(lines))
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [
+        ("LIST", "s3:ListBucket"),
+        ("PUT", "s3:PutObject"),
+        ("GET", "s3:GetObject"),
+        ("LIST_MULTIPART", "s3:ListBucketMultipartUploads"),
+        ("ABORT_MULTIPART", "s3:AbortMultipartUpload"),
+        ("DELETE", "s3:DeleteObject"),
+    ],
+)
+def test_a_missing_permission_is_named(
+    s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, kind: str, action: str
+) -> None:
+    path, options = s3_path
+    s3_proxy.faults = [Fault("error", kind=kind, status=403)]
+    code, lines = asked(path, options | {"endpoint": s3_proxy.url})
+    assert code == 1
+    assert any(action in what for about, what in to_do(lines) if about in ("bucket", "permission"))
+
+
+def test_what_may_not_be_asked_is_no_error(
+    s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
+) -> None:
+    path, options = s3_path
+    s3_proxy.faults = [Fault("error", kind="OTHER", status=403)]
+    code, lines = asked(path, options | {"endpoint": s3_proxy.url})
+    assert (code, to_do(lines)) == (0, [])
+    assert "no permission to ask" in said(lines, "versioning")
+
+
+@pytest.mark.parametrize(("prefix", "harmful"), [("", True), ("log/", True), ("other/", False)])
+def test_a_rule_that_expires_objects_of_the_log(
+    s3_path: tuple[str, dict[str, str]], prefix: str, harmful: bool
+) -> None:
+    path, options = s3_path
+    rule = {"ID": "thirty", "Status": "Enabled", "Filter": {"Prefix": prefix},
+            "Expiration": {"Days": 30}}  # fmt: skip
+    s3_client(options["endpoint"]).put_bucket_lifecycle_configuration(
+        Bucket=path.split("/")[2], LifecycleConfiguration={"Rules": [rule]}
+    )
+    code, lines = asked(path, options)
+    assert code == int(harmful), lines
+    assert any("thirty deletes" in what for _, what in to_do(lines)) is harmful
+
+
+def test_settings_and_checkpoints_that_cost(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    code, lines = asked(path, {}, "--checkpoint", "s3a://bucket/checkpoint",
+                        "--spark-conf", "asyncProgressTrackingEnabled=true")  # fmt: skip
+    assert code == 1
+    assert {about for about, _ in to_do(lines)} == {"checkpoint", "progress tracking"}
+    assert "48 requests" in said(lines, "checkpoint")
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_python_without_sparkwal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / f"python-{uuid.uuid4().hex}"
+    fake.write_text("#!/bin/sh\necho False\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(fake))
+    code, lines = asked(str(tmp_path / "log"), {})
+    assert code == 1
+    ((about, what),) = to_do(lines)
+    assert (about, sys.executable in what) == ("workers' Python", True)
+
+
+def test_a_damaged_head(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    written(str(path), {})
+    newest = min((path / "batches").iterdir())
+    newest.write_bytes(b"damaged" + newest.read_bytes()[7:])
+    code, lines = asked(str(path), {})
+    assert code == 1
+    assert [about for about, _ in to_do(lines)] == ["log"]
+    assert newest.name in said(lines, "log")

@@ -1,0 +1,69 @@
+"""Java programs that tests need: their jars, which Ivy downloads from Maven Central once.
+
+Ivy comes with Spark, and keeps what it downloads in ~/.ivy2.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import quoteattr
+
+import pyspark
+
+from sparkwal.testing.servers import ServerError
+
+SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+JAVA = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else "java"
+# What lives for a minute starts sooner without the optimising compiler.
+JVM = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+
+
+class Module(NamedTuple):
+    """Maven's coordinates."""
+
+    group: str
+    name: str
+    version: str
+
+
+def fetch(
+    modules: Sequence[Module], home: Path, *, transitive: bool, without: Sequence[str] = ()
+) -> list[str]:
+    """The jars of these modules, and of all that they need.
+
+    Args:
+        home: a folder for Ivy's own files.
+        without: groups of Maven's that are left out.
+
+    Raises ServerError where there is no Java, or no network and the jars are not there yet.
+    """
+    (ivy,) = SPARK_JARS.glob("ivy-*.jar")
+    wanted, found = home / "ivy.xml", home / "found"
+    wanted.write_text(
+        '<ivy-module version="2.0"><info organisation="tests" module="tests"/><dependencies>'
+        + "".join(
+            f'<dependency org="{m.group}" name="{m.name}" rev="{m.version}" conf="default"'
+            f' transitive="{str(transitive).lower()}"/>'
+            for m in modules
+        )
+        + "".join(f"<exclude org={quoteattr(group)}/>" for group in without)
+        + "</dependencies></ivy-module>"
+    )
+    run([JAVA, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default",
+         "-cachepath", str(found)])  # fmt: skip
+    return found.read_text().strip().split(os.pathsep)
+
+
+def run(command: Sequence[str]) -> None:
+    """Run to the end. Raises ServerError where it cannot be started or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise ServerError(f"{command[0]} cannot be started: {error.strerror}") from None
+    if done.returncode:
+        said = (done.stdout + done.stderr)[-4000:]
+        raise ServerError(f"{command[0]} ended with code {done.returncode}:\n{said}")

@@ -1,0 +1,174 @@
+"""Real stores before the suite: who looks first and writes later is told from who does both."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from s3proxy import NEW, OLD, start_s3proxy
+
+from sparkwal.cli.main import main
+from sparkwal.store.config import S3Config
+from sparkwal.store.local import LocalStore
+from sparkwal.store.s3 import S3Store
+from sparkwal.testing.conformance import QUICK, Report, Trial, prove
+from sparkwal.testing.faults import Fault
+from sparkwal.testing.memory import MemoryStore
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import Server, ServerError, log_options, make_bucket, s3_client
+
+# Its jars come once, some 30 MB.
+pytestmark = pytest.mark.timeout(900)
+SMALL = Trial(rounds=4, threads=8, seed=7)
+
+
+def at(url: str) -> S3Store:
+    """A bucket of its own."""
+    bucket = f"prove-{uuid.uuid4().hex}"
+    make_bucket(url, bucket)
+    return S3Store(bucket, config(url))
+
+
+def config(url: str) -> S3Config:
+    return S3Config(
+        endpoint=url, region="us-east-1", access_key_id="WHO", secret_access_key="SESAME"
+    )
+
+
+def proxy_of(version: str) -> Server:
+    try:
+        return start_s3proxy(version)
+    except ServerError as error:
+        if "UNRESOLVED DEPENDENCIES" in str(error) or "cannot be started" in str(error):
+            pytest.skip(f"S3Proxy's jars need Java and Maven Central: {str(error)[:200]}")
+        raise
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[str]:
+    with proxy_of(OLD) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def new() -> Iterator[str]:
+    with proxy_of(NEW) as server:
+        yield server.url
+
+
+def wrong(report: Report) -> list[str]:
+    return [each.check for each in report.findings if each.outcome != "ok"]
+
+
+@pytest.mark.s3
+def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
+    store = at(ministack_url)
+    report = prove([store], "log", SMALL)
+    assert (wrong(report), report.verdict) == ([], "FIT")
+    assert store.list("").entries == []
+    assert store.unfinished("").uploads == []
+
+
+@pytest.mark.s3
+def test_s3proxy_4_is_fit(new: str) -> None:
+    report = prove([at(new)], "log", SMALL)
+    assert (wrong(report), report.verdict) == ([], "FIT")
+
+
+@pytest.mark.s3
+def test_s3proxy_3_loses_every_race(old: str) -> None:
+    for seed in range(5):
+        report = prove([at(old)], "log", Trial(4, 8, seed), checks=QUICK)
+        assert report.verdict == "NOT FIT"
+        assert "a slow put and a fast one" in wrong(report)
+        assert "overwrite each other's commits" in report.sentence
+
+
+def test_a_store_in_memory_and_a_folder_are_fit(tmp_path: Path) -> None:
+    memory = MemoryStore("memory://fit", concurrency=8)
+    assert prove([memory], "log", SMALL).verdict == "FIT"
+    assert memory.objects == {}
+    report = prove([LocalStore(tmp_path / "wal")], "", SMALL)
+    assert report.fit
+    assert not (tmp_path / "wal").exists()
+
+
+@pytest.mark.s3
+def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3Proxy) -> None:
+    first = at(ministack_url)
+    second = S3Store(first.bucket, config(s3_proxy.url))
+    assert prove([first, second], "log", SMALL).verdict == "FIT"
+    assert s3_proxy.counts()["PUT"] > 0
+    other = at(ministack_url)
+    report = prove([first, other], "log", SMALL)
+    assert "endpoints" in wrong(report)
+    assert not report.fit
+
+
+@pytest.mark.s3
+def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Proxy) -> None:
+    s3_proxy.faults = [
+        Fault("error", kind="PUT", key_contains="-race", status=409, probability=0.3),
+        Fault("error_after", kind="PUT", key_contains="-race", status=409, probability=0.2),
+    ]
+    store = at(ministack_url)
+    report = prove([S3Store(store.bucket, config(s3_proxy.url))], "log", SMALL)
+    assert report.verdict == "FIT"
+    (said,) = [each.found for each in report.findings if each.check == "conflicts (409)"]
+    assert "409 ConditionalRequestConflict" in said
+
+
+@pytest.mark.s3
+def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None:
+    store = at(ministack_url)
+    keys = ["--log-option", "accessKeyId=t", "--log-option", "secretAccessKey=hush-hush"]
+    arguments = ["prove-store", f"s3://{store.bucket}/wal", "--endpoint", ministack_url, *keys,
+                 "--rounds", "2", "--threads", "4", "--seed", "5"]  # fmt: skip
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "FIT for a log: every check passed." in result.output
+    assert "seed 5" in result.output
+    assert "hush" not in result.output
+    told = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
+    assert (told["fit"], told["seed"]) == (True, 5)
+    assert {each["outcome"] for each in told["checks"]} == {"ok"}
+
+
+@pytest.mark.s3
+def test_no_bucket_is_no_verdict(ministack_url: str) -> None:
+    arguments = ["prove-store", "s3://absent-bucket/wal", "--endpoint", ministack_url,
+                 "--log-option", "accessKeyId=t", "--log-option", "secretAccessKey=t"]  # fmt: skip
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code in (1, 2)
+    assert "create the bucket" in result.output
+    assert CliRunner().invoke(main, ["prove-store", "gopher://x"]).exit_code == 2
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_proof_leaves_nothing(
+    ministack_url: str, s3_proxy: S3Proxy, signum: signal.Signals
+) -> None:
+    store = at(ministack_url)
+    command = [sys.executable, "-m", "sparkwal", "prove-store", f"s3://{store.bucket}/wal",
+               "--endpoint", s3_proxy.url, "--rounds", "10000"]  # fmt: skip
+    for name, value in log_options(s3_proxy.url).items():
+        if name != "endpoint":
+            command += ["--log-option", f"{name}={value}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while s3_proxy.counts()["PUT"] < 100:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    process.send_signal(signum)
+    process.communicate()
+    assert process.returncode == 128 + signum
+    reply = s3_client(ministack_url).list_objects_v2(Bucket=store.bucket)
+    assert reply["KeyCount"] == 0
