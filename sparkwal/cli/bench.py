@@ -47,6 +47,7 @@ def command(
     if rows_per_append * row_bytes > 2**26:
         raise Refused("--rows-per-append × --row-bytes is above 64 MB: lower one of them")
     bench = Bench(fresh_path(path), {"maxInFlightRequests": str(in_flight), **given})
+    bench.check()
     figures = Figures(row_bytes, rows_per_append)
     end = "it stays" if keep else "deleted at the end; after a kill delete it yourself"
     if as_json:

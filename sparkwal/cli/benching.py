@@ -143,6 +143,10 @@ class Bench:
     path: str
     options: Mapping[str, str]
 
+    def check(self) -> None:
+        """Before anything is written. Raises OptionError."""
+        open_log(from_keywords(AppenderOptions, self.path, self.options))
+
     def append(
         self, figures: Figures, seconds: float, in_flight: int, tick: Callable[[], None]
     ) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli.test_rows import run
-from jobs.test_http_ingest import Job
+from cli.shown import run
 
 import sparkwal
 from sparkwal.format import schema
+
+from ..jobs.test_http_ingest import Job
 
 SCHEMA = pa.schema([
     ("whole", pa.int64()), ("real", pa.float64()), ("price", pa.decimal128(10, 2)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.test_rows import SOURCE, append, ids, run
+from cli.shown import SOURCE, append, ids, run
 
 import sparkwal
 from sparkwal.testing.proxy import Fault, S3Proxy
@@ -51,6 +51,8 @@ def test_it_says_that_it_writes_and_where(tmp_path: Path) -> None:
     assert "a million rows" in printed and "p99" in printed and "read back" in printed
     assert "WRITES" in run("bench", "--help")
     assert "own" in run("bench", tmp_path, "--sequencer", "x", code=2)
+    refused = run("bench", "gopher://x", code=2)
+    assert "no supported store" in refused and "writes to" not in refused
     assert "64 MB" in run("bench", tmp_path, "--rows-per-append=1000000", code=2)
 
 

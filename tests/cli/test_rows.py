@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pytest
+from cli.shown import SCHEMA, SOURCE, append, ids, lines, run
 from click.testing import CliRunner
 from reading.collected import collect, move_floor
 from rich.cells import cell_len
@@ -25,33 +24,6 @@ from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
 from support.json_rows import JsonRows
-
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-SOURCE = str(Path(sparkwal.__file__).parents[1])
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    """What a command prints on standard output."""
-    result = CliRunner().invoke(main, [str(each) for each in arguments])
-    assert result.exit_code == code, result.output
-    return result.output if code else result.stdout
-
-
-def lines(*arguments: object) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run(*arguments, "--json").splitlines()]
-
-
-def ids(*arguments: object) -> list[int]:
-    return [row["id"] for row in lines(*arguments)]
-
-
-def append(where: object, *ids: int, schema: pa.Schema = SCHEMA, **options: Any) -> None:
-    """A leader record, then a commit of one row for each number."""
-    given = {"maxInFlightRequests": 1, **options}
-    with sparkwal.Appender(str(where), schema, producer_id="p", **given) as wal:
-        for number in ids:
-            row = {"id": number, "name": f"n{number}"}
-            wal.append([{name: row.get(name) for name in schema.names}]).result()
 
 
 @pytest.fixture

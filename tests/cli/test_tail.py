@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cli.logs import write_takeovers
-from cli.test_rows import SCHEMA, SOURCE, append, ids, run
+from cli.shown import SCHEMA, SOURCE, append, ids, run
 from reading.collected import collect, move_floor
 
 import sparkwal
