@@ -46,7 +46,9 @@ def see(python: Path, *packages: str) -> None:
 def pip(python: Path, *arguments: object) -> None:
     """pip of the tests' Python, for another one."""
     quiet = ("-q", "--disable-pip-version-check")
-    run(sys.executable, "-m", "pip", "--python", python, *arguments, *quiet)
+    # What a fixture lets Spark's workers import is not installed there.
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run(sys.executable, "-m", "pip", "--python", python, *arguments, *quiet, env=own)
 
 
 def run(
