@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -55,23 +54,6 @@ def test_the_python_blocks_run_on_s3(tmp_path: Path, ministack_url: str, s3_buck
         AWS_ACCESS_KEY_ID=ACCESS_KEY,
         AWS_SECRET_ACCESS_KEY=SECRET_KEY,
     )
-
-
-@pytest.mark.spark
-def test_the_notebook_runs(tmp_path: Path) -> None:
-    notebook = json.loads((ROOT / "notebooks" / "tour.ipynb").read_text())
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    script = tmp_path / "tour.py"
-    script.write_text("\n".join(cells))
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "leader term 1" in done.stdout
 
 
 def test_every_block_is_python_or_bash() -> None:
