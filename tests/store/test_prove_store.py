@@ -94,9 +94,9 @@ def test_s3proxy_3_loses_every_race(old: str) -> None:
 
 @pytest.mark.s3
 def test_moto_loses_a_race_of_uploads(moto_url: str) -> None:
-    # Each round finds it with a chance of a fifth or more; the first one found is the last.
+    # Of 46 raced keys 7 showed it; the first one that does is the last.
     uploads = [each for each in CHECKS if each.name in ("put-if-absent", "multipart, raced")]
-    report = prove([at(moto_url)], "log", Trial(rounds=30, seed=3), checks=uploads)
+    report = prove([at(moto_url)], "log", Trial(rounds=60, seed=3), checks=uploads)
     assert (wrong(report), report.verdict) == (["multipart, raced"], "NOT FIT")
 
 
