@@ -5,9 +5,12 @@ Ivy comes with Spark, and keeps what it downloads in ~/.ivy2.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -43,7 +46,7 @@ def fetch(
     """
     (ivy,) = SPARK_JARS.glob("ivy-*.jar")
     wanted, found = home / "ivy.xml", home / "found"
-    wanted.write_text(
+    text = (
         '<ivy-module version="2.0"><info organisation="tests" module="tests"/><dependencies>'
         + "".join(
             f'<dependency org="{m.group}" name="{m.name}" rev="{m.version}" conf="default"'
@@ -53,9 +56,21 @@ def fetch(
         + "".join(f"<exclude org={quoteattr(group)}/>" for group in without)
         + "</dependencies></ivy-module>"
     )
+    # What was found is kept: a JVM that only looks takes seconds.
+    known = Path.home() / ".ivy2" / f"sparkwal-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    with suppress(FileNotFoundError):
+        jars = known.read_text().split(os.pathsep)
+        if all(Path(jar).exists() for jar in jars):
+            return jars
+    wanted.write_text(text)
     run([JAVA, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default",
          "-cachepath", str(found)])  # fmt: skip
-    return found.read_text().strip().split(os.pathsep)
+    jars = found.read_text().strip().split(os.pathsep)
+    found.write_text(os.pathsep.join(jars))
+    # At once, for those who look at the same moment.
+    shutil.copy(found, mine := known.with_name(f"{known.name}.{os.getpid()}"))
+    mine.replace(known)
+    return jars
 
 
 def run(command: Sequence[str]) -> None:
