@@ -48,7 +48,6 @@ def run(name: str) -> tuple[Any, str]:
         "PYTHONPATH": os.pathsep.join(
             [str(Path(sparkwal.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         ).rstrip(os.pathsep),
-        "IPYTHONDIR": tempfile.mkdtemp(prefix="sparkwal-ipython-"),
         "TZ": "UTC",
         # As in tests/conftest.py: these JVMs live for seconds.
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -63,7 +62,8 @@ def run(name: str) -> tuple[Any, str]:
         # What the JVM and Ivy say is for a terminal.
         extra_arguments=["--IPKernelApp.capture_fd_output=False"],
     )
-    client.execute(env=environment | given)
+    with tempfile.TemporaryDirectory(prefix="sparkwal-ipython-") as folder:
+        client.execute(env=environment | given | {"IPYTHONDIR": folder})
     for cell in notebook.cells:
         _settle(cell)
     notebook.metadata = {

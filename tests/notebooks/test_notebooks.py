@@ -6,6 +6,7 @@ import getpass
 import re
 import socket
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ def code(notebook: Any) -> list[Any]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def kinds(notebook: Any) -> list[list[str]]:
+    """Of each cell's outputs; what is printed comes in one piece or in several."""
+    return [[kind for kind, _ in groupby(o.output_type for o in c.outputs)] for c in code(notebook)]
+
+
 @pytest.mark.spark
 @pytest.mark.s3
 @pytest.mark.timeout(1200)
@@ -48,10 +54,7 @@ def test_the_notebook_runs_and_proves_what_it_says(name: str) -> None:
     # The last cell holds assertions; none of them would let it print this.
     assert re.search(PROVEN[name], code(notebook)[-1].outputs[-1].text)
     committed = nbformat.read(running.path_of(name), as_version=4)
-    shown = [[output.output_type for output in cell.outputs] for cell in code(notebook)]
-    assert shown == [[o.output_type for o in cell.outputs] for cell in code(committed)], (
-        running_again(name)
-    )
+    assert kinds(notebook) == kinds(committed), running_again(name)
     deadline = time.monotonic() + 60
     while left := running.started_by(mark):
         assert time.monotonic() < deadline, f"still running: {left}"
