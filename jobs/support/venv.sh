@@ -56,7 +56,7 @@ _fingerprint() {
 import hashlib, pathlib, sys
 root = pathlib.Path(sys.argv[1])
 files = [root / "setup.cfg", root / "pyproject.toml"]
-files += [p for p in (root / "sparkwal").rglob("*") if p.suffix in (".py", ".typed", ".md")]
+files += [p for p in (root / "sparkwal").rglob("*") if p.is_file() and p.suffix != ".pyc"]
 digest = hashlib.sha256(sys.version.encode())
 for path in sorted(files):
     digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())

@@ -175,10 +175,12 @@ class Story:
 @contextmanager
 def told_by(console: Console) -> Iterator[Story]:
     """Events as a story, and nothing of them a second time through Python's logging."""
-    logging.getLogger("sparkwal").addHandler(logging.NullHandler())
+    logger, nothing = logging.getLogger("sparkwal"), logging.NullHandler()
+    logger.addHandler(nothing)
     story = Story(console)
     stop = events.subscribe(story)
     try:
         yield story
     finally:
         stop()
+        logger.removeHandler(nothing)

@@ -1,4 +1,4 @@
-"""The README's table of errors."""
+"""The table of errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from sparkwal.errors import SparkWalError
 from .pages import ROOT
 
 
-def test_the_readme_tells_what_to_do_about_each_error() -> None:
-    rows = re.findall(r"^\| `(\w+Error)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_page_tells_what_to_do_about_each_error() -> None:
+    rows = re.findall(r"^\| `(\w+Error)` \|", (ROOT / "sparkwal/docs/errors.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(kind.__name__ for kind in SparkWalError.__subclasses__())
