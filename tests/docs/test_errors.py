@@ -10,5 +10,6 @@ from .pages import ROOT
 
 
 def test_the_page_tells_what_to_do_about_each_error() -> None:
-    rows = re.findall(r"^\| `(\w+Error)` \|", (ROOT / "sparkwal/docs/errors.md").read_text(), re.MULTILINE)
+    page = (ROOT / "sparkwal/docs/errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+Error)` \|", page, re.MULTILINE)
     assert sorted(rows) == sorted(kind.__name__ for kind in SparkWalError.__subclasses__())
