@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import Meter
+from sparkwal.metrics.meter import ALL, Meter
 from sparkwal.metrics.places import place_of
 from sparkwal.metrics.records import LogNumbers
+from sparkwal.metrics.table import Place
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
@@ -25,6 +26,10 @@ class Following:
         path, options: as for `sparkwal.Log`; with sequencers="*" all logs under the path.
         backlog: how many of the newest records of each log are counted at the start.
 
+    Attributes:
+        place: labels of what is told of all of them.
+        counted: whose commits are counted here.
+
     Raises OptionError.
     """
 
@@ -34,6 +39,7 @@ class Following:
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
         self.place = place_of(self._root.url)
+        self.counted = Place(self.place.log, ALL) if self._options.sequencers else self.place
         self._logs: dict[str, LogNumbers] = {}
         self._told = ""
 

@@ -39,6 +39,9 @@ def begin(meter: Meter, place: Place, source: str) -> None:
             meter.add(metric, 0, *place)
 
 
+# In a place: every sequencer of the log.
+ALL = "*"
+
 # Reentrant: what starts may start something itself.
 _lock = threading.RLock()
 _running: dict[tuple[Meter, Hashable], Any] = {}
@@ -70,15 +73,26 @@ def ended(meter: Meter, key: Hashable) -> None:
         _running.pop((meter, key), None)
 
 
-def refuse_twice(meter: Meter, place: Place, other: str) -> None:
-    """Raises OptionError where the source `other` counts the commits of this log already."""
+def refuse_twice(meter: Meter, place: Place, other: str, *, but: Hashable = None) -> None:
+    """Raises OptionError where the source `other` counts commits of this place already.
+
+    Args:
+        but: a key of `once` that may.
+    """
     with _lock:
         taken = any(
-            known is meter and isinstance(key, tuple) and key[:2] == (other, place)
+            known is meter and key != but and isinstance(key, tuple) and key[0] == other
+            and _meet(place, key[1])
             for known, key in _running
-        )
+        )  # fmt: skip
     if taken:
         raise OptionError(
             f"the commits of {place.log} are counted here already, by its {other}: leave one of "
             "the two out"
         )
+
+
+def _meet(one: Place, other: Place) -> bool:
+    return one.log == other.log and (
+        one.sequencer == other.sequencer or ALL in (one.sequencer, other.sequencer)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from sparkwal import events
@@ -11,7 +11,7 @@ from sparkwal.events import Event
 from sparkwal.metrics import table
 from sparkwal.metrics.meter import Meter, begin, ended, once, refuse_twice
 from sparkwal.metrics.places import place_of
-from sparkwal.metrics.table import Metric
+from sparkwal.metrics.table import Metric, Place
 
 if TYPE_CHECKING:
     from sparkwal.appender.appender import Appender
@@ -32,6 +32,7 @@ def watch_appender(wal: Appender, meter: Meter) -> Callable[[], None]:
 
 def _start(wal: Appender, meter: Meter) -> Callable[[], None]:
     place = place_of(wal.url)
+    key = ("appender", place, id(wal))
     begin(meter, place, "appender")
 
     def told(event: Event) -> None:
@@ -50,18 +51,34 @@ def _start(wal: Appender, meter: Meter) -> Callable[[], None]:
         elif (counted := _COUNTED.get(type(event))) is not None:
             meter.add(counted, 1, *place)
 
+    def tell() -> None:
+        for metric, value in gauges.items():
+            meter.set(metric, value, *place)
+
     gauges = _gauges(wal)
-    for metric, value in gauges.items():
-        meter.set(metric, value, *place)
+    watched = _watched.setdefault((meter, place), {})
+    watched[key] = tell
+    tell()
     unsubscribe = wal.subscribe(told)
 
     def stop() -> None:
+        if watched.pop(key, None) is not tell:
+            return
         unsubscribe()
         for metric in gauges:
             meter.forget(metric, *place)
-        ended(meter, ("appender", place, id(wal)))
+        # The next appender of this log may be watched already: the newest one tells.
+        for last in list(watched.values())[-1:]:
+            last()
+        if not watched:
+            _watched.pop((meter, place), None)
+        ended(meter, key)
 
     return stop
+
+
+# Who tells what a log's appenders are at the moment, the newest last.
+_watched: dict[tuple[Meter, Place], dict[Hashable, Callable[[], None]]] = {}
 
 
 _COUNTED: dict[type[Event], Metric] = {

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -23,6 +23,8 @@ _MOST_WAITING = 1000
 # Spark tells nobody that it has stopped.
 _ASK_SECONDS = 1.0
 
+_watches: dict[tuple[Meter, Hashable], _Watch] = {}
+
 
 def watch_stream(
     spark: SparkSession, path: str, meter: Meter, *, interval: float = 30.0, **options: Any
@@ -36,24 +38,37 @@ def watch_stream(
     Args:
         path, options: as for `sparkwal.Log`; sequencers="*" for all logs under the path.
 
-    Returns what ends it. Raises OptionError; also where `meter` counts this log's appender.
+    Returns what ends it. Raises OptionError; also where `meter` counts an appender of this log, or
+    one of its sequencers and all of them.
     """
     check_interval(interval)
     following = Following(path, meter, **options)
-    refuse_twice(meter, following.place, "appender")
-    key = ("follower", following.place)
+    key = ("follower", following.counted)
+    former = _watches.get((meter, key))
+    if former is not None and former.is_over():
+        # Spark was started again before its thread saw the end.
+        former.end()
+    refuse_twice(meter, following.counted, "appender")
+    refuse_twice(meter, following.counted, "follower", but=key)
 
     def start() -> Callable[[], None]:
         # Before the query commits anything.
         following.try_look()
         meter.add(table.FENCED, 0, *following.place)
-        watch = _Watch(following, meter, interval, lambda: ended(meter, key), _stopped(spark))
+
+        def over() -> None:
+            # Of a watch that is over already it says nothing of the next one.
+            if _watches.get((meter, key)) is watch:
+                del _watches[meter, key]
+                ended(meter, key)
+
+        watch = _Watch(following, meter, interval, over, _stopped(spark))
+        _watches[meter, key] = watch
         listener = _Listener(watch)
         spark.streams.addListener(listener)
 
         def stop() -> None:
-            watch.end()
-            if not watch.is_over():
+            if watch.end() and not watch.is_over():
                 spark.streams.removeListener(listener)
 
         return stop
@@ -124,10 +139,12 @@ class _Watch:
         except queue.Full:
             self._meter.add(table.DROPPED, 1, *self._following.place)
 
-    def end(self) -> None:
-        """No more looks after the one that runs."""
+    def end(self) -> bool:
+        """No more looks after the one that runs. Whether it had not ended before."""
+        is_first = not self._ending.is_set()
         self._ending.set()
         self._over()
+        return is_first
 
     def _run(self) -> None:
         due = time.monotonic() + self._interval

@@ -17,6 +17,7 @@ from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics.following import Following
+from sparkwal.metrics.meter import once
 from sparkwal.metrics.prometheus import Prometheus, prometheus, separate
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.open import open_log
@@ -128,6 +129,46 @@ def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path
             refuse_twice(meter, place, "appender")
         unwatch()
         refuse_twice(meter, place, "appender")
+
+
+def test_one_of_the_sequencers_is_not_counted_with_all_of_them(tmp_path: Path) -> None:
+    from sparkwal.metrics.meter import refuse_twice
+
+    meter = separate()
+    with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p", sequencer="a") as wal:
+        everything = Following(str(tmp_path), meter, sequencers="*").counted
+        unwatch = watch_appender(wal, meter)
+        with pytest.raises(OptionError, match="counted here already"):
+            refuse_twice(meter, everything, "appender")
+        refuse_twice(meter, Following(str(tmp_path), meter).counted, "appender")
+        unwatch()
+        unwatch_all = once(meter, ("follower", everything), lambda: lambda: None)
+        with pytest.raises(OptionError, match="counted here already"):
+            watch_appender(wal, meter)
+        unwatch_all()
+
+
+def test_an_appender_that_follows_another_keeps_its_numbers(tmp_path: Path) -> None:
+    """A program that opens the next one and then lets go of the one before."""
+    meter, path = separate(), str(tmp_path / "log")
+
+    def seen() -> Samples:
+        return samples(meter.text())
+
+    journal = str(tmp_path / "journal")
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", journal=journal) as wal:
+        place = (wal.url, "default")
+        unwatch = watch_appender(wal, meter)
+    with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
+        again = watch_appender(wal, meter)
+        unwatch()
+        assert seen()["sparkwal_up", *place] == 1
+        assert ("sparkwal_journal_bytes", *place) not in seen()
+        unwatch()  # twice is once
+        assert seen()["sparkwal_up", *place] == 1
+        assert watch_appender(wal, meter) is again
+    again()
+    assert ("sparkwal_up", *place) not in seen()
 
 
 def test_a_callback_of_the_meter_that_fails_breaks_no_append(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -209,3 +210,41 @@ def test_it_ends_with_spark_and_a_fork_has_none_of_it(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
     assert "Traceback" not in done.stderr
+
+
+class Session:
+    """Of a session what a watch asks."""
+
+    def __init__(self) -> None:
+        self._jsparkSession = object()
+        self.sparkContext = SimpleNamespace(_jsc=object())
+        self.heard: list[Any] = []
+        self.streams = SimpleNamespace(
+            addListener=self.heard.append, removeListener=self.heard.remove
+        )
+
+
+def test_spark_that_is_started_again_at_once_is_watched(tmp_path: Path) -> None:
+    """The thread of the watch before has not seen yet that its Spark has stopped."""
+    made, first, second = separate(), Session(), Session()
+    before: Any = watch_stream(cast(Any, first), str(tmp_path), made)
+    first.sparkContext._jsc = None
+    again: Any = watch_stream(cast(Any, second), str(tmp_path), made)
+    assert again is not before and len(second.heard) == 1
+    before()  # of a watch that is over
+    assert watch_stream(cast(Any, second), str(tmp_path), made) is again
+    again()
+    assert not second.heard
+
+
+def test_all_sequencers_and_one_of_them_are_not_watched_with_one_meter(tmp_path: Path) -> None:
+    made, session = separate(), cast(Any, Session())
+    unwatch = watch_stream(session, str(tmp_path), made, sequencer="a")
+    with pytest.raises(OptionError, match="counted here already"):
+        watch_stream(session, str(tmp_path), made, sequencers="*")
+    watch_stream(session, str(tmp_path), made)()
+    unwatch()
+    unwatch = watch_stream(session, str(tmp_path), made, sequencers="*")
+    with pytest.raises(OptionError, match="counted here already"):
+        watch_stream(session, str(tmp_path), made)
+    unwatch()
