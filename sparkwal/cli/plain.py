@@ -17,6 +17,8 @@ def plain(text: str, keeps: str = "") -> str:
     Args:
         keeps: characters that stay.
     """
+    if text.isprintable():  # as most are
+        return text
     keeps += _JOINERS
     return "".join(
         each if each.isprintable() or each in keeps else json.dumps(each)[1:-1] for each in text

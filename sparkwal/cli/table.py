@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 import click
@@ -10,19 +9,13 @@ import pyarrow as pa
 from rich.cells import cell_len, chop_cells
 
 from sparkwal.cli.literals import is_number
+from sparkwal.cli.plain import plain
 from sparkwal.cli.values import bare_texts
 
 # So many rows tell how wide each column is; a terminal cuts what comes later.
 _MEASURED = 200
 _LEAST = 8
 _GAP = "  "
-# What would move the cursor, or command the terminal.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_NAMES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def _visible(text: str) -> str:
-    return _CONTROL.sub(lambda m: _NAMES.get(m[0], f"\\x{ord(m[0]):02x}"), text)
 
 
 class TableWriter:
@@ -62,7 +55,7 @@ class TableWriter:
         if text is None:
             return None
         # Nobody looks at a megabyte that is cut to some letters.
-        return _visible(text if self._width is None else text[: self._width + 1])
+        return plain(text if self._width is None else text[: self._width + 1])
 
     def flush(self) -> None:
         """Everything that was given is written."""
@@ -85,7 +78,7 @@ class TableWriter:
         self.flush()
 
     def _measured(self, columns: pa.Schema) -> list[int]:
-        heads = [_visible(name) for name in columns.names]
+        heads = [plain(name) for name in columns.names]
         widths = [
             max(cell_len("null" if text is None else text) for text in column)
             for column in zip(heads, *self._waiting, strict=True)
@@ -102,7 +95,7 @@ class TableWriter:
             widths.pop()
         if hidden := columns.names[len(widths) :]:
             self._tell(
-                f"{len(hidden)} more columns do not fit: {_visible(', '.join(hidden))}; choose "
+                f"{len(hidden)} more columns do not fit: {plain(', '.join(hidden))}; choose "
                 "with --columns"
             )
         return widths
@@ -110,7 +103,7 @@ class TableWriter:
     def _head(self, columns: pa.Schema, widths: Sequence[int]) -> None:
         right = [is_number(each.type) for each in columns]
         heads = [
-            self._padded(_visible(name), width, at_right)
+            self._padded(plain(name), width, at_right)
             for name, width, at_right in zip(columns.names, widths, right, strict=False)
         ]
         self._line([self._styled(head, bold=True) for head in heads])

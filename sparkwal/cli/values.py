@@ -13,13 +13,20 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import date
 from decimal import Decimal
-from json.encoder import encode_basestring as quoted
+from json.encoder import encode_basestring
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from sparkwal.cli.plain import plain
+
 Texts = list[str]
+
+
+def quoted(text: str) -> str:
+    """A text as JSON, which a terminal obeys in nothing."""
+    return plain(encode_basestring(text))
 
 
 def json_texts(array: pa.Array) -> Texts:

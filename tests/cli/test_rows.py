@@ -88,9 +88,9 @@ def test_several_sequencers_in_the_order_of_their_commits(path: Path) -> None:
 def test_the_table_of_a_pipe_is_whole_and_no_value_commands_a_terminal(tmp_path: Path) -> None:
     append(tmp_path / "wal", 1)
     with sparkwal.Appender(str(tmp_path / "wal"), SCHEMA, producer_id="q") as wal:
-        wal.append([{"id": None, "name": "x" * 500}, {"id": 2**62, "name": "\x1b[31m\n日本"}])
+        wal.append([{"id": None, "name": "x" * 500}, {"id": 2**62, "name": "\u001b[31m\n日本"}])
     table = run("cat", tmp_path / "wal")
-    assert "x" * 500 in table and "\x1b" not in table and r"\x1b[31m\n日本" in table
+    assert "x" * 500 in table and "\x1b" not in table and r"\u001b[31m\n日本" in table
     assert table.splitlines()[0].split() == ["id", "name"]
     assert "null" in table and str(2**62) in table
 

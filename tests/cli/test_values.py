@@ -140,3 +140,11 @@ def test_moments_that_neither_python_nor_arrow_can_write() -> None:
     ]  # fmt: skip
     days = pa.array([2932897, 2**31 - 1, -800000, 0], pa.date32())
     assert bare_texts(days) == ["+10000-01-01", "+5881580-07-11", "-0221-09-04", "1970-01-01"]
+
+
+def test_a_text_in_json_commands_a_terminal_nothing() -> None:
+    evil = 'x\x1b[31m\x9b31m\u202e\x7f"\\\n日本é'
+    batch = pa.RecordBatch.from_pydict({evil: [evil], "in": [[{"a": evil}]]})
+    (line,) = json_rows(batch)
+    assert line.isprintable() and "日本é" in line
+    assert json.loads(line) == {evil: evil, "in": [{"a": evil}]}
