@@ -9,6 +9,7 @@ import click
 
 from sparkwal.cli.asking import as_json, takes_logs
 from sparkwal.cli.exits import Failed
+from sparkwal.cli.looking import no_log
 from sparkwal.cli.looking_back import dollars, looked_back, requests_text, takes_time, within
 from sparkwal.cli.telling import moment, print_json, shown, size
 from sparkwal.cli.times import length
@@ -55,7 +56,7 @@ def command(
     options = within(from_keywords(SourceOptions, path, given), since, until)
     logs = [found for each in _each(options) if (found := looked_back(each, by)) is not None]
     if not logs:
-        raise Failed(f"there is no log at {path}; check the path")
+        raise no_log(path)
     since_ms, until_ms = min(x.since_ms for x in logs), max(x.until_ms for x in logs)
     periods = Series(by)
     for each in logs:

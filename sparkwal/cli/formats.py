@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +13,8 @@ import pyarrow.csv
 from pyarrow import types
 from rich.console import Console
 
-from sparkwal.cli.exits import Failed, Refused
+from sparkwal.cli.exits import Failed
+from sparkwal.cli.files import whole_file
 from sparkwal.cli.table import TableWriter
 from sparkwal.cli.template import Part, filled
 from sparkwal.cli.values import bare_texts, json_rows
@@ -134,35 +133,9 @@ def csv_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @contextmanager
 def output(path: Path | None) -> Iterator[IO[bytes]]:
-    """Standard output, or a file that appears whole or not at all.
-
-    Raises Refused for a place where no file can be.
-    """
+    """Standard output, or a file as `whole_file` writes it; raises as that."""
     if path is None:
         yield sys.stdout.buffer
         return
-    try:
-        there = path.stat().st_mode if path.exists() else None
-        if there is not None and not stat.S_ISREG(there):
-            # A pipe or a device: there is nothing to rename over.
-            opened, temporary = path.open("wb"), None
-        else:
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            opened = temporary.open("xb")
-    except OSError as error:
-        raise Refused(f"-o {path}: {error.strerror or error}") from None
-    try:
-        with opened:
-            yield opened
-            if temporary is not None:
-                opened.flush()
-                os.fsync(opened.fileno())
-        if temporary is not None:
-            temporary.replace(path)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise Failed(f"-o {path}: {error.strerror or error}") from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        yield file

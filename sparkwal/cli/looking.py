@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparkwal.cli.exits import Failed
+from sparkwal.format.keys import ROOT
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -45,5 +46,7 @@ def head_of(log: LogRange) -> Head:
     return log.head
 
 
-def no_log(url: str) -> Failed:
-    return Failed(f"there is no log at {url}; check the path")
+def no_log(url: str, sequencer: str = ROOT) -> Failed:
+    """The error for a place without a log, or without the one of this name."""
+    of = f" of sequencer {sequencer}" if sequencer != ROOT else ""
+    return Failed(f"there is no log{of} at {url}; check the path")

@@ -7,7 +7,8 @@ import time
 import click
 
 from sparkwal.cli.asking import takes_log
-from sparkwal.cli.exits import Failed, Refused
+from sparkwal.cli.exits import Refused
+from sparkwal.cli.looking import no_log
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
 
@@ -40,7 +41,7 @@ def command(
     if address is None:
         following.look()
         if not following.is_there:
-            raise Failed(f"there is no log at {path}; check the path")
+            raise no_log(path)
         click.echo(meter.text(), nl=False)
         return
     host, port = address

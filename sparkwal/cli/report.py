@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +9,8 @@ import click
 
 from sparkwal.cli.asking import as_json, takes_log
 from sparkwal.cli.exits import Failed, Refused
+from sparkwal.cli.files import whole_file
+from sparkwal.cli.looking import no_log
 from sparkwal.cli.looking_back import looked_back, takes_time, within
 from sparkwal.cli.page.page import page
 from sparkwal.cli.telling import print_json
@@ -53,14 +52,16 @@ def command(
     options = within(one_log(from_keywords(SourceOptions, path, given)), since, until)
     looked = looked_back(options)
     if looked is None:
-        raise Failed(f"there is no log at {path}; check the path")
+        raise no_log(path)
     try:
         readers = consumers(path, **given)
     except InvalidLogError as error:
         readers, looked = [], replace(looked, damage=looked.damage or str(error))
     told = document(looked, prices, SystemClock().now_ms(), readers)
     if output is not None:
-        write_text(output, page(told))
+        with whole_file(output) as file:
+            # What the log says of itself may hold halves of characters.
+            file.write(page(told).encode(errors="replace"))
         if not as_json:
             click.echo(
                 f"{output}: {told['totals']['commits']:,} commits, {output.stat().st_size:,} bytes"
@@ -69,18 +70,3 @@ def command(
         print_json(told)
     if looked.damage:
         raise Failed(f"the report lacks what is damaged: {looked.damage}")
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    file = file.resolve()
-    beside = file.with_name(f".sparkwal-{uuid.uuid4().hex}")
-    try:
-        # What the log says of itself may hold halves of characters.
-        beside.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(beside, file)
-    except OSError as error:
-        raise Failed(f"{file} could not be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            beside.unlink()

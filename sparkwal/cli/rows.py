@@ -11,8 +11,8 @@ from operator import itemgetter
 import pyarrow as pa
 
 from sparkwal.cli.exits import Failed, Refused
+from sparkwal.cli.looking import no_log
 from sparkwal.format import schema
-from sparkwal.format.keys import ROOT
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
@@ -58,11 +58,10 @@ def open_logs(path: str, given: dict[str, str], sequencers: str | None) -> list[
     for _ in run_parallel(root.store, LogRange.look, logs):
         pass
     for log in logs:
-        if log.log_id is None and (several is None or several != "*"):
-            of = f" of sequencer {log.name}" if log.name != ROOT else ""
-            raise Failed(f"there is no log{of} at {options.path}; check the path")
+        if log.log_id is None and several != "*":
+            raise no_log(options.path, log.name)
     if not logs:
-        raise Failed(f"there is no log at {options.path}; check the path")
+        raise no_log(options.path)
     return logs
 
 

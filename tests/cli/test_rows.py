@@ -265,3 +265,16 @@ def test_head_and_tail_ask_for_no_more_than_they_show(s3_bucket: str, s3_proxy: 
     found, requests = asked("head", where, "-n", 2)
     assert found == [1, 2] and requests["LIST"] == 2 and requests["GET"] <= 1 + 1 + 2
     assert {x.method for x in s3_proxy.requests} == {"GET"}
+
+
+def test_what_a_killed_process_left_beside_a_file_is_in_nobodys_way(tmp_path: Path) -> None:
+    append(tmp_path / "wal", 1)
+    file, link = tmp_path / "rows.csv", tmp_path / "link.csv"
+    # In a container every process may have the same number.
+    (tmp_path / f".rows.csv.{os.getpid()}.tmp").write_text("half")
+    run("cat", tmp_path / "wal", "--format", "csv", "-o", file)
+    whole = file.read_text()
+    file.write_text("before")
+    link.symlink_to(file)
+    run("cat", tmp_path / "wal", "--format", "csv", "-o", link)
+    assert link.is_symlink() and file.read_text() == whole
