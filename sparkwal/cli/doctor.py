@@ -10,7 +10,7 @@ import click
 
 from sparkwal.cli import doctor_log, doctor_machine, doctor_store
 from sparkwal.cli.asking import as_json, key_values, takes_log_options
-from sparkwal.cli.findings import Line, Outcome
+from sparkwal.cli.findings import Line, to_do
 from sparkwal.cli.probing import stores_at, takes_endpoints, told_line
 from sparkwal.cli.telling import print_json
 from sparkwal.errors import SparkWalError
@@ -62,13 +62,13 @@ def command(
         told.append(line)
         if not as_json:
             told_line(line.outcome, line.about, line.said, line.advice)
-    to_do = sum(line.outcome == "to do" for line in told)
+    left = sum(line.outcome == "to do" for line in told)
     if as_json:
-        print_json({"path": path, "ok": not to_do, "lines": [asdict(line) for line in told]})
+        print_json({"path": path, "ok": not left, "lines": [asdict(line) for line in told]})
     else:
         click.echo()
-        click.echo(f"{to_do} to do" if to_do else "nothing to do")
-    if to_do:
+        click.echo(f"{left} to do" if left else "nothing to do")
+    if left:
         raise click.exceptions.Exit(1)
 
 
@@ -80,5 +80,4 @@ def _whole(asked: Callable[[], Iterator[Line]]) -> Iterator[Line]:
     try:
         yield from asked()
     except (SparkWalError, Transient) as error:
-        outcome: Outcome = "to do"
-        yield Line(outcome, "error", str(error))
+        yield to_do("error", str(error))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from sparkwal.cli.findings import Line, ok, to_do, unknown
-from sparkwal.spark.supported import is_supported
+from sparkwal.spark.supported import INSTALL, is_supported
 
 _SECONDS = 30
 _JAVA = 17
@@ -37,7 +37,7 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     if is_supported(spark):
         yield ok("Spark", f"pyspark {spark}")
     else:
-        yield to_do("Spark", f"pyspark {spark}", "pip install 'pyspark>=4.2,<4.3'")
+        yield to_do("Spark", f"pyspark {spark}", INSTALL)
     yield _java()
     yield _worker(conf)
 
@@ -85,7 +85,7 @@ def _java() -> Line:
     # What came before 9 calls itself 1.8.
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < _JAVA:
-        return to_do("Java", f"{java} is version {major}; Spark 4.2 needs {_JAVA}", install)
+        return to_do("Java", f"{java} is version {major}; Spark needs {_JAVA}", install)
     return ok("Java", f"version {major} ({java})")
 
 

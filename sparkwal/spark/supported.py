@@ -7,6 +7,7 @@ import re
 from sparkwal.errors import OptionError
 
 OLDEST = (4, 2)
+INSTALL = "pip install 'pyspark>=4.2,<4.4'"
 # The newest that the Delta Lake of the extra `delta` is made for.
 NEWEST_WITH_DELTA = (4, 2)
 
@@ -21,8 +22,7 @@ def require(version: str, whose: str) -> None:
     if not is_supported(version):
         raise OptionError(
             f"sparkwal needs Spark 4.2 or 4.3, {whose} is {version}: "
-            'pip install "pyspark>=4.2,<4.4" '
-            "(sparkwal.Log and sparkwal.Appender work without Spark)"
+            f"{INSTALL} (sparkwal.Log and sparkwal.Appender work without Spark)"
         )
 
 

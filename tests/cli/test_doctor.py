@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import sys
@@ -14,7 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import sparkwal
+from sparkwal.cli import doctor_machine
 from sparkwal.cli.main import main
+from sparkwal.spark.supported import INSTALL
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import s3_client
@@ -166,3 +169,18 @@ def test_a_damaged_head(tmp_path: Path) -> None:
     assert code == 1
     assert [about for about, _ in to_do(lines)] == ["log"]
     assert newest.name in said(lines, "log")
+
+
+def test_what_it_says_to_install_is_what_the_package_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).parents[2] / "setup.cfg")
+    asked_for = "\n".join(config["options.extras_require"].values())
+    asked_for += config["options"]["install_requires"]
+    monkeypatch.setattr(doctor_machine, "_version", lambda name: "0.1")
+    lines = {line.about: line.advice for line in doctor_machine.versions({})}
+    assert lines["Spark"] == INSTALL
+    assert INSTALL.split("'")[1] in asked_for.split()
+    for name in ("pyarrow", "botocore", "deltalake"):
+        assert lines[name].removeprefix("pip install ").strip("'") in asked_for.split()
