@@ -92,17 +92,17 @@ class _Live:
 
     def print(self) -> None:
         """The figures, for good."""
-        from rich.console import Console
+        from sparkwal.cli.telling import out
 
-        console = Console()
-        (console if console.is_terminal else Console(width=240)).print(_table(self._figures.told()))
+        out().print(_table(self._figures.told()))
 
 
 def _table(told: dict[str, Any]) -> Table:
     from rich import box
     from rich.table import Table
 
-    requests = ", ".join(f"{count:,} {kind}" for kind, count in sorted(told["requests"].items()))
+    from sparkwal.cli.looking_back import requests_text
+
     table = Table(box=box.SIMPLE, show_header=False)
     rows = {
         "appends": f"{told['appends']:,} in {told['seconds']:.1f} s",
@@ -114,7 +114,7 @@ def _table(told: dict[str, Any]) -> Table:
             for name in ("p50", "p99", "max") if told[f"{name}_ms"] is not None
         ),
         "retries": f"{told['retries']:,}",
-        "requests": requests,
+        "requests": requests_text(told["requests"]),
     }  # fmt: skip
     if told["appends"]:
         rows["a million appends"] = f"${told['dollars_per_million_appends']:,.2f} of requests"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
 from sparkwal.cli.exits import Refused
+from sparkwal.cli.ranges import first_and_last
 from sparkwal.cli.showing import EPILOG, Asked, open_rows, show, takes_rows
-
-_RANGE = re.compile(r"(?P<start>\d+)?\.\.(?P<end>\d+)?|(?P<one>\d+)")
 
 
 @click.command(epilog=EPILOG)
@@ -26,14 +23,14 @@ def command(path: str, given: dict[str, str], asked: Asked, range: str | None) -
     sparkwal cat s3://bucket/wal 100..199 -f '%p %t %v\\n'
     """
     if range is not None:
-        match = _RANGE.fullmatch(range.strip())
-        if match is None or range.strip() == "..":
-            raise Refused(f"{range!r} is no range of positions: 100..199, 100.., ..199 or 100")
+        try:
+            start, end = first_and_last(range)
+        except ValueError as expected:
+            raise Refused(str(expected)) from None
         if "startingPosition" in given or "endingPosition" in given:
             raise Refused("a range and --start or --end: give one of them")
-        start, end = match["start"] or match["one"], match["end"] or match["one"]
         bounds = {"startingPosition": start, "endingPosition": end}
-        given = {**given, **{name: value for name, value in bounds.items() if value is not None}}
+        given.update({name: str(value) for name, value in bounds.items() if value is not None})
     opened = open_rows(path, given, asked)
     from sparkwal.cli.rows import known_columns, rows
 

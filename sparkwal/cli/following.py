@@ -13,7 +13,7 @@ from sparkwal.reading.log_range import LogRange
 
 # Idle looks after which it is asked whether the last record is still there: a log that was
 # made again has free positions where the former one goes on.
-_LOOKS = 10
+IDLE_LOOKS = 10
 
 
 def follow(log: LogRange, reached: int, interval_ms: int) -> Iterator[Found]:
@@ -47,7 +47,7 @@ def follow(log: LogRange, reached: int, interval_ms: int) -> Iterator[Found]:
             log.forget(reached)
             continue
         idle += 1
-        if idle % _LOOKS == 0 and not still_there(log):
+        if idle % IDLE_LOOKS == 0 and not still_there(log):
             raise made_again(log, log_id)
         wait(interval_ms)
 

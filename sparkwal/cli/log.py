@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +13,7 @@ from sparkwal.cli.asking import as_json, takes_log
 from sparkwal.cli.exits import Failed
 from sparkwal.cli.following import follow
 from sparkwal.cli.looking import head_of, log_at
+from sparkwal.cli.ranges import first_and_last
 from sparkwal.cli.records import Told
 from sparkwal.cli.times import EXAMPLES, as_moment, time_with_unit
 from sparkwal.options.types import duration
@@ -21,7 +21,6 @@ from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.reading.history import walk
 from sparkwal.reading.log_range import LogRange
 
-_RANGE = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
 # Of --follow, unless it is told otherwise.
 _FOLLOWED = 10
 
@@ -114,16 +113,12 @@ def _asked(
 ) -> _Asked:
     if positions is None:
         return _Asked(start, end, since, until)
-    match = _RANGE.fullmatch(positions)
-    if match is None or positions == "..":
-        raise click.BadParameter(
-            f"{positions!r} is no range of positions: FIRST..LAST, FIRST.., ..LAST or one position"
-        )
     if start is not None or end is not None:
         raise click.UsageError("a range, or --start and --end: give one of them")
-    low, high, one = match.groups()
-    return _Asked(int(low or one) if low or one else None,
-                  int(high or one) if high or one else None, since, until)  # fmt: skip
+    try:
+        return _Asked(*first_and_last(positions), since, until)
+    except ValueError as expected:
+        raise click.BadParameter(str(expected)) from None
 
 
 def _bounds(log: LogRange, asked: _Asked) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sparkwal.cli.asking import takes_log
-from sparkwal.cli.exits import Refused
+from sparkwal.cli.exits import EXIT_CODES, Refused
 from sparkwal.cli.times import as_moment
 
 if TYPE_CHECKING:
@@ -42,16 +42,8 @@ _CONDITIONS = r"""
   (text, 'text'), lower upper length (text), abs (number), isnan (float).
   Times and days are texts: at >= '2026-01-31T12:00:00Z'. Null is unknown, as in SQL.
 """
-_CODES = """
-Exit codes:
-    0  done
-    1  there is no log, it is damaged or was made again, or the store is away
-    2  wrong usage: an option, a column, a condition
-  130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM
-  141  who read its output went away, as in `| head -1`
-"""
 # \b keeps the lines of a paragraph.
-EPILOG = "\n".join(f"\b{part}" for part in (_LETTERS, _CONDITIONS, _CODES))
+EPILOG = f"\b{_LETTERS}\n\b{_CONDITIONS}\n{EXIT_CODES}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sparkwal.cli.consumers import consumer_table
 from sparkwal.cli.looking import head_of, logs_at
 from sparkwal.cli.telling import facts, moment, print_json, size
 from sparkwal.cli.times import length
-from sparkwal.format.header import LeaderHeader
+from sparkwal.format.header import host_of
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.consumers import ConsumerInfo, told
 from sparkwal.reading.estimates import Pace, Size, pace_of, size_of
@@ -63,9 +63,7 @@ class _Status:
 
     @property
     def host(self) -> str:
-        header = self.header
-        # Every writer's id begins with its host.
-        return header.host if isinstance(header, LeaderHeader) else header.leader_id.split(":")[0]
+        return host_of(self.header)
 
     @property
     def age_ms(self) -> int:

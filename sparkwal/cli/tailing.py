@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkwal.cli.following import made_again, still_there, wait
+from sparkwal.cli.following import IDLE_LOOKS, made_again, still_there, wait
 from sparkwal.cli.rows import Shown, kept, known_columns, read
 from sparkwal.errors import CollectedError, StoreUnavailableError
 from sparkwal.protocol.slots import WHOLE, SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import pieces_of
 
-# Looks that found nothing, after which the last record is asked for again: a log that was made
-# again and is shorter shows itself by nothing else.
-_IDLE_LOOKS = 10
 _LONGEST_MS = 30_000
 
 
@@ -87,7 +84,7 @@ def _new_records(place: _Place) -> Iterator[SlotRecord]:
     if log.log_id is None:
         return
     place.idle = 0 if end > place.position else place.idle + 1
-    if place.idle >= _IDLE_LOOKS:
+    if place.idle >= IDLE_LOOKS:
         place.idle = 0
         if not still_there(log):
             raise made_again(log, place.log_id)

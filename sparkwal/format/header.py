@@ -138,6 +138,13 @@ class LeaderHeader(Header):
 
 
 SlotHeader = CommitHeader | LeaderHeader
+
+
+def host_of(header: SlotHeader) -> str:
+    """Of the leader that wrote it: its id begins with its host."""
+    return header.host if isinstance(header, LeaderHeader) else header.leader_id.partition(":")[0]
+
+
 _KINDS: dict[str, type[Header]] = {
     cls.kind: cls for cls in (DataHeader, CommitHeader, LeaderHeader)
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sparkwal.format.header import LeaderHeader
+from sparkwal.format.header import host_of
 from sparkwal.history.cost import UNTOLD, lines, projection, total, whole_read
 from sparkwal.history.looking import Looked
 from sparkwal.history.prices import OF, Prices
@@ -73,19 +73,11 @@ def _log(looked: Looked) -> dict[str, Any]:
         "url": looked.url, "sequencer": looked.sequencer, "log_id": head.log_id,
         "next_position": looked.gap, "floor": looked.floor, "term": head.term,
         "leader_id": head.leader_id,
-        "host": head.host if isinstance(head, LeaderHeader) else _host(looked),
+        "host": host_of(head),
         "window": head.window, "last_ms": head.timestamp_ms,
         "last_commit_ms": last.timestamp_ms if last else None,
         "first_ms": looked.history.first.timestamp_ms if looked.history.first else None,
     }  # fmt: skip
-
-
-def _host(looked: Looked) -> str:
-    """Of the leader; a commit does not tell it but in the leader's name."""
-    for term in looked.history.terms:
-        if term.term == looked.head.term:
-            return term.host
-    return looked.head.leader_id.partition(":")[0]
 
 
 def _totals(bucket: Bucket) -> dict[str, Any]:

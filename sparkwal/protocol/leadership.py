@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import SEAL, LeaderHeader
+from sparkwal.format.header import SEAL, LeaderHeader, host_of
 from sparkwal.format.memory import Memories
 from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
@@ -293,7 +293,7 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
 def fenced(log: LogStore, other: SlotRecord) -> FencedError:
     """The error that names the leader of the log."""
     header = other.header
-    host = header.host if isinstance(header, LeaderHeader) else header.leader_id.split(":")[0]
+    host = host_of(header)
     return fenced_by(log, header.leader_id, host, header.position, header.term, header.timestamp_ms)
 
 

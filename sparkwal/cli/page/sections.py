@@ -88,9 +88,9 @@ def _rate(document: Document, time: Time, curves: dict[str, list[Curve]]) -> str
         )  # fmt: skip
     else:
         note = (
-            "No latency is shown: these rows travel in their commit records, and a record cannot "
-            "say how long its own PUT took. The event <code>durable</code> and the metrics of the "
-            "writer do."
+            "No latency is shown: these rows travel in their commit records, and no data object "
+            "was written. How long the PUT of a record took, <code>sparkwal metrics</code> and the "
+            "event <code>durable</code> tell."
         )
     if document["totals"]["most_in_flight"]:
         drawn.append(
