@@ -25,6 +25,7 @@ from sparkwal.errors import (
     StoreUnavailableError,
     TableReadError,
 )
+from sparkwal.needed import need_pyspark
 
 if TYPE_CHECKING:
     __version__: str
@@ -75,8 +76,9 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Make ``format("weaselwal")`` known to `spark` (classic or Spark Connect).
 
-    Harmless where it is known already. Raises OptionError for a Spark before 4.2.
+    Harmless where it is known already. Raises OptionError for a Spark before 4.2, or none.
     """
+    need_pyspark()
     import pyspark
 
     from sparkwal.spark.supported import require
@@ -116,5 +118,7 @@ def __getattr__(name: str) -> Any:
 
         return version("sparkwal")
     if name in _LAZY:
+        if name == "read_current":
+            need_pyspark()
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

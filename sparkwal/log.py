@@ -13,6 +13,7 @@ from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.leases import leased
+from sparkwal.needed import need_pandas
 from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log, refuse
@@ -234,4 +235,5 @@ class Log:
         A column of integers with nulls holds Python's integers: pandas' own would become floats,
         which are exact up to 2^53 only.
         """
+        need_pandas()
         return self.scan(start, end).read_all().to_pandas(integer_object_nulls=True)

@@ -20,6 +20,7 @@ LONGEST = 350
 # is a room of its own.
 MAY_KNOW = {
     "errors": set(),
+    "needed": {"errors"},
     "emitting": set(),
     "events": {"emitting"},
     "format": {"errors"},
@@ -30,13 +31,13 @@ MAY_KNOW = {
     "reading": {"errors", "events", "format", "open", "options", "protocol", "store"},
     "sequencers": {"errors", "format", "open", "options", "protocol", "reading", "store"},
     "replaying": {"errors", "format", "protocol", "reading"},
-    "log": {"errors", "format", "lifecycle", "open", "options", "protocol", "reading", "replaying",
-            "sequencers", "store"},
+    "log": {"errors", "format", "lifecycle", "needed", "open", "options", "protocol", "reading",
+            "replaying", "sequencers", "store"},
     "journal": {"errors", "events"},
     "appender": {"errors", "events", "format", "journal", "open", "options", "protocol", "reading",
                  "store"},
     "checkpoints": {"errors", "events", "format", "open", "options", "protocol", "store"},
-    "lifecycle": {"errors", "events", "format", "open", "options", "protocol", "reading",
+    "lifecycle": {"errors", "events", "format", "needed", "open", "options", "protocol", "reading",
                   "sequencers", "store"},
     "history": {"errors", "format", "open", "options", "protocol", "reading", "store"},
     "metrics": {"appender", "errors", "events", "format", "lifecycle", "open", "options",
@@ -49,8 +50,8 @@ MAY_KNOW = {
             "lifecycle", "log", "metrics", "open", "options", "protocol", "reading", "replaying",
             "sequencers", "spark", "store", "testing"},
     "__main__": {"cli"},
-    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "sequencers",
-                 "spark"},
+    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "needed", "reading",
+                 "sequencers", "spark"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.

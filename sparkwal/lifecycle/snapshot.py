@@ -21,6 +21,7 @@ from sparkwal.lifecycle.current import (
 )
 from sparkwal.lifecycle.keyed import merged, resolve, winners
 from sparkwal.lifecycle.lake import LakeTable, storage_options
+from sparkwal.needed import need_pandas
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import AnotherLog
@@ -92,6 +93,7 @@ class Current:
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """All the rows as one pandas frame, integers with nulls as `Log.to_pandas`."""
+        need_pandas()
         return self.to_arrow(columns).to_pandas(integer_object_nulls=True)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:

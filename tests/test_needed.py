@@ -1,0 +1,32 @@
+"""What is not installed is told in a line that says how it comes, and before anything is read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+import sparkwal
+from sparkwal.errors import OptionError
+
+
+def test_a_frame_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "log")
+    with sparkwal.Appender(path, pa.schema([("v", pa.int64())]), producer_id="p") as wal:
+        wal.append([{"v": 1}]).result()
+    log = sparkwal.Log(path)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setattr(sparkwal.Log, "scan", None)
+    with pytest.raises(OptionError, match="pandas is not installed .*: pip install 'pandas>="):
+        log.to_pandas()
+
+
+def test_spark_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(OptionError, match=r"pyspark is not installed .*: .*sparkwal\[spark\]"):
+        sparkwal.register(cast(Any, None))
+    with pytest.raises(OptionError, match=r"pyspark is not installed .*: .*sparkwal\[spark\]"):
+        getattr(sparkwal, "read_current")  # noqa: B009
