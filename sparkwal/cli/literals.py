@@ -6,7 +6,15 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import (
+    ROUND_CEILING,
+    ROUND_FLOOR,
+    Context,
+    Decimal,
+    Inexact,
+    InvalidOperation,
+    Overflow,
+)
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -28,8 +36,11 @@ _OPERATORS = {
     ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _LEAST, _MOST = -(2**63), 2**63 - 1
-# A decimal column has 38 digits; Python's own default rounds at 28.
-_EXACT = Context(prec=100)
+# Numbers of a condition are below 10^1000 and have so many digits; one more would be rounded.
+# Python's own default rounds at 28, and a decimal column has 38.
+EXACT = Context(prec=2500, traps=[Inexact, InvalidOperation, Overflow])
+_ROUNDING = Context(prec=2500)
+_LARGEST = 1000
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,24 @@ class Literal:
 
 
 Value: TypeAlias = "pa.Array | Literal"
+
+
+def bounded(value: int | Decimal) -> int | Decimal:
+    """The number itself. Raises Refused where there is no telling or reckoning with it."""
+    # Of a whole number as many bits, without its digits: they take long.
+    small = (
+        value.bit_length() <= 3 * _LARGEST
+        if isinstance(value, int)
+        else value.is_finite() and (not value or abs(value.adjusted()) <= _LARGEST)
+    )
+    if not small:
+        raise too_large()
+    return value
+
+
+def too_large() -> Refused:
+    """The error for a number that no column holds."""
+    return Refused("--where has a number beyond all that a column holds")
 
 
 def type_name(kind: pa.DataType) -> str:
@@ -126,10 +155,10 @@ def _with_decimals(sign: str, column: pa.Array, value: Decimal) -> pa.Array:
     # Between two values of the column, or beyond them all.
     unit = Decimal((0, (1,), -kind.scale))
     largest = Decimal((0, (9,) * kind.precision, -kind.scale))
-    if abs(value) > largest:
+    if value.copy_abs() > largest:
         return _always(column, _OPERATORS[sign](0, value))
     down = sign in (">", "<=")
-    near = value.quantize(unit, ROUND_FLOOR if down else ROUND_CEILING, _EXACT)
+    near = value.quantize(unit, ROUND_FLOOR if down else ROUND_CEILING, _ROUNDING)
     return _with_decimals(sign, column, near)
 
 

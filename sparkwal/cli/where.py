@@ -11,7 +11,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from functools import reduce
 from typing import Any
 
@@ -20,7 +20,17 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sparkwal.cli.exits import Failed, Refused
-from sparkwal.cli.literals import Literal, Value, compared, is_number, scalar, type_name
+from sparkwal.cli.literals import (
+    EXACT,
+    Literal,
+    Value,
+    bounded,
+    compared,
+    is_number,
+    scalar,
+    too_large,
+    type_name,
+)
 from sparkwal.reading.metadata import unknown_column
 
 _SIGNS: dict[type[ast.cmpop], str] = {
@@ -178,6 +188,8 @@ def _parsed(text: str) -> ast.expr:
             warnings.simplefilter("ignore")
             tree = ast.parse(text.strip(), mode="eval").body
         return _Exact(text.strip()).visit(tree)  # type: ignore[no-any-return]
+    except DecimalException:
+        raise too_large() from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         hint = ""
         if re.search(r"<>|(?<![<>=!])=(?!=)", text):
@@ -195,8 +207,11 @@ class _Exact(ast.NodeTransformer):
         self._text = text
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if isinstance(node.value, float):
-            node.value = Decimal(ast.get_source_segment(self._text, node) or "")  # type: ignore[assignment]
+        value: Any = node.value
+        if isinstance(value, float):
+            value = EXACT.create_decimal(ast.get_source_segment(self._text, node) or "")
+        if isinstance(value, (int, Decimal)):
+            node.value = bounded(value)  # type: ignore[assignment]
         return node
 
 
@@ -207,14 +222,16 @@ def _arithmetic(op: ast.operator, left: Value, right: Value) -> Value:
     if isinstance(left, Literal) and isinstance(right, Literal):
         return _constant(op, left.value, right.value)
     a, b = _numbers(left, right)
+    if isinstance(op, ast.Mod) and not (types.is_integer(a.type) and types.is_integer(b.type)):
+        raise Refused("--where: % is for integers")
+    if isinstance(op, ast.Div):
+        a, b = a.cast(pa.float64(), safe=False), b.cast(pa.float64(), safe=False)
     if isinstance(op, (ast.Div, ast.Mod)):
         # As SQL: what is divided by nothing is unknown.
-        b = pc.if_else(pc.equal(b, pa.scalar(0).cast(b.type)), pa.scalar(None, b.type), b)
+        b = pc.if_else(pc.equal(b, pa.scalar(0, b.type)), pa.scalar(None, b.type), b)
     if isinstance(op, ast.Div):
-        return pc.divide(a.cast(pa.float64(), safe=False), b.cast(pa.float64(), safe=False))
+        return pc.divide(a, b)
     if isinstance(op, ast.Mod):
-        if not (types.is_integer(a.type) and types.is_integer(b.type)):
-            raise Refused("--where: % is for integers")
         return pc.subtract(a, pc.multiply(pc.divide(a, b), b))
     return sign(a, b)
 
@@ -229,13 +246,20 @@ def _constant(op: ast.operator, left: Any, right: Any) -> Literal:
     for value in (left, right):
         if not isinstance(value, (int, Decimal)) or isinstance(value, bool):
             raise Refused(f"--where calculates with {value!r}, which is no number")
-    if isinstance(op, ast.Add):
-        return Literal(left + right)
-    if isinstance(op, ast.Sub):
-        return Literal(left - right)
-    if isinstance(op, ast.Mult):
-        return Literal(left * right)
-    raise Refused("--where divides two numbers: write what comes out")
+    exactly = _EXACTLY.get(type(op))
+    if exactly is None:
+        raise Refused("--where divides two numbers: write what comes out")
+    try:
+        found = exactly(EXACT.create_decimal(left), EXACT.create_decimal(right))
+    except DecimalException:
+        raise too_large() from None
+    whole = isinstance(left, int) and isinstance(right, int)
+    return Literal(bounded(int(found) if whole else found))
+
+
+_EXACTLY: dict[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] = {
+    ast.Add: EXACT.add, ast.Sub: EXACT.subtract, ast.Mult: EXACT.multiply,
+}  # fmt: skip
 
 
 def _numbers(*values: Value) -> list[Any]:

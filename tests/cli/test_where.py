@@ -198,6 +198,32 @@ def test_what_no_row_by_row_test_covers() -> None:
     assert kept("col('two words') == 7 and null == b'\\x00' and ünï == 1", [row], odd) == [7]
 
 
+def test_a_column_of_decimals_is_divided() -> None:
+    rows = [{"a": 1, "d": Decimal("1.50")}, {"a": 2, "d": Decimal(0)}, {"a": 3}]
+    assert kept("d / 2 > 0.7", rows) == [1]
+    assert kept("a / d > 0", rows) == [1]  # by nothing: unknown
+
+
+def test_no_digit_of_a_number_is_lost() -> None:
+    long = Decimal("-1.2345678901234567890123456789012345678")
+    odd = pa.schema([("d", pa.decimal128(38, 37))])
+    assert kept(f"d == {long}", [{"d": long}], odd) == [long]
+    assert kept(f"d == 0 + {long}", [{"d": long}], odd) == [long]
+    most = Decimal("9" * 38)
+    whole = pa.schema([("d", pa.decimal128(38, 0))])
+    assert kept(f"d > {int(most) - 1}.5", [{"d": most}], whole) == [most]
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["1e99999999", "-1e99999999", "1e9999999999999999999", "d * 1e-2000", "0x" + "f" * 5000],
+)
+@pytest.mark.parametrize("name", ["a", "d", "f", "s"])
+def test_a_number_beyond_all_is_told(name: str, number: str) -> None:
+    with pytest.raises(click.ClickException, match="beyond all"):
+        kept(f"{name} < {number}", [{"a": 1}])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
