@@ -12,15 +12,17 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
 
 
-class KeyTaken(Exception):
+# They are answers, and whoever asks for them catches them. Given to any other request they are
+# errors of a server that is no S3 store.
+class KeyTaken(OptionError):
     """The conditional write found its key taken (412)."""
 
 
-class UploadGone(Exception):
+class UploadGone(OptionError):
     """The multipart upload is not there any more: completed or aborted."""
 
 
-class BeyondEnd(Exception):
+class BeyondEnd(OptionError):
     """The range begins at the object's end or after it (416)."""
 
 
@@ -218,15 +220,19 @@ def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) 
     status = int(meta.get("HTTPStatusCode", 0))
     code = str(details.get("Code", "")) or str(status)
     if status == 412 or code == "PreconditionFailed":
-        return KeyTaken(key)
+        return KeyTaken(_unasked(url, status))
     if status == 416 or code == "InvalidRange":
-        return BeyondEnd(key)
+        return BeyondEnd(_unasked(url, status))
     if code == "NoSuchUpload":
-        return UploadGone(key)
+        return UploadGone(_unasked(url, status))
     if code in ("NoSuchKey", "404"):
         return NotFound(key)
     said = text(f"{status} {code}: {details.get('Message', '')}".rstrip(": "))
     return _refusal(code, status, said, headers, url, text)
+
+
+def _unasked(url: str, status: int) -> str:
+    return f"{url} answers {status} to what S3 never answers so; check that it is an S3 endpoint"
 
 
 def _refusal(

@@ -19,6 +19,13 @@ def whole(reply: Any) -> bytes:
     return body
 
 
+def given(reply: Any, name: str, url: str) -> str:
+    """What every S3 server's reply has. Raises OptionError where it is not there."""
+    if not reply.get(name):
+        raise OptionError(f"{url} answers without {name}; check that it is an S3 endpoint")
+    return str(reply[name])
+
+
 def age_ms(reply: Any, since: datetime | None, url: str) -> int:
     """The time from `since` to the reply, both by the server's clock. Raises OptionError."""
     try:

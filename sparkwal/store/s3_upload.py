@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import NotFound, Transient
 from sparkwal.store.s3_errors import KeyTaken, UploadGone, not_s3
+from sparkwal.store.s3_replies import given
 
 if TYPE_CHECKING:
     from sparkwal.store.s3 import S3Store
@@ -38,7 +39,8 @@ class S3Upload:
                 # A repeated part must not begin a second upload next to the first.
                 with self._lock:
                     if self._id is None:
-                        self._id = client.create_multipart_upload(**self._new())["UploadId"]
+                        begun = client.create_multipart_upload(**self._new())
+                        self._id = given(begun, "UploadId", self._store.url)
                 reply = client.upload_part(
                     **self._at, UploadId=self._id, PartNumber=number, Body=body, **checksum
                 )
@@ -49,7 +51,7 @@ class S3Upload:
                 f"{self._store.url}: the upload of {self._key} was removed while it ran; "
                 "a lifecycle rule that aborts uploads must leave them a day"
             ) from None
-        self._parts[number] = {"ETag": reply["ETag"], **checksum}
+        self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
 
     def _new(self) -> Any:
         algorithm = {"ChecksumAlgorithm": "CRC32"} if self._requests.checksum else {}

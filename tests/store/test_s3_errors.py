@@ -118,6 +118,25 @@ def test_what_must_be_changed_is_said_at_once(
     assert len(stub.requests) == 1
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [error(412, "PreconditionFailed"), error(416, "InvalidRange"), error(404, "NoSuchUpload")],
+)
+@pytest.mark.parametrize("act", [get, listing, lambda store: store.put("key", b"")])
+def test_an_answer_to_what_was_not_asked_is_an_error(
+    stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
+) -> None:
+    stub.replies = [reply]
+    with pytest.raises(OptionError, match="S3 endpoint"):
+        act(store)
+
+
+def test_an_upload_without_a_name_is_an_error(stub: Stub, store: S3Store) -> None:
+    stub.replies = [(200, {}, b"")]
+    with pytest.raises(OptionError, match="without UploadId"):
+        store.upload("key").part(1, 0, b"body")
+
+
 def test_wrong_region_names_the_right_one(stub: Stub, store: S3Store) -> None:
     stub.replies = [error(301, "PermanentRedirect", **{"x-amz-bucket-region": "eu-west-1"})]
     with pytest.raises(OptionError, match="set the option region .*eu-west-1"):
