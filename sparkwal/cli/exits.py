@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -70,6 +71,12 @@ def ended_quietly() -> Iterator[None]:
         raise Stopped(signal.SIGTERM if terminated else signal.SIGINT) from None
     except BrokenPipeError:
         _nobody_reads()
+    except OSError as error:
+        # One of a file has its name.
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _drop_output()
+        raise Failed(f"the output could not be written: {error.strerror}") from None
     except SystemExit as end:
         # What rich makes of it.
         if not isinstance(end.__context__, BrokenPipeError):
@@ -77,7 +84,14 @@ def ended_quietly() -> Iterator[None]:
         _nobody_reads()
 
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
 def _nobody_reads() -> None:
+    _drop_output()
+    raise Stopped(signal.SIGPIPE) from None
+
+
+def _drop_output() -> None:
     # What is still buffered would be complained about when the interpreter ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    raise Stopped(signal.SIGPIPE) from None

@@ -35,6 +35,24 @@ def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> N
     assert ended == [("", 141)] * len(commands)
 
 
+def test_output_that_has_no_room_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(2))
+    commands = [
+        ["--help"], ["status", path], ["log", path, "--json"], ["cat", path, "--json"],
+        ["cat", path, "--format", "csv"], ["cat", path, "--format", "arrow"],
+        ["tail", path, "-f"], ["report", path, "--json"], ["cost", path],
+    ]  # fmt: skip
+    with open("/dev/full", "wb") as full:
+        processes = [
+            subprocess.Popen([*COMMAND, *each], stdout=full, stderr=subprocess.PIPE, text=True)
+            for each in commands
+        ]
+    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+    said = "Error: the output could not be written: No space left on device\n"
+    assert ended == [(said, 1)] * len(commands)
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_that_waits(tmp_path: Path, signum: int, code: int) -> None:
     append(str(tmp_path / "log"), range(2))
