@@ -232,7 +232,7 @@ def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) 
 
 
 def _unasked(url: str, status: int) -> str:
-    return f"{url} answers {status} to what S3 never answers so; check that it is an S3 endpoint"
+    return f"{url} answers {status} where S3 never does; check that it is an S3 endpoint"
 
 
 def _refusal(
