@@ -69,6 +69,14 @@ def takes_log_options(
     return decorate
 
 
+takes_sequencer = click.option(
+    "--sequencer", metavar="NAME", help="The independent log of this name under PATH."
+)
+takes_every = click.option(
+    "--sequencers", type=click.Choice(["*"]), help="All logs under PATH, one after another."
+)
+
+
 def takes_log(command: Callable[..., None]) -> Callable[..., None]:
     """PATH, --endpoint, --sequencer, --log-option and --options-file of one log.
 
@@ -86,10 +94,7 @@ def takes_log(command: Callable[..., None]) -> Callable[..., None]:
 
     path = click.argument("path")
     endpoint = click.option("--endpoint", metavar="URL", help="Of an S3-compatible store.")
-    sequencer = click.option(
-        "--sequencer", metavar="NAME", help="The independent log of this name under PATH."
-    )
-    return path(endpoint(sequencer(takes_log_options()(read))))
+    return path(endpoint(takes_sequencer(takes_log_options()(read))))
 
 
 def takes_logs(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,10 +104,7 @@ def takes_logs(command: Callable[..., None]) -> Callable[..., None]:
     def read(sequencers: str | None, given: dict[str, str], **others: Any) -> None:
         command(given={**given, "sequencers": sequencers} if sequencers else given, **others)
 
-    every = click.option(
-        "--sequencers", type=click.Choice(["*"]), help="All logs under PATH, one after another."
-    )
-    return takes_log(every(read))
+    return takes_log(takes_every(read))
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from sparkwal.cli import doctor_log, doctor_machine, doctor_store
-from sparkwal.cli.asking import as_json, key_values, takes_log_options
+from sparkwal.cli.asking import as_json, key_values, takes_log_options, takes_sequencer
 from sparkwal.cli.findings import Line, to_do
 from sparkwal.cli.probing import stores_at, takes_endpoints, told_line
 from sparkwal.cli.telling import print_json
@@ -20,7 +20,7 @@ from sparkwal.store.base import Transient
 @click.command()
 @click.argument("path")
 @takes_endpoints
-@click.option("--sequencer", metavar="NAME", help="The independent log of this name under PATH.")
+@takes_sequencer
 @click.option("--checkpoint", metavar="LOCATION", help="The query's checkpointLocation.")
 @click.option(
     "--spark-conf",

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from sparkwal import events
+from sparkwal.cli.asking import takes_every, takes_sequencer
 from sparkwal.cli.plain import plain
 from sparkwal.cli.times import time_with_unit
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
@@ -123,11 +124,7 @@ def _default(name: str) -> str:
 
 def takes_sequencers(command: Callable[..., None]) -> Callable[..., None]:
     """--sequencer and --sequencers."""
-    one = click.option("--sequencer", metavar="NAME", help="The independent log of this name.")
-    every = click.option(
-        "--sequencers", type=click.Choice(["*"]), help="All logs under the path, one after another."
-    )
-    return one(every(command))
+    return takes_sequencer(takes_every(command))
 
 
 def checked(

@@ -117,6 +117,12 @@ class CommitHeader(Header):
 
     kind: ClassVar[str] = "commit"
 
+    def metric(self, name: str) -> float | None:
+        """A number to count with, or None: another program may have written NaN, or beyond a
+        float."""
+        value = self.metrics.get(name)
+        return float(value) if value is not None and 0 <= value < 1e15 else None
+
 
 @dataclass(frozen=True)
 class LeaderHeader(Header):

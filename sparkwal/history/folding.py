@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -169,17 +168,8 @@ def _commit(bucket: Bucket, header: CommitHeader) -> None:
     bucket.rows += header.rows
     bucket.bytes += header.bytes
     bucket.sizes.add(header.bytes)
-    put_ms = _number(header, "put_ms")
+    put_ms = header.metric("put_ms")
     # Without data objects it says nothing.
     if header.batches and put_ms is not None:
         bucket.put_ms.add(put_ms)
-    bucket.in_flight = max(bucket.in_flight, _number(header, "in_flight") or 0)
-
-
-def _number(header: CommitHeader, name: str) -> float | None:
-    """A metric, unless it is none that counts: a record may hold NaN, or beyond a float."""
-    try:
-        value = float(header.metrics[name])
-    except (KeyError, OverflowError):
-        return None
-    return value if math.isfinite(value) and value >= 0 else None
+    bucket.in_flight = max(bucket.in_flight, header.metric("in_flight") or 0)

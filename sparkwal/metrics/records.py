@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from sparkwal.errors import CollectedError
@@ -130,18 +130,18 @@ class LogNumbers:
             meter.set(table.TERM, header.term, *place)
         if not isinstance(header, CommitHeader):
             return
-        put_ms, last_put_ms = (_number(header.metrics, n) for n in ("put_ms", "last_put_ms"))
+        put_ms, last_put_ms = (header.metric(n) for n in ("put_ms", "last_put_ms"))
         meter.add(table.COMMITS, 1, *place)
         meter.add(table.ROWS, header.rows, *place)
         meter.add(table.WRITTEN, header.bytes, *place)
         meter.add(table.OBJECTS, 1 + len(header.batches), *place)
-        meter.add(table.RETRIES, _number(header.metrics, "retries") or 0, *place)
+        meter.add(table.RETRIES, header.metric("retries") or 0, *place)
         meter.set(table.LAST_COMMIT, header.timestamp_ms / 1000, *place)
         if last_put_ms is not None:
             meter.observe(table.PUT, last_put_ms / 1000, *place)
         if header.batches and put_ms is not None:
             meter.observe(table.DATA_WRITE, put_ms / 1000, *place)
-        meter.set(table.IN_FLIGHT, _number(header.metrics, "in_flight") or 1, *place)
+        meter.set(table.IN_FLIGHT, header.metric("in_flight") or 1, *place)
         self.queries.pop(header.query_id, None)
         self.queries[header.query_id] = None
         if len(self.queries) > _MOST_QUERIES:
@@ -201,9 +201,3 @@ class LogNumbers:
         self._backlog = _ALL
         self.queries.clear()
         begin(self._meter, self.place, "records")
-
-
-def _number(metrics: Mapping[str, float], name: str) -> float | None:
-    """What a record tells, if it is a number to count with: another program may have written it."""
-    value = metrics.get(name)
-    return float(value) if value is not None and 0 <= value < 1e15 else None

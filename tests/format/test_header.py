@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -231,3 +232,10 @@ def test_arbitrary_bytes_are_refused(data: bytes) -> None:
     for candidate in (data, arrowfile.MAGIC + data, arrowfile.MAGIC + b"\xff" * 4 + data):
         with pytest.raises(InvalidLogError):
             arrowfile.open_front(candidate, "test")
+
+
+def test_what_other_programs_wrote_as_metrics_is_no_number() -> None:
+    for odd in (float("nan"), float("inf"), -1, 10**400):
+        assert replace(COMMIT, metrics={"retries": odd}).metric("retries") is None
+    header = replace(COMMIT, metrics={"retries": 2})
+    assert header.metric("retries") == 2 and header.metric("put_ms") is None

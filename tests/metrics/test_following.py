@@ -224,11 +224,3 @@ def test_what_a_look_costs_and_that_a_store_that_is_away_only_counts(
         assert seen["sparkwal_commits_total", url, "default"] == 2
         # It reads: the appender still leads.
         wal.append([{"v": 4}]).result()
-
-
-def test_what_other_programs_wrote_as_metrics_is_no_number(tmp_path: Path) -> None:
-    from sparkwal.metrics.records import _number
-
-    for odd in (float("nan"), float("inf"), -1, 10**400):
-        assert _number({"retries": odd}, "retries") is None
-    assert _number({"retries": 2}, "retries") == 2 and _number({}, "retries") is None
