@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import click
 import pyarrow as pa
 
 from sparkwal.appender.appender import Appender, appender_over
@@ -39,6 +40,7 @@ _NUMBER_BYTES = 8
 # Appends that wait when a signal comes are given so long: a PUT that arrives after the delete
 # would stay.
 _DRAIN_SECONDS = 20.0
+_DELETES = 100
 
 _KINDS = {
     "put_if_absent": "PUT", "put": "PUT", "get": "GET", "get_range": "GET", "age_ms": "HEAD",
@@ -212,8 +214,13 @@ class Bench:
     def delete(self) -> None:
         """Remove what is under the path. Nobody else writes there: its name was drawn."""
         if is_local(self.path):
-            shutil.rmtree(folder(self.path), ignore_errors=True)
-            return
+            # Where a second Ctrl-C ended the drain, appends still write meanwhile.
+            for _ in range(_DELETES):
+                shutil.rmtree(folder(self.path), ignore_errors=True)
+                if not Path(folder(self.path)).exists():
+                    return
+                time.sleep(0.05)
+            raise Failed("something still writes there")
         log = open_log(from_keywords(AppenderOptions, self.path, self.options))
         assert "_bench-" in log.prefix
         inside = f"{log.prefix}/"
@@ -262,7 +269,11 @@ def deleted_after(bench: Bench, keep: bool) -> Iterator[None]:
         yield
     finally:
         if not keep:
-            bench.delete()
+            try:
+                bench.delete()
+            except BaseException:
+                click.echo(f"not all of {bench.path} is deleted: delete it yourself", err=True)
+                raise
             if not there:
                 with suppress(OSError):
                     Path(folder(bench.path)).parent.rmdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from cli.shown import SOURCE, append, ids, run
 
 import sparkwal
+from sparkwal.cli.benching import Bench, deleted_after
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, s3_client
 
@@ -94,3 +96,34 @@ def test_a_signal_leaves_nothing_behind(
     process.send_signal(signum)
     assert process.wait(60) == 128 + signum
     assert client.list_objects_v2(Bucket=s3_bucket)["KeyCount"] == 0
+
+
+def test_what_is_written_while_it_is_deleted_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(str(tmp_path / "_bench-1"), {})
+    late = [tmp_path / "_bench-1" / "batches"]
+
+    def rmtree(path: str, ignore_errors: bool) -> None:
+        real(path, ignore_errors=ignore_errors)
+        if late:  # a PUT that was under way
+            late.pop().mkdir(parents=True)
+
+    real = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with deleted_after(bench, keep=False):
+        late[0].mkdir(parents=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_delete_that_is_stopped_says_what_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(path: str, ignore_errors: bool) -> None:
+        raise KeyboardInterrupt
+
+    bench = Bench(str(tmp_path / "_bench-1"), {})
+    monkeypatch.setattr(shutil, "rmtree", stopped)
+    with pytest.raises(KeyboardInterrupt), deleted_after(bench, keep=False):
+        pass
+    assert f"not all of {bench.path} is deleted" in capsys.readouterr().err
