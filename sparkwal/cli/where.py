@@ -201,10 +201,16 @@ def _parsed(text: str) -> ast.expr:
 
 
 class _Exact(ast.NodeTransformer):
-    """Numbers with a fraction as they are written, not as the nearest float."""
+    """Numbers with a fraction as they are written, not as the nearest float; and names, of which
+    Python takes some for others (NFKC)."""
 
     def __init__(self, text: str) -> None:
         self._text = text
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        if not self._text.isascii():
+            node.id = ast.get_source_segment(self._text, node) or node.id
+        return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         value: Any = node.value

@@ -198,6 +198,11 @@ def test_what_no_row_by_row_test_covers() -> None:
     assert kept("col('two words') == 7 and null == b'\\x00' and ünï == 1", [row], odd) == [7]
 
 
+def test_a_name_is_the_one_that_is_written() -> None:
+    odd = pa.schema([("ﬁ", pa.int64()), ("fi", pa.int64())])
+    assert kept("ﬁ == 7 and fi == 1", [{"ﬁ": 7, "fi": 1}], odd) == [7]
+
+
 def test_a_column_of_decimals_is_divided() -> None:
     rows = [{"a": 1, "d": Decimal("1.50")}, {"a": 2, "d": Decimal(0)}, {"a": 3}]
     assert kept("d / 2 > 0.7", rows) == [1]
