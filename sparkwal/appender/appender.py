@@ -81,6 +81,7 @@ class Appender:
         _check_producer(producer_id)
         self._log, self._settings = log, settings
         self._rows = RowSchema(schema)
+        self._is_closing = False
         self._subscribers = Subscribers()
         if on_event is not None:
             self._subscribers.add(on_event)
@@ -210,6 +211,11 @@ class Appender:
         failure = self._way.failure
         return None if failure is None else failure.error
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it accepts rows: it has not stopped, and nobody has closed it."""
+        return self.error is None and not self._is_closing
+
     def flush(self, timeout: float | None = None) -> None:
         """Send what was accepted at once, and wait until all of it is durable.
 
@@ -241,6 +247,7 @@ class Appender:
         appends were rejected and no ticket has told it; TimeoutError after `timeout`
         seconds: rows are still being sent then, and another `close` waits for them.
         """
+        self._is_closing = True
         try:
             ended = self._way.close(timeout)
         except TimeoutError:

@@ -89,7 +89,7 @@ _COUNTED: dict[type[Event], Metric] = {
 
 def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
     found: dict[Metric, Callable[[], float]] = {
-        table.UP: lambda: float(wal.error is None),
+        table.UP: lambda: float(wal.is_open),
         table.IN_FLIGHT: lambda: wal.in_flight,
         table.BUFFERED: lambda: wal.buffered_bytes,
         table.BUFFER_LIMIT: lambda: wal.buffer_limit,

@@ -159,6 +159,8 @@ def test_an_appender_that_follows_another_keeps_its_numbers(tmp_path: Path) -> N
     with sparkwal.Appender(path, SCHEMA, producer_id="p", journal=journal) as wal:
         place = (wal.url, "default")
         unwatch = watch_appender(wal, meter)
+        assert seen()["sparkwal_up", *place] == 1
+    assert seen()["sparkwal_up", *place] == 0
     with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
         again = watch_appender(wal, meter)
         unwatch()
