@@ -14,13 +14,20 @@ def run() -> None:
     if missing:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
     try:
+        _run()
+    except KeyboardInterrupt:  # also a second one, while the first ends the command
+        os._exit(128 + signal.SIGINT)
+
+
+def _run() -> None:
+    try:
         from sparkwal.cli.exits import terminate
         from sparkwal.cli.main import main
+        from sparkwal.cli.plain import spells_out_the_rest
 
         signal.signal(signal.SIGTERM, terminate)
+        spells_out_the_rest()
         main(prog_name="sparkwal")
-    except KeyboardInterrupt:
-        os._exit(128 + signal.SIGINT)
     except SystemExit as end:
         if isinstance(end.code, int) and end.code > 128:
             # Stopped: requests that are under way, and their retries, are not waited for.

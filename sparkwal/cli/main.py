@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sparkwal.cli.exits import EXIT_CODES, ended_quietly
+from sparkwal.cli.plain import takes_colours
 
 # Each command's module holds it as `command`. The line is its help in the list: a test keeps
 # both equal.
@@ -66,6 +67,8 @@ class Commands(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
+        if not takes_colours():
+            ctx.color = False
         with ended_quietly():
             return super().invoke(ctx)
 

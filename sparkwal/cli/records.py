@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 from rich.cells import cell_len, set_cell_size
 
-from sparkwal.cli.plain import plain
+from sparkwal.cli.plain import plain, takes_colours
 from sparkwal.cli.telling import as_json_line, moment, size
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.reading.history import Collected, Found, Unreadable
@@ -28,7 +27,7 @@ class Told:
     def __init__(self, log: LogRange, as_json: bool) -> None:
         self._log, self._as_json = log, as_json
         terminal = sys.stdout.isatty()
-        self.coloured = terminal and not as_json and not os.environ.get("NO_COLOR")
+        self.coloured = terminal and not as_json and takes_colours()
         self.unreadable = 0
         self._place = max(len("position"), len(str(log.gap)))
         # What comes before the last column, and how wide a line may be.

@@ -9,11 +9,15 @@ from typing import Any, Literal
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from sparkwal.cli.plain import plain
+
+# A text that ends a table is wrapped within no less.
+_LEAST_TEXT = 16
 
 
 def as_json_line(document: Mapping[str, Any]) -> str:
@@ -44,17 +48,32 @@ def moment(timestamp_ms: int) -> str:
 
 
 def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output. A column whose heading begins with ">" stands to the right."""
-    table = Table(box=box.SIMPLE)
-    for place, heading in enumerate(columns, 1):
-        right = heading.startswith(">")
-        justify: Literal["right", "left"] = "right" if right else "left"
-        shown_as = Text(plain(heading.removeprefix(">")))
-        table.add_column(shown_as, no_wrap=place < len(columns), justify=justify)
-    for row in rows:
-        # No markup: a name may have brackets in it.
-        table.add_row(*(Text(plain(cell)) for cell in row))
+    """A table on standard output. A column whose heading begins with ">" stands to the right.
+
+    Where it is too wide it gets narrower, then the terminal wraps it: a number that was cut would
+    be another number. The last column, if it is a text, is wrapped in its place.
+    """
+    heads = [plain(heading.removeprefix(">")) for heading in columns]
+    cells = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    ends_in_text = not columns[-1].startswith(">")
+    if ends_in_text:
+        widths[-1] = min(widths[-1], max(_LEAST_TEXT, cell_len(heads[-1])))
     console = out()
+    # A space on each side of a column, one between two of them and at both ends.
+    fits = sum(widths) + 3 * len(widths) + 1 <= console.width
+    table = Table(box=box.SIMPLE) if fits else Table(
+        box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )  # fmt: skip
+    if not fits:
+        console.width = max(console.width, sum(widths) + 2 * (len(widths) - 1))
+    for place, (heading, head, width) in enumerate(zip(columns, heads, widths, strict=True), 1):
+        justify: Literal["right", "left"] = "right" if heading.startswith(">") else "left"
+        wraps = ends_in_text and place == len(columns)
+        table.add_column(Text(head), no_wrap=not wraps, justify=justify, min_width=width)
+    for row in cells:
+        # No markup: a name may have brackets in it.
+        table.add_row(*map(Text, row))
     if title is not None:
         # Of a table's own title each line would be as wide as the table.
         console.print(Text(plain(title), "italic"), soft_wrap=True)

@@ -1,0 +1,93 @@
+"""What commands print on terminals that are narrow, or that know few characters or codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from sparkwal.cli.main import main
+
+from .logs import COMMAND, append, ran
+
+
+@pytest.mark.parametrize("columns", [30, 40, 80, 200])
+def test_a_narrow_terminal_gets_all_columns_and_whole_numbers(tmp_path: Path, columns: int) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(3))
+    narrow = {"COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm"}
+    for command in (["cost", path], ["show", path, "1"]):
+        whole = [line.split() for line in ran(*command).splitlines() if "─" not in line]
+        result = CliRunner().invoke(main, command, env=narrow)
+        found = " ".join(click.unstyle(result.stdout).split())
+        assert "…" not in found
+        tables = [line for line in whole if line[:1] in (["day"], ["total"], ["partition"], ["0"])]
+        assert tables and all(" ".join(line) in found for line in tables)
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a command prints on a terminal of 80 columns."""
+    leader, follower = pty.openpty()
+    given = {**os.environ, "PAGER": "cat", "COLUMNS": "80", **environment}
+    process = subprocess.Popen([*COMMAND, *arguments], env=given, stdout=follower, stderr=follower)
+    os.close(follower)
+    found = b""
+    try:
+        while more := os.read(leader, 65536):
+            found += more
+    except OSError:
+        pass  # Linux says so when the last writer goes
+    finally:
+        os.close(leader)
+        process.wait(60)
+    return found.decode()
+
+
+@pytest.mark.parametrize("command", ["log", "doctor"])
+def test_a_terminal_that_knows_no_codes_gets_none(tmp_path: Path, command: str) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(2))
+    assert "\x1b" in on_a_terminal(command, path, TERM="xterm")
+    assert "\x1b" not in on_a_terminal(command, path, TERM="dumb")
+    assert "\x1b" not in on_a_terminal(command, path, TERM="xterm", NO_COLOR="1")
+
+
+def test_what_an_encoding_lacks_ends_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "lög😀")
+    append(path, range(2))
+    for command in ("verify", "cost", "status"):
+        done = subprocess.run(
+            [*COMMAND, command, path], env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.isascii() and not done.stderr
+    done = subprocess.run(
+        [*COMMAND, "status", path, "--json"], env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout.decode("latin-1"))["url"].endswith("lög😀")
+
+
+def test_ctrl_c_twice_ends_a_command_without_a_word() -> None:
+    # The second one comes as the first has ended the command.
+    program = (
+        "import sys\n"
+        "from sparkwal.cli import entry, main\n"
+        "def stopped(**_):\n"
+        "    raise SystemExit(130)\n"
+        "class Slow:\n"
+        "    def flush(self):\n"
+        "        raise KeyboardInterrupt\n"
+        "main.main, sys.stderr = stopped, Slow()\n"
+        "entry.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
