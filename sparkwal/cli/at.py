@@ -40,10 +40,12 @@ def command(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> 
             "before_the_floor": collected,
         })  # fmt: skip
         return
-    if found is None:
-        assert head.live is not None
-        newest = moment(head.live.header.timestamp_ms)
-        what = f"not written yet: the newest record is of {newest}"
+    assert head.live is not None
+    newest = head.live.header.timestamp_ms
+    if found is None and timestamp <= newest:
+        what = "not written yet: the floor, all older positions were collected"
+    elif found is None:
+        what = f"not written yet: the newest record is of {moment(newest)}"
     elif collected:
         what = f"of {found}: the floor, older positions were collected"
     else:

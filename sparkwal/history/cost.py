@@ -107,7 +107,11 @@ def projection(logs: Iterable[Looked], prices: Prices) -> Projection | None:
     span = 0
     taken = list(logs)
     for each in taken:
-        span = max(span, each.until_ms - max(each.since_ms, each.history.recent.start_ms))
+        begin = max(each.since_ms, each.history.recent.start_ms)
+        first = each.history.first
+        if first is not None and each.start <= each.floor:
+            begin = max(begin, first.timestamp_ms)  # nothing was written before it
+        span = max(span, each.until_ms - begin)
     if span < HOUR:
         return None
     for each in taken:

@@ -101,7 +101,8 @@ def look_back(
     state = chain.look(log, head.header.log_id)
     since_ms = options.starting_timestamp_ms
     if since_ms is None:
-        since_ms = history.first.timestamp_ms if history.first else until_ms
+        # Nothing above the floor: what lies below it is there, and paid.
+        since_ms = (history.first or head.header).timestamp_ms
     since_ms = min(since_ms, until_ms)
     for time in _chain_times(log, state, since_ms, until_ms):
         _count_chain(history, time)

@@ -147,6 +147,23 @@ def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path
     assert "floor" in ran("cost", path)
 
 
+def test_what_a_log_holds_below_its_floor_is_stored_until_it_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    append(str(path), range(5))
+    head = sparkwal.Log(str(path)).head()
+    assert head is not None
+    move_floor(opened(path), head.position + 1)
+    told = cost(str(path))
+    assert told["total"]["commits"] == 0
+    assert told["total"]["stored"] == sum(x.stat().st_size for x in path.glob("batches/*"))
+
+
+def test_the_time_before_a_log_began_is_no_part_of_its_rate(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(3))
+    assert cost(path)["month"] is None and cost(path, "--since", "90d")["month"] is None
+
+
 def test_a_damaged_record_ends_it_and_is_told(tmp_path: Path) -> None:
     path = tmp_path / "log"
     sink = query(opened(path), tmp_path)

@@ -187,6 +187,11 @@ def test_at_tells_of_what_is_before_and_after_the_log(long: str, path: str) -> N
     told = document("at", path, "1d")
     assert (told["position"], told["before_the_floor"]) == (3, True)
     assert "older positions were collected" in ran("at", path, "1d")
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    move_floor(opened(path), head.position + 1)
+    assert "older positions were collected" in ran("at", path, "1d")
+    assert "older positions were collected" not in ran("at", path, "2100-01-01")
     assert "a time before now" in " ".join(ran("at", path, "soon", code=2).split())
 
 
