@@ -83,7 +83,7 @@ def test_a_signal_leaves_nothing_behind(
     given = [f"--log-option={k}={v}" for k, v in log_options(ministack_url).items()]
     process = subprocess.Popen(
         [sys.executable, "-m", "sparkwal", "bench", f"s3://{s3_bucket}/logs", *given,
-         "--seconds", "600", "--json"],
+         "--seconds", "60", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": SOURCE},
     )  # fmt: skip

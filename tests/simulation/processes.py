@@ -166,6 +166,8 @@ def appender(
 class Nobody(Subscribers):
     """Nobody wants to know."""
 
+    retried = 0
+
     def leave_thread(self) -> None:
         pass
 
