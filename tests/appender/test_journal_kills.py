@@ -346,8 +346,12 @@ def storm(
         for number in range(kills):
             network.cut()
             network.mend(FAULTS)
-            lives.begin(pause=0.001, journalSlots=50_000, maxInFlightRequests=4)
-            lives.hear("opened")
+            # With faults and two retries an opening may be refused: its caller tries it again.
+            while True:
+                lives.begin(pause=0.001, journalSlots=50_000, maxInFlightRequests=4)
+                if lives.hear("opened", "refused") == "opened":
+                    break
+                lives.end()
             lives.listen(rng.uniform(0.05, 0.3))
             # Away under one life, which goes on accepting; sometimes back under it, too.
             network.cut()

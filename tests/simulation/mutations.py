@@ -163,8 +163,8 @@ MUTATIONS = [
         "a seal carries its writer's own limit",
         "three in flight, takeovers with one and with two",
         "protocol/leadership.py",
-        'position=position, reason="seal")',
-        'position=position, reason="seal", in_flight_limit=1)',
+        "position=position, reason=SEAL)",
+        "position=position, reason=SEAL, in_flight_limit=1)",
     ),
     Mutation(
         "a commit record carries a smaller limit than its writer's",
@@ -291,8 +291,8 @@ MUTATIONS = [
         "last_sequence counts what is only sent",
         "an appender and a sink",
         "appender/persistence.py",
-        "            self._sent[sent.position] = _InFlight(batch, last, rows)\n",
-        "            self._sent[sent.position] = _InFlight(batch, last, rows)\n"
+        "            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)\n",
+        "            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)\n"
         "            self.last_sequence = last\n",
     ),
     Mutation(

@@ -124,8 +124,8 @@ def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3P
 @pytest.mark.s3
 def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Proxy) -> None:
     s3_proxy.faults = [
-        Fault("error", kind="PUT", key_contains="-race", status=409, probability=0.3),
-        Fault("error_after", kind="PUT", key_contains="-race", status=409, probability=0.2),
+        Fault("error", kind="PUT", key_contains="-race", status=409, probability=0.1),
+        Fault("error_after", kind="PUT", key_contains="-race", status=409, probability=0.1),
     ]
     store = at(ministack_url)
     report = prove([S3Store(store.bucket, config(s3_proxy.url))], "log", SMALL)
