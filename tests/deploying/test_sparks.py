@@ -34,8 +34,11 @@ def environment(python: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items()
             if name == "SPARK_SUBMIT_OPTS" or not name.startswith(("SPARK_", "PYSPARK_", "AWS_"))
             }  # fmt: skip
-    source = str(Path(sparkwal.__file__).parents[1])
-    return {**kept, "PYTHONPATH": source, "PYSPARK_PYTHON": str(python)}
+    # Alone: where it is installed the tests' own Spark lies beside it.
+    source = python.parents[1] / "source"
+    source.mkdir()
+    (source / "sparkwal").symlink_to(Path(sparkwal.__file__).parent)
+    return {**kept, "PYTHONPATH": str(source), "PYSPARK_PYTHON": str(python)}
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.2.1", "4.3.0"])
