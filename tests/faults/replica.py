@@ -19,7 +19,7 @@ import sparkwal
 from faults.driver import say
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join, publish
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.servers import log_options
@@ -70,7 +70,7 @@ def count(reader: sparkwal.Log, start: int, end: int, first: int) -> int:
 @click.option("--file", type=click.Path(path_type=Path), required=True)
 @click.option("--every", type=float, required=True, help="Seconds from read to read.")
 def main(log: str, endpoint: str, file: Path, every: float) -> None:
-    """A consumer for jobs/soak.py --lifetimes."""
+    """A consumer for tests/soak.sh --lifetimes."""
     options = log_options(endpoint)
     reader = sparkwal.Log(log, **options)
     store = open_log(parse(SourceOptions, {**options, "path": log}))

@@ -185,7 +185,7 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
     # Workers import the no-op sink from here, and sparkwal from where this process does.
-    places = [str(ROOT / "jobs"), str(Path(sparkwal.__file__).parents[1])]
+    places = [str(ROOT / "tests"), str(Path(sparkwal.__file__).parents[1])]
     os.environ["PYTHONPATH"] = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
     builder = SparkSession.builder.appName("sparkwal-benchmark").master("local[2]")
     builder = builder.config("spark.driver.memory", "4g").config("spark.driver.maxResultSize", "4g")

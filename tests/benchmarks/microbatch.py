@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from benchmarks.measuring import Bare, latency
 from benchmarks.peers import PEERS, Place
-from sparkwal.history.prices import dollars
+from sparkwal.sql.prices import dollars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.report import Run
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.delta import SparkDeltaTable
@@ -85,7 +85,7 @@ def main(
     log: str, endpoint: str, table: str, late: int, age: int, grace: float, interval: float,
     seed: int, recover: bool,
 ) -> None:  # fmt: skip
-    """A compactor for jobs/soak.py --lifetimes."""
+    """A compactor for tests/soak.sh --lifetimes."""
     rng = random.Random(seed)
     spark = session("local[2]", "", SETTINGS)
     given = {**log_options(endpoint), "maxRetryAttempts": "16", "retryBaseDelayMs": "20"}

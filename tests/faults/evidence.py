@@ -14,7 +14,7 @@ from rich.table import Table
 import sparkwal
 from sparkwal.errors import SparkWalError
 from sparkwal.format.header import CommitHeader
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.listing import all_entries

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import support.installed  # noqa: F401
-
-# isort: split
 import click
 
 from benchmarks import aging, appender, journal, lake, restart, scale, sinks, triggers
@@ -12,7 +9,7 @@ from benchmarks import aging, appender, journal, lake, restart, scale, sinks, tr
 
 @click.group()
 def main() -> None:
-    """Measure sparkwal on this machine. `benchmark.py COMMAND --help` tells the options."""
+    """Measure sparkwal on this machine. `benchmark.sh COMMAND --help` shows the options."""
 
 
 for _command in (

@@ -20,14 +20,14 @@ from rich.table import Table
 from benchmarks.measuring import numbers
 from sparkwal.format import keys, schema
 from sparkwal.format.keys import sequencer_prefix
-from sparkwal.history.prices import dollars
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.task import write_partition
+from sparkwal.sql.prices import dollars
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 # What S3 promises for each prefix of a bucket, requests a second.

@@ -248,7 +248,7 @@ def warm_up(spark: SparkSession) -> None:
     "stdin is another, as a JSON object of the options from --log to --option.",
 )  # fmt: skip
 def main(master: str, confs: tuple[str, ...], java: str, standby: bool, **given: Any) -> None:
-    """A Spark application for jobs/soak.py and the tests to kill at any moment."""
+    """A Spark application for tests/soak.sh and the tests to kill at any moment."""
     spark = session(master, java, key_values(confs, "--conf"))
     failure = None
     if standby:

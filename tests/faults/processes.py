@@ -15,7 +15,8 @@ from pathlib import Path
 
 import sparkwal
 
-JOBS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1]
+JOBS = TESTS.parent / "jobs"
 # -P: not from the folder that it happens to be started in.
 DRIVER = [sys.executable, "-P", "-m", "faults.driver"]
 # Of anything that must happen sooner or later on a loaded machine.
@@ -81,7 +82,7 @@ class Application:
         folder: what it prints goes there, to {name}.out and {name}.err.
         temporary: its TMPDIR. Those that share one share sparkwal's hints, as on one machine.
         environment: of this process, unless given.
-        knows: whether it can import sparkwal and the jobs, and starts this Python.
+        knows: whether it can import sparkwal, the jobs and the tests, and starts this Python.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Application:
         own["TMPDIR"] = str(temporary)
         if knows:
             here = str(Path(sparkwal.__file__).parents[1])
-            path = [here, str(JOBS), *filter(None, [own.get("PYTHONPATH")])]
+            path = [here, str(TESTS), str(JOBS), *filter(None, [own.get("PYTHONPATH")])]
             own |= {"PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": sys.executable}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(

@@ -18,12 +18,12 @@ from benchmarks.long_logs import long_logs
 from benchmarks.measuring import BUCKET, delayed
 from benchmarks.microbatch import reset, seen
 from sparkwal import Log
-from sparkwal.lifecycle.collection import KEPT_SLOTS
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
+from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.testing.servers import log_options
 
 # Each in a process of its own, so that what one holds is not counted for the next.

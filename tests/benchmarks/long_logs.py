@@ -20,7 +20,7 @@ from benchmarks.measuring import BUCKET, delayed
 from benchmarks.microbatch import reset, seen
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import HEADER_KEY, CommitHeader, LeaderHeader, crc_hex, to_json
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import SystemClock

@@ -20,8 +20,7 @@ from benchmarks.measuring import BUCKET, Bare, delayed, store
 from benchmarks.microbatch import PUT_BYTES, Length, Run, requests_of, run_query, seldom_puts
 from benchmarks.peers import Place, start_session
 from benchmarks.report import Goal, show_goals, table
-from sparkwal.checkpoints.rebuild import FILE_MANAGER
-from support.checkpoints import FILE_SYSTEM
+from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import sparkwal
 from faults.evidence import Stream
 from faults.replica import parts
 from sparkwal.errors import SparkWalError
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import look

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import support.installed  # noqa: F401
-
 # isort: split
 import json
 import random

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwal.format import keys
-from sparkwal.lifecycle.collection import KEPT_SLOTS
+from sparkwal.reading.floor import KEPT_SLOTS
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""What jobs/benchmark.py measures, one module for each command or part."""

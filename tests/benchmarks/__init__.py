@@ -1,0 +1,1 @@
+"""What tests/benchmark.sh measures, one module for each command or part."""
