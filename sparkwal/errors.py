@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import ClassVar
 
 
@@ -59,10 +60,10 @@ class RecomputedError(SparkWalError):
 
 
 class DivergedCheckpointError(SparkWalError):
-    """The checkpoint and the log tell different stories of the same query.
+    """The checkpoint, or a batch write, and the log have different rows under the same number.
 
-    It was restored from a backup, copied from another query, or its log was made again. Nothing
-    was written and nothing is lost: give the query the folder that
+    A checkpoint was restored from a backup, copied from another query, or its log was made again.
+    Nothing was written and nothing is lost: give the query the folder that
     ``sparkwal.checkpoint(path, name)`` makes from the log, and restart it.
     """
 
@@ -79,7 +80,12 @@ class OutcomeUnknownError(SparkWalError):
 class InvalidLogError(SparkWalError):
     """The log holds something that the protocol never writes, or lacks
     something that it must hold. The message names the position and the object.
+
+    Attributes:
+        position: of the record that is damaged or missing, where it is a record.
     """
+
+    position: int | None = None
 
 
 class CollectedError(SparkWalError):
@@ -202,3 +208,19 @@ class JournalFolderSyncError(JournalError):
     """fsync of the folder failed: which files a restart will find is unknown."""
 
     stage = "sync of the folder"
+
+
+def need(library: str, install: str) -> None:
+    """Raises OptionError where a library is not installed; call it before what takes long."""
+    if find_spec(library) is None:
+        raise OptionError(f"{library} is not installed for this Python: pip install '{install}'")
+
+
+def need_pandas() -> None:
+    """Raises OptionError."""
+    need("pandas", "pandas>=2.2,<3")
+
+
+def need_pyspark() -> None:
+    """Raises OptionError."""
+    need("pyspark", "sparkwal[spark]")

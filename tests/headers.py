@@ -23,6 +23,7 @@ SPARK_SCHEMA = schema.normalize(
 )
 WINDOW = 1000
 POSITION = 7
+DECIDED = 4  # in what `golden` gives
 COMMON = {
     "log_id": "ffeeddccbbaa99887766554433221100",
     "position": POSITION,
@@ -79,12 +80,13 @@ def with_rows(header: Header, draft: Header) -> bytes:
 def golden() -> dict[str, bytes]:
     """Every kind of object; the same bytes every time."""
     widest = Inline(3, 3, 2**63 - 1, 2**63 - 1, 2**32 - 1)
+    leader, commit, data = (replace(each, decided=DECIDED) for each in (LEADER, COMMIT, DATA))
     return {
-        "leader": plain(LEADER),
-        "commit_batches": plain(COMMIT),
+        "leader": plain(leader),
+        "commit_batches": plain(commit),
         "commit_inline": with_rows(
-            replace(COMMIT, rows=3, batches=()),
-            replace(COMMIT, rows=3, batches=(), inline=(widest,)),
+            replace(commit, rows=3, batches=()),
+            replace(commit, rows=3, batches=(), inline=(widest,)),
         ),
-        "data": with_rows(DATA, replace(DATA, rows=2**63 - 1)),
+        "data": with_rows(data, replace(data, rows=2**63 - 1)),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from sparkwal.emitting import Event
+from sparkwal.events.emitting import Event
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from sparkwal.emitting import Event
+from sparkwal.events.emitting import Event
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class CompactionRetried(Event):
     path: str
     k: int
     reason: str
+
+
+@dataclass(frozen=True)
+class CompactionWaits(Event, level=logging.WARNING):
+    """another process of this machine writes the table, which is on a local disk; this one waits
+    until it ends"""
+
+    table: str
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from sparkwal.emitting import Event
+from sparkwal.events.emitting import Event
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,15 @@ class SkippedReplay(Event):
 
 
 @dataclass(frozen=True)
+class ReplayNotCompared(Event, level=logging.WARNING):
+    """a microbatch or a batch write is skipped by its number alone: the record that the log had of
+    it was collected, so its rows could not be compared"""
+
+    query_id: str
+    batch_id: int
+
+
+@dataclass(frozen=True)
 class Aborted(Event):
     """Spark gave up a microbatch; nothing was deleted"""
 
@@ -159,6 +168,18 @@ class HintNotSaved(Event, level=logging.WARNING):
 
     folder: str
     reason: str
+
+
+@dataclass(frozen=True)
+class AnotherQuery(Event, level=logging.WARNING):
+    """the first rows of `query` follow those of the query `other`, whose last are at `position`:
+    with the same source they are in the log twice; stop it, and start with the folder that
+    `sparkwal.checkpoint(path, other)` makes"""
+
+    path: str
+    query: str
+    other: str
+    position: int
 
 
 @dataclass(frozen=True)
@@ -202,10 +223,21 @@ class CheckpointRebuilt(Event):
 
 @dataclass(frozen=True)
 class SlowCheckpointFiles(Event, level=logging.WARNING):
-    """Spark forks processes for each file of a local checkpoint; set
-    `spark.sql.streaming.checkpointFileManagerClass` as docs/operations.md says"""
+    """Spark forks processes for each file of a local checkpoint, and `register` could not know
+    whether it may set another way; docs/operations.md says when to set it"""
 
     setting: str
+    value: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class OtherPython(Event, level=logging.WARNING):
+    """on a cluster without `PYSPARK_PYTHON`: Spark's workers run another Python than the one that
+    called `register`"""
+
+    python: str
+    advice: str
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from pyarrow import types
 
 from sparkwal.errors import OptionError
 
+# Levels of a column's type that Arrow's format writes and reads: see `depth`.
+DEEPEST = 64
+
 _SAME: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
     pa.int8(): "byte",
@@ -100,3 +103,8 @@ def _nested_type(kind: pa.DataType, path: str) -> Any:
 
 def _refused(path: str, kind: pa.DataType, why: str) -> OptionError:
     return OptionError(f"column {path!r} has the Arrow type {kind}: {why}")
+
+
+def depth(kind: pa.DataType) -> int:
+    """Levels of a type: 1 of one that holds no other; a map has one for its entries too."""
+    return 1 + max([depth(kind.field(place).type) for place in range(kind.num_fields)], default=0)

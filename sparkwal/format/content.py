@@ -1,98 +1,139 @@
-"""A fingerprint of rows, the same whatever record batches and objects hold them."""
+"""A fingerprint of rows: the same in whatever order, record batches and objects they come."""
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_BITS = 2**64 - 1
+_UNSIGNED = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 
-@dataclass
+
+@dataclass(frozen=True)
 class Content:
-    """Rows in their order: two are equal where the rows are, by every bit of every value.
+    """How many rows, and the sum of their hashes, 64 bits: equal where the rows are.
 
-    For each column, and each level within a nested one: how many bytes its validity, its
-    lengths and its values take, and their CRC-32. What lies under a null does not count.
+    Every value of a row counts, by its column's name; a null counts as a column that is not
+    there, so rows stay equal when a column is added to the log. Doubles count by their first 28
+    binary digits: a sum that Spark computes again adds its parts in another order. The entries of
+    a map have no order.
     """
 
-    parts: dict[tuple[Any, ...], tuple[int, int]] = field(default_factory=dict)
+    rows: int = 0
+    hash: int = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """More rows, after those that were added before."""
-        # There and back: no buffer holds more than these rows, or begins before them.
-        batch = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
-        for place, column in enumerate(batch.columns):
-            self._add((place,), column)
+    def __add__(self, other: Content) -> Content:
+        return Content(self.rows + other.rows, self.hash + other.hash & _BITS)
 
     @classmethod
     def of(cls, batches: Iterable[pa.RecordBatch]) -> Content:
-        """The content of these rows."""
+        """The content of these rows; holds one batch at a time."""
         content = cls()
         for batch in batches:
-            content.add(batch)
+            hashes = _struct(batch.num_rows, zip(batch.schema.names, batch.columns, strict=True))
+            # Arrow's numbers without a sign begin again at 0, as the sum does.
+            content += cls(batch.num_rows, pc.sum(hashes).as_py() or 0)
         return content
 
-    @property
-    def sizes(self) -> dict[tuple[Any, ...], int]:
-        """What the order of the rows does not change."""
-        return {path: size for path, (size, _) in self.parts.items()}
 
-    @property
-    def size(self) -> int:
-        """Of all parts, in bytes."""
-        return sum(self.sizes.values())
-
-    def _add(self, path: tuple[Any, ...], array: pa.Array) -> None:
-        self._feed((*path, "valid"), _bytes_of(array.is_valid()))
-        kind = array.type
-        if pa.types.is_null(kind):
-            return
-        if pa.types.is_struct(kind):
-            for place, child in enumerate(array.flatten()):
-                self._add((*path, place), child)
-            return
-        dense = array.drop_null()
-        if pa.types.is_map(kind):
-            entries = pa.struct([kind.key_field, kind.item_field])
-            dense = dense.cast(pa.list_(pa.field("entries", entries, nullable=False)))
-        if pa.types.is_list(dense.type):
-            self._feed((*path, "length"), _bytes_of(pc.list_value_length(dense)))
-            self._add((*path, "element"), dense.flatten())
-        elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-            lengths = pc.binary_length(dense)
-            self._feed((*path, "length"), _bytes_of(lengths))
-            self._feed(path, memoryview(dense.buffers()[2] or b"")[: pc.sum(lengths).as_py() or 0])
-        else:
-            self._feed(path, _bytes_of(dense))
-
-    def _feed(self, path: tuple[Any, ...], data: memoryview) -> None:
-        size, crc = self.parts.get(path, (0, 0))
-        self.parts[path] = size + len(data), zlib.crc32(data, crc)
+def _hashes(array: pa.Array) -> pa.Array:
+    """A number for each value; 0 for a null."""
+    if pa.types.is_null(array.type):
+        return _zeros(len(array))
+    if not array.null_count:
+        return _dense(array)
+    if array.null_count == len(array):
+        return _zeros(len(array))
+    valid = array.is_valid()
+    place = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
+    found = _dense(array.drop_null()).take(pc.max_element_wise(place, 0))
+    return pc.if_else(valid, found, _number(0))
 
 
-def in_any_order(batches: Iterable[pa.RecordBatch]) -> Content:
-    """The content of these rows once they are sorted, by all columns that Arrow can sort by.
+def _dense(array: pa.Array) -> pa.Array:
+    """As `_hashes`, of values none of which is null."""
+    kind = array.type
+    if not len(array):
+        return _zeros(0)
+    if pa.types.is_struct(kind):
+        return _struct(len(array), zip([f.name for f in kind], array.flatten(), strict=True))
+    if pa.types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        as_list = array.cast(pa.list_(pa.field("entries", entries, nullable=False)))
+        return _list(as_list, ordered=False)
+    if pa.types.is_list(kind):
+        return _list(array, ordered=True)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _bytes(array.cast(pa.binary()))
+    if pa.types.is_boolean(kind):
+        return _mixed(array.cast(pa.uint8()).cast(pa.uint64()))
+    width = kind.bit_width // 8
+    values = pa.Array.from_buffers(
+        _UNSIGNED.get(width, pa.binary(width)), len(array), [None, array.buffers()[1]], 0,
+        array.offset,
+    )  # fmt: skip
+    if width not in _UNSIGNED:
+        return _bytes(values)
+    numbers = values.cast(pa.uint64())
+    if pa.types.is_float64(kind):
+        dropped = 24
+        numbers = pc.add(numbers, _number(1 << dropped - 1))
+        numbers = pc.bit_wise_and(numbers, _number(_BITS >> dropped << dropped))
+    return _mixed(numbers)
 
-    Where two are equal the rows are the same. Where they differ they may be the same all the
-    same: rows that differ in nested columns only keep their order.
-    """
-    table = pa.Table.from_batches(batches)
-    nested = (pa.types.is_nested, pa.types.is_null)
-    keys = [f.name for f in table.schema if not any(kind(f.type) for kind in nested)]
-    if keys:
-        order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
-        table = table.take(order)
-    return Content.of(table.to_batches())
+
+def _struct(length: int, fields: Iterable[tuple[str, pa.Array]]) -> pa.Array:
+    total = _zeros(length)
+    for name, column in fields:
+        value = _mixed(pc.add(_hashes(column), _number(_digest(name.encode()))))
+        total = pc.add(total, pc.if_else(column.is_valid(), value, _number(0)))
+    return _mixed(pc.add(total, _number(1)))
 
 
-def _bytes_of(array: pa.Array) -> memoryview:
-    """The bytes of an array of one width, without nulls."""
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.uint8())
-    width = array.type.bit_width // 8
-    first = array.offset * width
-    return memoryview(array.buffers()[1] or b"").cast("B")[first : first + len(array) * width]
+def _list(array: pa.Array, *, ordered: bool) -> pa.Array:
+    lengths = pc.list_value_length(array).cast(pa.int64())
+    ends = pc.cumulative_sum(lengths)
+    starts = pc.subtract(ends, lengths)
+    elements = _hashes(array.flatten())
+    if ordered:
+        begin = starts.take(pc.list_parent_indices(array))
+        place = pc.subtract(pa.array(range(len(elements)), pa.int64()), begin)
+        elements = pc.add(elements, _mixed(place.cast(pa.uint64())))
+    sums = pa.concat_arrays([_zeros(1), pc.cumulative_sum(_mixed(elements))])
+    total = pc.subtract(sums.take(ends), sums.take(starts))
+    return _mixed(pc.add(total, _mixed(lengths.cast(pa.uint64()))))
+
+
+def _bytes(array: pa.Array) -> pa.Array:
+    """Of bytes of any length; each value that there is once is hashed once."""
+    encoded = array.dictionary_encode()
+    known = pa.array([_digest(value) for value in encoded.dictionary.to_pylist()], pa.uint64())
+    return known.take(encoded.indices)
+
+
+def _mixed(numbers: pa.Array) -> pa.Array:
+    """Each bit depends on every bit of the number (SplitMix64), and 0 is not 0, as a null is."""
+    numbers = pc.add(numbers, _number(0x9E3779B97F4A7C15))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = pc.bit_wise_xor(numbers, pc.shift_right(numbers, _number(shift)))
+        numbers = pc.multiply(numbers, _number(factor))
+    return pc.bit_wise_xor(numbers, pc.shift_right(numbers, _number(31)))
+
+
+def _digest(value: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest())
+
+
+def _zeros(length: int) -> pa.Array:
+    return pa.repeat(_number(0), length)
+
+
+@lru_cache(maxsize=64)
+def _number(value: int) -> Any:
+    return pa.scalar(value, pa.uint64())

@@ -81,6 +81,9 @@ class Header:
     timestamp_ms: int
     schema_crc32: int  # of the Spark schema's JSON beside the header
     log_id: str  # drawn by the log's first leader record: a log made again is another log
+    # Every position up to it held a durable record when this object was built. That stays true,
+    # also where the object is dead. −1: nothing is known, as in the objects of older versions.
+    decided: int = field(default=-1, kw_only=True)
 
     kind: ClassVar[str]
 
@@ -116,6 +119,12 @@ class CommitHeader(Header):
     txns_archive: str = ""
 
     kind: ClassVar[str] = "commit"
+
+    @property
+    def query(self) -> str:
+        """The query's name where the log knows it, else its id; a producer's is its name."""
+        entry = self.checkpoints.get(self.query_id)
+        return entry.name if entry and entry.name else self.query_id
 
     def metric(self, name: str) -> float | None:
         """A number to count with, or None: another program may have written NaN, or beyond a
@@ -212,10 +221,11 @@ def _from_document(document: Any, where: str) -> Header:
     window = check.whole("window")
     if kind is None or window not in keys.WINDOWS:
         raise InvalidLogError(f"{where}: unknown kind or window in the header")
+    position = check.whole("position", high=keys.last_position(window))
     common: dict[str, Any] = {
         "log_id": check.text("log_id"),
         "number": check.number("number"),
-        "position": check.whole("position", high=keys.last_position(window)),
+        "position": position,
         "window": window,
         "leader_id": check.text("leader_id"),
         "term": check.whole("term", low=1),
@@ -223,6 +233,9 @@ def _from_document(document: Any, where: str) -> Header:
         "in_flight_limit": check.whole("in_flight_limit", low=1, high=1000),
         "timestamp_ms": check.whole("timestamp_ms"),
         "schema_crc32": check.whole("schema_crc32", high=2**32 - 1),
+        "decided": (
+            check.whole("decided", low=-1, high=position - 1) if "decided" in check.document else -1
+        ),
     }
     header: Header
     if kind is LeaderHeader:

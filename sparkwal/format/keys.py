@@ -17,6 +17,8 @@ MAX = 2**64 - 1
 WINDOWS = (1_000, 10_000, 100_000, 1_000_000)
 # The log at the path itself; its rows have this name where sequencers are told apart.
 ROOT = "default"
+# Every folder below the path of a log.
+FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
 _NAME = re.compile(r"[0-9]{20}")
 
 

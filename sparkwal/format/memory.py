@@ -28,6 +28,7 @@ class Checkpoint:
         files: {name: (position, bytes)} of files that records carry once for those after them;
             NOWHERE for a file that was too large to carry.
         inputs: {name: CRC-32} of the files that say what the microbatch read.
+        name: of the query, as `sparkwal.checkpoint` was given it; "" where it was not.
     """
 
     position: int
@@ -37,6 +38,7 @@ class Checkpoint:
     reason: str
     files: dict[str, tuple[int, int]]
     inputs: dict[str, int] = field(default_factory=dict)
+    name: str = ""
 
 
 REMOTE, STATEFUL = "remote", "stateful"
@@ -61,7 +63,10 @@ class Memories:
 
 def to_plain(checkpoints: Checkpoints) -> dict[str, Any]:
     """As JSON."""
-    return {query: vars(each) for query, each in checkpoints.items()}
+    return {
+        query: {name: value for name, value in vars(each).items() if value or name != "name"}
+        for query, each in checkpoints.items()
+    }
 
 
 def txns_in(check: Check) -> Txns:
@@ -94,5 +99,6 @@ def checkpoints_in(outer: Check) -> Checkpoints:
             reason=check.text("reason"),
             files=files,
             inputs={name: inputs.whole(name, high=2**32 - 1) for name in inputs.document},
+            name=check.text("name") if "name" in check.document else "",
         )
     return found

@@ -25,6 +25,7 @@ class AppenderOptions(WriterOptions):
     journal_segment: int = option("journalSegmentBytes", size, 64 * 2**20, "size of one file of the journal; an append must fit into one", "64mb")  # fmt: skip  # noqa: E501
     journal_max: int = option("journalMaxBytes", size, 2**30, "of all files of the journal, one of which it keeps free; beyond it append blocks, or raises BackPressureError", "1gb")  # fmt: skip  # noqa: E501
     journal_slots: int | None = option("journalSlots", whole, None, "appends that may wait in the journal; a journal that is there keeps its own", "1048576")  # fmt: skip  # noqa: E501
+    journal_sent_up_to: int | None = option("journalSentUpTo", whole, None, "confirms, for one opening, that the journal sent what the log has of this producer up to this sequence; only where an error asks for it, because nothing proves it")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         super().check()

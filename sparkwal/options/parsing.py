@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from sparkwal.errors import OptionError
@@ -68,10 +68,16 @@ def _unknown(name: str, kind: type[Table]) -> str:
     for other, side in _SIDES.items():
         if name.lower() in {f.metadata["name"].lower() for f in dataclasses.fields(other)}:
             return f"option {name!r} is for {side}; remove it here"
-    lowered = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.6)
-    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(names)}"
+    near = nearest(name, names)
+    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(names)}"
     return f"unknown option {name!r}; {hint}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody meant."""
+    lowered = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.6)
+    return lowered[near[0]] if near else None
 
 
 def from_keywords(kind: type[T], path: str, given: Mapping[str, object]) -> T:

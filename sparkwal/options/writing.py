@@ -59,7 +59,7 @@ class SinkOptions(WriterOptions):
     multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
     checkpoint_max_bytes: int = option("checkpointMaxBytes", size, 16 * 2**20, "of a checkpoint on the driver's disk a commit record carries at most this, compressed", "16mb")  # fmt: skip  # noqa: E501
     txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
-    txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId")  # fmt: skip  # noqa: E501
+    txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId; the last one again is skipped if its rows are the same")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         super().check()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -16,23 +15,15 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format import arrowfile, schema
-from sparkwal.format.content import Content, in_any_order
+from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import read_front, read_slot
 from sparkwal.store.base import PART_SIZE, NotFound
-
-# Rows above this, as Arrow holds them, are not sorted: a task has memory for little more.
-_MOST_SORTED = 256 * 2**20
+from sparkwal.store.log_store import LogStore
 
 
-def adopt(
-    log: LogStore,
-    ours: DataHeader,
-    content: Content | None,
-    rows: Callable[[], Iterable[pa.RecordBatch]] | None = None,
-) -> Batch:
+def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
     """The object that stands at our key, if an attempt of this very task wrote it.
 
     The first attempt wins, so that a retried or speculative task, and a PUT whose
@@ -40,13 +31,12 @@ def adopt(
 
     Args:
         content: of our own rows; None where nothing is known of them any more.
-        rows: our own rows once more, where they are still there.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, InvalidLogError.
     """
-    where = log.where(ours.number)
+    where = log.where(ours.number, ours.window)
     try:
-        _, opened = read_front(log, ours.number)
+        _, opened = read_front(log, ours.number, ours.window)
     except NotFound:
         # An upload whose Complete got lost may have vanished with its parts.
         raise StoreUnavailableError(
@@ -63,26 +53,13 @@ def adopt(
             "this microbatch was committed. Stop one of the two; a restart with the same "
             "checkpoint takes the log over again"
         )
-    batch, stored = _measure(log, header, opened)
+    batch, stored = measure(log, header, opened)
     # A stage that is computed again may deal its rows out otherwise: beside the other
     # partitions' new rows an old object would lose some and double some.
     if header.stage_attempt != ours.stage_attempt and stored != content:
-        # A shuffle delivers its blocks as they come: the same rows may have another order.
-        alike = content is not None and content.sizes == stored.sizes
-        if rows is None or not alike or stored.size > _MOST_SORTED:
-            raise _recomputed(where, content)
-        if in_any_order(rows()) != in_any_order(_rows(log, opened, batch)):
-            raise _recomputed(where, content)
+        raise _recomputed(where, content)
     events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
     return batch
-
-
-def _rows(log: LogStore, opened: arrowfile.Opened, batch: Batch) -> Iterable[pa.RecordBatch]:
-    """The rows of an object, all at once."""
-    key, begin = log.key(batch.number), batch.frames[0].offset
-    length = sum(frame.length for frame in batch.frames)
-    data = log.store.get_range(key, begin, length)
-    return arrowfile.read_frames(data, opened.spark_schema, log.where(batch.number))
 
 
 def _recomputed(where: str, content: Content | None) -> RecomputedError:
@@ -128,8 +105,11 @@ class _Tape(io.RawIOBase):
         return data
 
 
-def _measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """What the commit record says of an object, from the object itself, and its rows' content."""
+def measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
+    """What the commit record says of an object, from the object itself, and its rows' content.
+
+    Holds a part of the object at a time. Raises NotFound, InvalidLogError.
+    """
     tape = _Tape(log, header.number)
     tape.read(opened.body)
     crc = zlib.crc32(tape.cut())
@@ -138,7 +118,7 @@ def _measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tup
     offset, rows, content = opened.body, 0, Content()
     for message in pa.ipc.MessageReader.open_stream(tape):
         batch = pa.ipc.read_record_batch(message, arrow)
-        content.add(batch)
+        content += Content.of([batch])
         data = tape.cut()
         found.append(Frame(offset, len(data), batch.num_rows, zlib.crc32(data)))
         crc = zlib.crc32(data, crc)

@@ -27,8 +27,8 @@ from sparkwal.format.memory import (
     to_plain,
     txns_in,
 )
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
+from sparkwal.store.log_store import LogStore
 
 # As many entries a record holds at most when a leader begins, and as many it keeps.
 MOST, KEPT = 1000, 500
@@ -58,12 +58,22 @@ def recall(
 
     Raises InvalidLogError where the archive is missing or damaged: never "unknown".
     """
-    # Both of one place: a query is archived as a whole.
-    # Safety (§5): "a query that the records do not know is new whatever the archive says"
-    if query_id not in memory.txns and memory.txns_archive:
-        memory = read_archive(open_log(), memory.txns_archive)
+    memory = _knowing(open_log, memory, query_id)
     last, _ = memory.txns.get(query_id, (-1, 0))
     return last, memory.checkpoints.get(query_id)
+
+
+def last_write(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> tuple[int, int]:
+    """As `last_batch`, and the time of its record."""
+    return _knowing(open_log, memory, query_id).txns.get(query_id, (-1, 0))
+
+
+def _knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> Memory:
+    """Where a query stands: it is archived as a whole."""
+    # Safety (§5): "a query that the records do not know is new whatever the archive says"
+    if query_id not in memory.txns and memory.txns_archive:
+        return read_archive(open_log(), memory.txns_archive)
+    return memory
 
 
 def shortened(log: LogStore, live: Memory, name: str) -> tuple[Memories, bytes]:

@@ -16,8 +16,8 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, decode, encode
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
+from sparkwal.store.log_store import LogStore
 
 
 def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:

@@ -9,15 +9,17 @@ outside of the log.
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.header import SlotHeader
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.leader import Leader
 from sparkwal.protocol.leadership import fenced
-from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.recovery import Head, MissingRecord, find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.store.log_store import LogStore
 
 
 class ClaimAge:
@@ -31,6 +33,7 @@ class ClaimAge:
         began: the position of its leader record.
         limit: slots the writer has in flight at most; all before them must be there.
         looked_ms, boot_id: of the last look, on the boot-time clock; now if not given.
+        known: of an appender, the producer's last sequence in the log at that look.
     """
 
     def __init__(
@@ -43,14 +46,16 @@ class ClaimAge:
         *,
         looked_ms: int | None = None,
         boot_id: str | None = None,
+        known: int | None = None,
     ) -> None:
         self._log, self._clock, self._ttl_ms = log, clock, ttl_ms
         self._began, self._limit = began, limit
+        self._known = known
         self.looked_ms = clock.boot_ms() if looked_ms is None else looked_ms
         self._boot_id = boot_id or clock.boot_id()
         self._lock = threading.Lock()
 
-    def before(self, header: SlotHeader, *, look: bool = False) -> int:
+    def before(self, header: CommitHeader, *, look: bool = False) -> int:
         """Call before the slot of `header` is claimed; the answer is for `stands`.
 
         Args:
@@ -69,7 +74,7 @@ class ClaimAge:
                     self.looked_ms, self._boot_id = began, self._clock.boot_id()
         return began
 
-    def stands(self, header: SlotHeader, began: int) -> SlotRecord | None:
+    def stands(self, header: CommitHeader, began: int) -> SlotRecord | None:
         """Call when the PUT has succeeded: None where the slot counts for sure.
 
         If the answer took too long and another leads now: the live record of the head, whose
@@ -78,31 +83,76 @@ class ClaimAge:
         # Safety (§6): "an appender whose request took long does not look at the log after it"
         if not is_old(self._clock, began, self._boot_id, self._ttl_ms):
             return None
-        live = find_head(self._log, header.window).live
+        live = self._head(header).live
         if live is None:
-            raise another_log(self._log)
+            raise self._gone(header, "nothing is there")
         ours = live.header.log_id == header.log_id and live.header.term == header.term
         return None if ours else live
 
     def _is_old(self) -> bool:
         return is_old(self._clock, self.looked_ms, self._boot_id, self._ttl_ms)
 
-    def _look(self, header: SlotHeader) -> None:
-        head = find_head(self._log, header.window)
-        if head.live is None or head.live.header.log_id != header.log_id:
-            raise another_log(self._log)
+    def _head(self, header: CommitHeader) -> Head:
+        try:
+            return find_head(self._log, header.window)
+        except MissingRecord as error:
+            raise self._gone(header, f"there is no record at position {error.position}") from None
+
+    def _look(self, header: CommitHeader) -> None:
+        head = self._head(header)
+        if head.live is None:
+            raise self._gone(header, "nothing is there")
+        if head.live.header.log_id != header.log_id:
+            raise self._gone(header, f"another log, {head.live.header.log_id}, is there now")
         if head.live.header.term > header.term:
             taken = read_slot(self._log, header.position, header.window)
             raise fenced(self._log, taken or head.live)
         # What this writer was told is durable must be there: a short log from its beginning on.
         # (A collection leaves more than one LIST shows.) Else it was deleted meanwhile, and
         # what stands there is what this writer put into the hole since.
-        if head.gap <= header.position - self._limit or (head.oldest or 0) > self._began:
-            raise another_log(self._log)
+        if head.gap <= header.position - self._limit:
+            raise self._gone(header, f"it ends at position {head.position}")
+        begins = head.oldest or 0
+        if begins > self._began or (head.oldest is None and self._lost_beginning(header)):
+            raise self._gone(header, f"there is no record at position {self._began}")
         if head.gap > header.position:
             own = read_slot(self._log, header.position, header.window)
             if own is None or own.header.plan_id != header.plan_id:
                 raise fenced(self._log, own or head.live)
+        if self._known is not None:
+            self._known = head.live.header.txns.get(header.query_id, (self._known, 0))[0]
+
+    def _lost_beginning(self, header: CommitHeader) -> bool:
+        """Whether the leader record of this writer is gone though nothing was collected there."""
+        if read_slot(self._log, self._began, header.window, GLANCE) is not None:
+            return False
+        state = chain.look(self._log, header.log_id)
+        return state is None or state.floor <= self._began
+
+    def _gone(self, header: CommitHeader, what: str) -> InvalidLogError:
+        clock = self._clock
+        since_ms = clock.now_ms() - (clock.boot_ms() - self.looked_ms)
+        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+        if self._known is None:
+            put = f"microbatches of {header.query_id} before {header.batch_id}"
+            rest = (
+                "restart with a new checkpoint (sparkwal.checkpoint(path, name) makes one), which "
+                "writes all rows of the source"
+            )
+        else:
+            put = f"sequences of {header.query_id} after {self._known}"
+            rest = (
+                "open a new appender, which begins a new log, and send again what comes after "
+                f"sequence {self._known}, and what came before if the new log is to have it"
+            )
+        return InvalidLogError(
+            f"{self._log.url} was deleted or made again while this writer led it: {what}. The log "
+            f"{header.log_id} was last seen whole at {since}. What was acknowledged since then "
+            f"({put}, at positions up to {header.position - 1}) lies in a hole that no reader "
+            "reaches. Stop the log's writers. Where the store keeps old versions, restore what was "
+            "deleted: the log is whole again, with all that was acknowledged. Else delete what is "
+            f"left under the path and {rest}"
+        )
 
 
 def check_same_log(log: LogStore, lead: Leader) -> None:
@@ -120,6 +170,7 @@ def another_log(log: LogStore) -> InvalidLogError:
     """The error for a log that is not the one this writer wrote before."""
     return InvalidLogError(
         f"{log.url} is not the log that this writer wrote before: it was deleted or made again "
-        "meanwhile. Nothing was written to it. Start again to write to what is there now: with a "
-        "new checkpoint to write all rows of the source, with this one to write those that are new"
+        "meanwhile. This run of the query has written nothing to it. Start again to write to what "
+        "is there now: with a new checkpoint to write all rows of the source, with this one to "
+        "write those that are new"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
+from sparkwal.format.content import Content
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.format.memory import ANONYMOUS, Checkpoint
 from sparkwal.protocol.archive import last_batch, recall
@@ -25,26 +27,48 @@ from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import fenced
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.plan import Plan, remember_committed
+from sparkwal.protocol.repeated import check_transaction, content_of
 from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskResult
+from sparkwal.store.log_store import LogStore
+
+# After so many microbatches without rows, or so long, a record carries the checkpoint forward.
+FORWARD, FORWARD_MS = 100, 300_000
 
 
 class Carrier(Protocol):
     """The checkpoint of a query: what its records carry, and what its replays are held against."""
 
-    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """What the record of this microbatch carries.
+    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None:
+        """What the record of this microbatch carries, if anything.
 
         Args:
             last: where the log holds the checkpoint of the query's microbatch before this one.
         """
 
+    def without_rows(
+        self, batch_id: int, known: Callable[[], tuple[int, Checkpoint | None]], due: bool
+    ) -> Carried | None:
+        """What the record of a microbatch without rows carries; None for no record.
+
+        Args:
+            known: what the log knows of the query: `archive.recall`.
+            due: it is time for a record.
+        """
+
     def check_replay(
-        self, open_log: Callable[[], LogStore], leadership: Leadership, batch_id: int, rows: int
+        self,
+        open_log: Callable[[], LogStore],
+        leadership: Leadership,
+        batch_id: int,
+        content: Callable[[], Content],
     ) -> None:
-        """Before a replay is skipped. Raises DivergedCheckpointError for other rows."""
+        """Before a replay is skipped. Raises DivergedCheckpointError for other rows.
+
+        Args:
+            content: of its rows; read from the log where they were written.
+        """
 
 
 def commit(
@@ -57,7 +81,8 @@ def commit(
     carrier: Carrier | None = None,
     metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> int | None:
-    """Make one microbatch durable: 1 PUT, or nothing when it has no rows or is a replay.
+    """Make one microbatch durable: 1 PUT, or nothing when it is a replay. Of many without rows one
+    now and then is 1 PUT: a record that carries the checkpoint.
 
     Args:
         results: of every task, at least one.
@@ -70,31 +95,39 @@ def commit(
 
     Raises FencedError (not committed), StoreUnavailableError (not committed),
     OutcomeUnknownError (perhaps committed; the restart finds out), DivergedCheckpointError (other
-    rows than the log has of this microbatch; not committed).
+    rows than the log has of this microbatch; not committed), OptionError (a batch write with a
+    lower version than the last; not committed).
     """
     plan = _plan_of(results)
     with hints.forgotten_when_fenced(plan.leadership.leader_id):
         run_id = results[0].run_id
         written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
+        carried = None
         if not written:
-            if any(result.skipped for result in results):
+            if any(result.content is not None for result in results):
                 if not plan.is_for(run_id):
                     check_same_log(open_log(), plan.leadership)
                 _skip(open_log, plan, results, carrier)
-            # The window was planned and not used; every task is done, so it is free again.
-            remember_committed(
-                hints, plan, plan.leadership, plan.run_id or run_id, plan.looked_ms, clock
-            )
-            return None
+            elif carrier is not None:
+                carried = _forward(open_log, plan, results[0], carrier, clock)
+                written = [results[0]]
+            if carried is None:
+                # The window was planned and not used; every task is done, so it is free again.
+                remember_committed(
+                    hints, plan, plan.leadership, run_id, plan.looked_ms, clock, plan.run_id
+                )
+                return None
         log = open_log()
         lead, first = plan.leadership, written[0]
         age = ClaimAge(
             log, clock, ttl_ms, lead.began, 1, looked_ms=plan.looked_ms, boot_id=plan.boot_id
         )
-        carried = None
         if carrier is not None:
-            _, last = recall(open_log, lead, first.query_id)
-            carried = carrier.capture(first.batch_id, last)
+            known, last = recall(open_log, lead, first.query_id)
+            if known < 0:
+                _warn_of_another(log, lead, first.query_id)
+            if carried is None:
+                carried = carrier.capture(first.batch_id, last)
         header, data = microbatch_record(plan, written, clock, codec, carried, metrics)
         began = age.before(header, look=not plan.is_for(run_id))
         started = time.monotonic()
@@ -113,8 +146,11 @@ def commit(
                     f"put at position {plan.position} lies outside of the log. Nothing of this "
                     "microbatch was committed. Restart with the same checkpoint"
                 )
-            now = replace(plan, leadership=_remembering(lead, other.header))
-            _skip(open_log, now, written, carrier)
+            # Its own objects may be gone with the record that it put outside of the log.
+            try:
+                _skip(open_log, _after(plan, other.header), written, carrier)
+            except InvalidLogError as error:
+                raise unknown(log, header, error, _advice(header)) from None
             return None
         events.emit(
             events.Durable(
@@ -126,13 +162,24 @@ def commit(
                 put_ms=put_ms,
             )
         )
-        after = replace(
-            _remembering(lead, header),
-            next_position=plan.position + 1,
-            timestamp_ms=header.timestamp_ms,
-        )
+        after = _after(plan, header).leadership
         remember_committed(hints, plan, after, run_id, age.looked_ms, clock)
         return header.position
+
+
+def _forward(
+    open_log: Callable[[], LogStore],
+    plan: Plan,
+    result: TaskResult,
+    carrier: Carrier,
+    clock: Clock,
+) -> Carried | None:
+    """What the record of a microbatch without rows carries; None where it needs none."""
+    lead, query_id = plan.leadership, result.query_id
+    before, then_ms = lead.txns.get(query_id, (-1, 0))
+    age_ms = clock.now_ms() - then_ms
+    due = result.batch_id - before >= FORWARD or not 0 <= age_ms < FORWARD_MS
+    return carrier.without_rows(result.batch_id, lambda: recall(open_log, lead, query_id), due)
 
 
 def _plan_of(results: Sequence[TaskResult]) -> Plan:
@@ -150,14 +197,29 @@ def _plan_of(results: Sequence[TaskResult]) -> Plan:
     )
 
 
-def _remembering(lead: Leadership, record: SlotHeader) -> Leadership:
-    """The leadership with what this record remembers of the log's queries."""
-    return replace(
-        lead,
+def _warn_of_another(log: LogStore, lead: Leadership, query_id: str) -> None:
+    """Before the first rows of a query in a log that another one wrote: with a new checkpoint it is
+    the same one, and delivers all rows of its source again."""
+    if lead.checkpoints:
+        other, last = max(lead.checkpoints.items(), key=lambda item: item[1].position)
+        events.emit(
+            events.AnotherQuery(
+                path=log.url, query=query_id, other=last.name or other, position=last.position
+            )
+        )
+
+
+def _after(plan: Plan, record: SlotHeader) -> Plan:
+    """The plan where the log goes on after this record, with what that remembers of its queries."""
+    lead = replace(
+        plan.leadership,
+        next_position=record.position + 1,
+        timestamp_ms=record.timestamp_ms,
         txns=record.txns,
         checkpoints=record.checkpoints,
         txns_archive=record.txns_archive,
     )
+    return replace(plan, leadership=lead)
 
 
 def _skip(
@@ -167,12 +229,14 @@ def _skip(
     carrier: Carrier | None,
 ) -> None:
     first = results[0]
+    content = partial(content_of, open_log, results)
+    # Only the same rows are there already: a checkpoint that was restored from a backup gives this
+    # number to others, and so does a machine that slept while another went on.
     if carrier is not None:
-        # Only the same rows are there already: a checkpoint that was restored from a backup
-        # gives this number to others, and so does a machine that slept while another went on.
-        rows = sum(result.rows for result in results)
         # Safety (§6): "a replay is not held against the log"
-        carrier.check_replay(open_log, plan.leadership, first.batch_id, rows)
+        carrier.check_replay(open_log, plan.leadership, first.batch_id, content)
+    else:
+        check_transaction(open_log, plan.leadership, first.query_id, first.batch_id, content)
     events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
 
 

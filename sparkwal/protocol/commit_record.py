@@ -23,7 +23,7 @@ class Carried:
 
     Attributes:
         block: files, as opaque bytes; b"" for none.
-        reason, inputs: as in `Checkpoint`.
+        reason, inputs, name: as in `Checkpoint`.
         files: {name: (position, bytes)} of what earlier records carry, or none.
         lasting: {name: bytes} of files in the block that later records need not carry again.
     """
@@ -33,6 +33,7 @@ class Carried:
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lasting: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(default_factory=dict)
+    name: str = ""
 
 
 def with_checkpoint(
@@ -54,6 +55,7 @@ def with_checkpoint(
             reason=carried.reason,
             files=files,
             inputs=dict(carried.inputs),
+            name=carried.name,
         ),
     }
 
@@ -85,7 +87,7 @@ def microbatch_record(
     ]
     rows = sum(b.rows for b in batches) + sum(rows for _, rows, _ in inlined)
     header = CommitHeader(
-        **lead.fields(plan.plan_id, plan.position),
+        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
         number=keys.slot(plan.position, lead.window),
         timestamp_ms=timestamp_ms,
         query_id=query_id,

@@ -17,8 +17,8 @@ from sparkwal.errors import FencedError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.header import Header
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
+from sparkwal.store.log_store import LogStore
 
 # A leader looks after so many records, but no more often than that: far below one GET
 # for sixteen PUTs. One that sends fewer leaves a newcomer time enough.

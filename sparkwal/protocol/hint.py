@@ -14,16 +14,18 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sparkwal import events
-from sparkwal.errors import FencedError
+from sparkwal.errors import FencedError, OptionError
 from sparkwal.format.memory import Checkpoint
 from sparkwal.protocol.leader import Leadership
 
-_VERSION = 3
+_VERSION = 4
+# As many ended runs a session remembers at least; a run of a query is noted once.
+_MOST_ENDED = 1000
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Hint:
         planned: the plan that owns `leadership.next_position`, or None when the
             last plan was committed (then that position is free).
         run_id: of the query's run whose commit this tells of.
+        goes_on: the run whose microbatch was done last; it may have had no rows.
         looked_ms: when the log was last looked at, on the boot-time clock.
         boot_ms: when it was written, on the same clock.
     """
@@ -41,6 +44,7 @@ class Hint:
     leadership: Leadership
     planned: str | None
     run_id: str
+    goes_on: str
     looked_ms: int
     boot_ms: int
     boot_id: str
@@ -48,13 +52,37 @@ class Hint:
 
 @dataclass(frozen=True)
 class FencingNote:
-    """What a leader leaves in place of the hints of the leaders that it fenced on its machine."""
+    """What a leader leaves in place of the hints of the leaders that it fenced on its machine.
+
+    Attributes:
+        run_id: of the run that was fenced; "" if that is unknown; None if the hint told of a plan
+            that was not committed: `remember_committed` adds the run.
+    """
 
     leader_id: str
     host: str
     position: int
     term: int
     timestamp_ms: int
+    run_id: str | None = ""
+
+    def over(self, before: Hint | FencingNote | None) -> FencingNote:
+        """This note in the place of what stands there now."""
+        if before is None:
+            return self
+        if isinstance(before, FencingNote):
+            return replace(self, run_id=before.run_id)
+        return replace(self, run_id=before.goes_on if before.planned is None else None)
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise OptionError(
+            f"this machine has no temporary folder that can be written ({error.strerror}): make "
+            "one, or set TMPDIR to one for the driver and its Python workers. Nothing was written"
+        ) from None
 
 
 class Hints:
@@ -62,14 +90,16 @@ class Hints:
 
     Args:
         log: names the log and no other, however its path is spelled: `LogStore.identity`.
+        ended: the file of `note_ended`; None where nobody notes which runs have ended.
 
     The folder is private (0700) and checked to be so: a file that another user
     could plant or redirect is not read.
     """
 
-    def __init__(self, log: str, folder: Path | None = None) -> None:
+    def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
         self._log = _short_hash(log)
-        self.folder = folder or Path(tempfile.gettempdir()) / f"sparkwal-{os.getuid()}"
+        self.folder = folder or _temporary() / f"sparkwal-{os.getuid()}"
+        self._ended = ended
 
     def _file(self, leader_id: str) -> Path:
         return self.folder / f"{self._log}-{_short_hash(leader_id)}.json"
@@ -77,19 +107,24 @@ class Hints:
     def load(self, leader_id: str) -> Hint | FencingNote | None:
         """The last hint of this leader, or the note of the one that fenced it; None if there is
         none that can be trusted."""
+        found = self._read(self._file(leader_id))
+        if isinstance(found, Hint) and found.leadership.leader_id != leader_id:
+            return None
+        return found
+
+    def _read(self, file: Path) -> Hint | FencingNote | None:
         try:
             if not self._private():
                 return None
-            document = json.loads(self._file(leader_id).read_bytes())
+            document = json.loads(file.read_bytes())
             if document.pop("version") != _VERSION:
                 return None
             if "fenced_by" in document:
                 return FencingNote(**document["fenced_by"])
             leadership = _leadership(document.pop("leadership"))
-            hint = Hint(leadership=leadership, **document)
+            return Hint(leadership=leadership, **document)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
-        return hint if leadership.leader_id == leader_id else None
 
     def save(self, hint: Hint) -> bool:
         """Replace this leader's hint. A reader finds the old one, none or the new one,
@@ -148,7 +183,21 @@ class Hints:
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
                 if file != self._file(note.leader_id):
-                    self._write(file, {"version": _VERSION, "fenced_by": vars(note)})
+                    self._write_note(file, note.over(self._read(file)))
+
+    def save_note(self, leader_id: str, note: FencingNote) -> None:
+        """Replace what stands for this leader by a note of the one that fenced it."""
+        self._write_note(self._file(leader_id), note)
+
+    def _write_note(self, file: Path, note: FencingNote) -> None:
+        self._write(file, {"version": _VERSION, "fenced_by": vars(note)})
+
+    def has_ended(self, run_id: str) -> bool:
+        """Whether this run of a query is known to have ended."""
+        try:
+            return self._ended is not None and run_id in self._ended.read_text().splitlines()
+        except OSError:
+            return False
 
     def _private(self) -> bool:
         status = os.lstat(self.folder)
@@ -157,6 +206,17 @@ class Hints:
             and status.st_uid == os.getuid()
             and not status.st_mode & 0o077
         )
+
+
+def note_ended(file: Path, run_id: str) -> None:
+    """Note that a run of a query has ended, for `Hints.has_ended`; one thread at a time."""
+    try:
+        known = file.read_text().splitlines()
+    except FileNotFoundError:
+        known = []
+    draft = file.with_suffix(".draft")
+    draft.write_text("\n".join([*known[-_MOST_ENDED:], run_id]))
+    os.replace(draft, file)
 
 
 def _short_hash(text: str) -> str:

@@ -30,8 +30,12 @@ class Leader:
     timestamp_ms: int
     spark_schema: str
 
-    def fields(self, plan_id: str, position: int) -> dict[str, Any]:
-        """What the header of every object says that this leader writes by a plan."""
+    def fields(self, plan_id: str, position: int, decided: int) -> dict[str, Any]:
+        """What the header of every object says that this leader writes by a plan.
+
+        Args:
+            decided: the last position up to which every record is durable for sure.
+        """
         return {
             "log_id": self.log_id,
             "position": position,
@@ -42,6 +46,7 @@ class Leader:
             # Safety (§7): "a commit record carries a smaller limit than its writer's"
             "in_flight_limit": self.in_flight_limit,
             "schema_crc32": arrowfile.schema_crc(self.spark_schema),
+            "decided": decided,
         }
 
 

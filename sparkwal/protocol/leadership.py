@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,9 +15,9 @@ from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # How often another writer may take the gap first before this one gives up. It has been asked
@@ -39,6 +40,7 @@ class Claim:
         log_id: of the log that the writer's checkpoint belongs to; the name of the log if it
             is the writer that begins it.
         continues: whether that checkpoint has committed microbatches: its log must be there.
+        check_place: called before a log begins; raises where none may be.
     """
 
     leader_id: str
@@ -51,6 +53,7 @@ class Claim:
     reason: str
     log_id: str | None = None
     continues: bool = False
+    check_place: Callable[[LogStore], None] | None = None
 
 
 def lead(
@@ -75,7 +78,7 @@ def lead(
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
     # Safety (§5): "the zone after the leader record is not sealed"
-    _seal(log, header, spark_schema, reach)
+    _seal(log, header, spark_schema, reach, head.after)
     # Again: it may have slept between the look and a PUT, and what was put lies outside of a
     # log that has gone on and was collected there.
     if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
@@ -117,11 +120,14 @@ def _take_gap(
     gap after it."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
-    for _ in range(attempts):
+    for attempt in range(attempts):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
-        head = find_head(log, claim.window or DEFAULT_WINDOW)
+        # Safety (§4): "a leader looks only at the newest record after the gap"
+        head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)
         _check_beginning(log, head)
         _check_checkpoint(log, head, claim)
+        if attempt == 0 and head.live is None and claim.check_place is not None:
+            claim.check_place(log)
         if known is not None and head.live is not None:
             _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
@@ -132,7 +138,7 @@ def _take_gap(
             continue  # slept since: the gap may have been filled, and collected
         # Into the FIRST gap: a late PUT of the former leader can then never fill it,
         # and whatever data it left in that window is abandoned.
-        if _put_leader(log, header, spark_schema):
+        if put_leader(log, header, spark_schema):
             requests.withdraw()
             return looked_ms, head, header, spark_schema
         # Another writer was faster: look again, never overwrite. It may have been chance; but a
@@ -239,6 +245,8 @@ def _leader_header(
         timestamp_ms=next_timestamp(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
+        # Of the seals too: other seals of the zone may not be there yet.
+        decided=head.position,
         # Safety (§5): "a new leader starts without the transactions of the log"
         txns=memories.txns,
         # Safety (§6): "a new leader starts without the checkpoints of the log"
@@ -251,7 +259,8 @@ def _leader_header(
     return header, spark_schema, archived
 
 
-def _put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
+def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
+    """Whether the record is in its slot now; False where another record is there."""
     key = log.key(header.number)
     if log.store.put_if_absent(key, arrowfile.encode(header, spark_schema)):
         return True
@@ -261,8 +270,17 @@ def _put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
     return found is not None and found.header.plan_id == header.plan_id
 
 
-def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) -> None:
+def _seal(
+    log: LogStore,
+    leader: LeaderHeader,
+    spark_schema: str,
+    reach: int,
+    there: Sequence[SlotRecord],
+) -> None:
     """Decide every slot that the former leader could still reach: `reach` from the gap on.
+
+    Args:
+        there: records that were there before: one of a lower term has decided its slot.
 
     Until all are decided nothing may be written after them: a late PUT of the
     former leader could land between our own records.
@@ -271,8 +289,9 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)
         # Safety (§3): "a seal carries its writer's own limit"
+        # Safety (§4): "a seal claims the positions before itself"
         header = replace(leader, number=number, position=position, reason=SEAL)
-        if _put_leader(log, header, spark_schema):
+        if put_leader(log, header, spark_schema):
             return
         found = read_slot(log, position, leader.window)
         if found is None:
@@ -285,8 +304,9 @@ def _seal(log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int) ->
         if found.header.term >= leader.term:
             raise fenced(log, found)
 
+    dead = {record.header.position for record in there if record.header.term < leader.term}
     zone = range(leader.position + 1, leader.position + reach)
-    for _ in run_parallel(log.store, seal, zone):
+    for _ in run_parallel(log.store, seal, (each for each in zone if each not in dead)):
         pass
 
 

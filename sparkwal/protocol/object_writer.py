@@ -12,8 +12,8 @@ from sparkwal.format import arrowfile
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader
 from sparkwal.protocol.adopt import adopt
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import PART_SIZE, Upload
+from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def write_object(
         for batch in frames(batches, limits.batch_size, limits.batch_timeout_ms):
             data = writer.frame(batch)
             if content is not None:
-                content.add(batch)
+                content += Content.of([batch])
             if upload is not None:
                 upload.add(data)
                 continue
@@ -102,14 +102,11 @@ def write_object(
         raise
     # Safety (§6): "a task that finds its key taken names its own bytes instead of what is there"
     if not created:
-        if upload is not None:
-            return adopt(log, header, content)
-
-        def rows() -> Iterator[pa.RecordBatch]:
+        if upload is None:
+            rows = b"".join(buffer)
             where = log.where(header.number)
-            return arrowfile.read_frames(b"".join(buffer), spark_schema, where)
-
-        return adopt(log, header, Content.of(rows()), rows)
+            content = Content.of(arrowfile.read_frames(rows, spark_schema, where))
+        return adopt(log, header, content)
     return Batch(
         number=header.number,
         partition=header.partition,

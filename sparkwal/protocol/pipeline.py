@@ -17,7 +17,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import next_timestamp
 from sparkwal.protocol.commit_record import encode_record, with_txn
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ class Pipeline:
         # where this record is live, they are live too.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
-            **lead.fields(self._plan_id, self._next),
+            # Safety (§4): "an appender's record claims those that are still in flight"
+            # Safety (§4): "an appender's record claims nothing"
+            **lead.fields(self._plan_id, self._next, self._undecided - 1),
             number=keys.slot(self._next, lead.window),
             timestamp_ms=self._timestamp_ms,
             query_id=self._producer_id,

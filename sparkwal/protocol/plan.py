@@ -17,8 +17,8 @@ from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
 from sparkwal.protocol.leader import Leader, Leadership
 from sparkwal.protocol.leadership import Claim, fenced_by, lead
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
+from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,31 @@ def make_plan(
         claim: its plan_id becomes the plan's.
 
     Raises what `leadership.lead` raises, and FencedError when another leader took the log
-    over since this one's last microbatch: once, then the next start takes it over again.
+    over since this one's last microbatch: once, then the next start takes it over again. Nobody
+    fenced a run that had ended: its query's next run takes the log over.
     """
     hint = hints.load(claim.leader_id)
     if isinstance(hint, FencingNote):
         hints.forget(claim.leader_id)
-        raise fenced_by(open_log(), **vars(hint))
+        # A run goes on after a microbatch only when that is committed. So a note for one that is
+        # planned is met by another run.
+        # Safety (§6): "a run that is fenced takes the log back"
+        # Safety (§6): "a run that ended counts as fenced by what came after it"
+        if hint.run_id is not None and not hints.has_ended(hint.run_id):
+            raise fenced_by(
+                open_log(), hint.leader_id, hint.host, hint.position, hint.term, hint.timestamp_ms
+            )
+        hint = None
     plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
     if plan is None:
         # A plan that was not committed failed in front of its user, who starts again. One that
-        # was committed has slept: it must not take back what another took meanwhile.
-        known = hint.leadership if hint is not None and hint.planned is None else None
+        # was committed has slept, or its run has ended: only the sleeper must not take back what
+        # another took meanwhile.
+        slept = hint is not None and hint.planned is None and not hints.has_ended(hint.goes_on)
+        known = hint.leadership if hint is not None and slept else None
         with hints.forgotten_when_fenced(claim.leader_id):
             plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
-        _save(hints, plan.leadership, claim.plan_id, "", plan.looked_ms, clock)
+        _save(hints, plan.leadership, claim.plan_id, "", "", plan.looked_ms, clock)
     else:
         _planned(plan, "warm")
     return plan
@@ -202,7 +213,7 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     # Saved before any task may act on the plan: a planner that dies here leaves
     # "planned", and the next one starts cold. Where it cannot be written, a later
     # planner would plan this window again, so do not use the hint at all.
-    if not _save(hints, leadership, claim.plan_id, hint.run_id, hint.looked_ms, clock):
+    if not _save(hints, leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, clock):
         return None
     return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
 
@@ -212,23 +223,40 @@ def _save(
     leadership: Leadership,
     planned: str | None,
     run_id: str,
+    goes_on: str,
     looked_ms: int,
     clock: Clock,
 ) -> bool:
-    return hints.save(
-        Hint(leadership, planned, run_id, looked_ms, clock.boot_ms(), clock.boot_id())
-    )
+    now = clock.boot_ms(), clock.boot_id()
+    return hints.save(Hint(leadership, planned, run_id, goes_on, looked_ms, *now))
 
 
 def remember_committed(
-    hints: Hints, plan: Plan, after: Leadership, run_id: str, looked_ms: int, clock: Clock
+    hints: Hints,
+    plan: Plan,
+    after: Leadership,
+    run_id: str,
+    looked_ms: int,
+    clock: Clock,
+    looked_by: str | None = None,
 ) -> None:
-    """Tell the next planner that `plan` is done and `after` holds. Never fails a commit."""
+    """Tell the next planner that `plan` is done and `after` holds. Never fails a commit.
+
+    Args:
+        run_id: of the microbatch that is done.
+        looked_by: the run that saw the log last; None: this one.
+    """
     # Only if the hint still speaks of this plan: a commit that was stopped for
     # hours must not overwrite newer hints when it wakes up.
-    hint = hints.load(plan.leadership.leader_id)
+    leader_id = plan.leadership.leader_id
+    hint = hints.load(leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
-        _save(hints, after, None, run_id, looked_ms, clock)
+        # Safety (§6): "a run that goes on counts as the one that looked at the log before it"
+        _save(hints, after, None, looked_by or run_id, run_id, looked_ms, clock)
+    # Another leader took the log over meanwhile, and this run goes on: it must learn it.
+    # Safety (§6): "a run that goes on does not learn that it was fenced in its microbatch"
+    elif isinstance(hint, FencingNote) and hint.run_id is None:
+        hints.save_note(leader_id, replace(hint, run_id=run_id))
 
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:

@@ -8,16 +8,19 @@ and a window of 1000 has at most 999 data objects before its slot.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.slots import SlotRecord, WrongWindow, read_header, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_header, read_slot
 from sparkwal.store.listing import first_entries
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 LIST_LIMIT = 1000
 DEFAULT_WINDOW = 1000
+# How often a LIST may miss what is filled while it runs.
+_LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,15 @@ class Head:
         window: numbers for each position.
         oldest: the first position whose slot the LIST showed, where it showed all there is: fewer
             objects than a collection leaves.
+        after: records that lie after the gap, newest first, of those that were read: the newest, or
+            all of them in a thorough look.
     """
 
     position: int
     live: SlotRecord | None
     window: int
     oldest: int | None = None
+    after: tuple[SlotRecord, ...] = ()
 
     @property
     def gap(self) -> int:
@@ -49,30 +55,61 @@ class Head:
         return self.live.header.in_flight_limit if self.live else 1
 
 
-def find_head(log: LogStore, window_guess: int = DEFAULT_WINDOW, *, tolerant: bool = False) -> Head:
+def find_head(
+    log: LogStore,
+    window_guess: int = DEFAULT_WINDOW,
+    *,
+    tolerant: bool = False,
+    thorough: bool = False,
+) -> Head:
     """The head by one LIST and, in a log that only the sink wrote, one GET.
+
+    Where records lie after the gap, one GET more: the newest tells whether the gap was filled once.
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
+        thorough: read all records after the gap, fewer than the in-flight limit. For a writer that
+            is about to fill the gap, and for a check.
         tolerant: where records are missing or damaged, report the newest intact one
             instead of raising. For readers told to go on; a writer must never do
             this, its record would kill acknowledged commits.
 
     Raises InvalidLogError where a record is damaged, or missing though the protocol wrote it.
     """
-    try:
-        return _find_head(log, window_guess, tolerant)
-    except MissingRecord:
-        # A LIST is not a snapshot: what looks like a hole may have been filled
-        # while it ran. Only a hole that is there twice is one.
-        return _find_head(log, window_guess, tolerant)
+    missing: MissingRecord | None = None
+    for _ in range(_LOOKS):
+        try:
+            return _find_head(log, window_guess, tolerant, thorough)
+        except MissingRecord as error:
+            twice = missing is not None and missing.position == error.position
+            missing = error
+        # A LIST is not a snapshot: what looks like a hole may have been filled while it ran, or
+        # the log may be made again just now. Only a hole that is there twice is one.
+        if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
+            break
+    assert missing is not None
+    raise missing
 
 
 class MissingRecord(InvalidLogError):
-    """A record is absent though later objects prove that it was written."""
+    """The record at `position` is absent though later objects prove that it was written."""
+
+    position: int
+
+    def __init__(self, log: LogStore, position: int, window: int, newest: int) -> None:
+        number = keys.slot(position, window)
+        super().__init__(
+            f"the record of position {position} is missing ({log.where(number)}), yet later "
+            f"objects exist (newest number {newest}) whose writers knew it. It was deleted from "
+            "outside: restore it (for example from a bucket version; "
+            "sparkwal.reading.repair.repair puts back one whose repair broke off, and with "
+            "give_up=True one without rows), or read what is there with failOnDataLoss=false. "
+            "Nothing was written"
+        )
+        self.position, self.window = position, window
 
 
-def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
+def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> Head:
     start = keys.batches_prefix(log.prefix)
     page = first_entries(log.store, start, LIST_LIMIT)
     named = (keys.decode(entry.key.removeprefix(start)) for entry in page.entries)
@@ -83,7 +120,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
         last, record = _last_record(log, numbers, window, page.more, tolerant)
         if record is None:
             # Perhaps the assumed window is wrong; any object tells the true one.
-            newest = read_header(log, numbers[0])
+            newest = read_header(log, numbers[0], window)
             if newest is not None and newest.window != window:
                 raise WrongWindow("", newest.window)
     except WrongWindow as wrong:
@@ -93,9 +130,14 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
     head = _head(log, last, record, window, tolerant)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
     # further on was written when the gap was still filled: a record was lost.
-    if record is None or newest_position > last + head.in_flight_limit:
+    lost = record is None or newest_position > last + head.in_flight_limit
+    if not lost and newest_position > head.gap:
+        head, lost = _looked_after(log, head, numbers, tolerant, thorough)
+    if lost:
         if not tolerant:
-            raise MissingRecord(_lost(log, last + 1, numbers, window))
+            # One that was listed may be gone by now.
+            gone = max(last, 0) if record is None else last + 1
+            raise MissingRecord(log, gone, window, numbers[0])
         slots = [n for n in numbers if keys.is_slot(n, window)]
         last, record = -1, None
         if slots:
@@ -108,6 +150,48 @@ def _find_head(log: LogStore, window: int, tolerant: bool) -> Head:
         return head
     slots = [n for n in numbers if keys.is_slot(n, window)]
     return replace(head, oldest=keys.position(slots[-1], window) if slots else None)
+
+
+def _looked_after(
+    log: LogStore, head: Head, numbers: list[int], tolerant: bool, thorough: bool
+) -> tuple[Head, bool]:
+    """The head with what lies after its gap, and whether that says that the gap was filled once.
+
+    What one writer knows grows from record to record, so its newest knows most. Only a leader
+    record between them may know more than the newest of all: of a takeover that did not come to
+    its last seal, else that would be the newest.
+
+    Raises InvalidLogError for a record that is damaged or of another log: what it knew nobody
+    can say. The tolerant ask the one before it.
+    """
+    assert head.live is not None
+    after = [n for n in numbers if keys.position(n, head.window) > head.gap]
+    # A window is planned when the slot before it is decided.
+    if not all(keys.is_slot(n, head.window) for n in after):
+        return head, True
+    log_id = head.live.header.log_id
+
+    def read(number: int) -> SlotRecord | None:
+        try:
+            found = read_slot(log, keys.position(number, head.window), head.window, GLANCE)
+            if found is not None and found.header.log_id != log_id:
+                raise InvalidLogError(
+                    f"{log.where(number)} lies after the end of the log {log_id} and belongs to "
+                    f"another, {found.header.log_id}, which was at this path before: delete that "
+                    "object. Nothing was written"
+                )
+        except InvalidLogError:
+            if not tolerant:
+                raise
+            return None
+        return found
+
+    found = run_parallel(log.store, read, after) if thorough else map(read, after)
+    known = (record for record in found if record is not None)
+    read_of = tuple(known if thorough else islice(known, 1))
+    # Safety (§4): "what the records after the gap knew is ignored"
+    lost = any(record.knows(head.gap, log_id) for record in read_of)
+    return replace(head, after=read_of), lost
 
 
 def _head(log: LogStore, last: int, record: SlotRecord | None, window: int, tolerant: bool) -> Head:
@@ -163,21 +247,15 @@ def _last_record(
     return _intact(log, gap - 1, window, tolerant)
 
 
-def _lost(log: LogStore, position: int, numbers: list[int], window: int) -> str:
-    number = keys.slot(position, window)
-    return (
-        f"the record of position {position} is missing ({log.where(number)}), yet later objects "
-        f"exist (newest number {numbers[0]}). It was deleted from outside: restore it (for "
-        "example from a bucket version), or read what is there with failOnDataLoss=false; to begin "
-        "a new log at this path delete the rest of the old one first. Nothing was written"
-    )
-
-
-def last_live(log: LogStore, record: SlotRecord, *, tolerant: bool = False) -> SlotRecord:
+def last_live(
+    log: LogStore, record: SlotRecord, *, tolerant: bool = False, newest_term: int | None = None
+) -> SlotRecord:
     """The last live record at or before `record`.
 
     Args:
         tolerant: judge by the records that are there and intact, instead of raising.
+        newest_term: of the log's newest live record, where that is known. None before it has a
+            higher one: a record of that term is live, and nothing is read.
 
     A record whose term is lower than one before it is dead: its writer had been
     fenced when it arrived. A writer of limit m leaves dead records only within
@@ -186,6 +264,8 @@ def last_live(log: LogStore, record: SlotRecord, *, tolerant: bool = False) -> S
     own, a leader record or seal that of all writers that can still reach its zone. After a
     commit of the sink m is 1 and costs nothing.
     """
+    if record.header.term == newest_term:
+        return record
     limit = record.header.in_flight_limit
     # Safety (§4): "a start in the middle does not look back"
     if limit == 1:
@@ -208,7 +288,7 @@ def last_live(log: LogStore, record: SlotRecord, *, tolerant: bool = False) -> S
         if found is None:
             if tolerant:
                 continue
-            raise MissingRecord(_lost(log, position, [record.header.number], window))
+            raise MissingRecord(log, position, window, record.header.number)
         if live is None or found.header.term >= live.header.term:
             live = found
     assert live is not None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.recovery import Head, MissingRecord, last_live
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # Records fetched at once while reading on; grows as long as there is more.
@@ -33,6 +34,7 @@ def live_records(
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
     at_once: int = 1,
+    passed_over: Callable[[InvalidLogError], None] | None = None,
 ) -> Iterator[SlotRecord]:
     """The live records, commits and leaders, of the positions start … end−1, in order.
 
@@ -45,12 +47,19 @@ def live_records(
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for a caller that does not read their rows.
         at_once: records to fetch at once in the beginning; WIDEST_PROBE to read all of them.
+        passed_over: gets the error of each missing or damaged record, instead of raising.
 
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
+    passes = passed_over is not None
 
-    def fetch(position: int) -> SlotRecord | None:
-        return known.get(position) or read_slot(log, position, window, size)
+    def fetch(position: int) -> SlotRecord | InvalidLogError | None:
+        try:
+            return known.get(position) or read_slot(log, position, window, size)
+        except InvalidLogError as error:
+            if not passes:
+                raise
+            return error
 
     # Safety (§3): "readers stop one record before the head"
     for chunk in _chunks(start, end, at_once):
@@ -58,12 +67,17 @@ def live_records(
             if record is None:
                 if tolerant:
                     continue
-                raise _missing(log, position)
+                record = missing_record(log, position, window)
+            if isinstance(record, InvalidLogError):
+                if passed_over is None:
+                    raise record
+                passed_over(record)
+                continue
             log_id = log_id or record.header.log_id
             check_log(log, record, log_id)
             if term is None:
                 # A reader that starts in the middle does not know yet whether this record is dead.
-                term = last_live(log, record, tolerant=tolerant).header.term
+                term = last_live(log, record, tolerant=tolerant or passes).header.term
             # Safety (§3): "readers ignore terms"
             if record.header.term < term:
                 continue
@@ -72,12 +86,15 @@ def live_records(
             yield record
 
 
-def _missing(log: LogStore, position: int) -> InvalidLogError:
-    return InvalidLogError(
-        f"the record of position {position} of {log.url} is missing, yet the log goes "
-        "on after it. It was deleted from outside: restore it, or set failOnDataLoss=false to "
-        "go on without it"
+def missing_record(log: LogStore, position: int, window: int) -> InvalidLogError:
+    """The error for a position below the head that holds no record."""
+    missing = InvalidLogError(
+        f"the record of position {position} is missing "
+        f"({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
+        "deleted from outside: restore it, or set failOnDataLoss=false to go on without it"
     )
+    missing.position = position
+    return missing
 
 
 def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
@@ -102,16 +119,23 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
     """The records of the log `log_id` from `gap` on, up to the first gap: one GET when nothing
     came. A busy log is probed wider and wider.
 
-    Raises InvalidLogError for a damaged record, AnotherLog (one of them).
+    Raises InvalidLogError for a damaged record, MissingRecord where one after the gap says that
+    the gap was filled once, AnotherLog (both among them).
     """
 
     def fetch(position: int) -> SlotRecord | None:
         return read_slot(log, position, window, GLANCE)
 
     for chunk in _chunks(gap, keys.last_position(window)):
-        for record in run_parallel(log.store, fetch, chunk):
-            # A record after a gap is not committed; it does not count.
+        records = run_parallel(log.store, fetch, chunk)
+        for position, record in zip(chunk, records, strict=True):
+            # A record after a gap is not committed; but it may know more of the gap.
             if record is None:
+                asked = islice(records, log.store.concurrency - 1)  # at once with the gap
+                for later in filter(None, asked):
+                    # Perhaps the gap was filled since it was asked for.
+                    if later.knows(position, log_id) and fetch(position) is None:
+                        raise MissingRecord(log, position, window, later.header.number)
                 return
             check_log(log, record, log_id or record.header.log_id)
             yield record
@@ -126,21 +150,29 @@ def first_at_or_after(
 
     Args:
         start: the first position to look at.
-        tolerant: a position that holds no record counts as the next that does.
+        tolerant: a position that holds no intact record counts as the next that does.
     """
+    newest_term = head.live.header.term if head.live else None
+
+    def intact(position: int) -> SlotRecord | None:
+        try:
+            record = read_slot(log, position, head.window, GLANCE)
+        except InvalidLogError:
+            if not tolerant:
+                raise
+            return None
+        if record is None and not tolerant:
+            raise missing_record(log, position, head.window)
+        return record
 
     def holds(position: int) -> bool:
-        while (record := read_slot(log, position, head.window, GLANCE)) is None:
-            if not tolerant:
-                raise _missing(log, position)
+        while (record := intact(position)) is None:
             position += 1
             if position == head.gap:
                 return True
-        # A dead record's clock was another's; the live one before it counts. None of the last
-        # term is dead.
-        if head.live is None or record.header.term != head.live.header.term:
-            record = last_live(log, record, tolerant=tolerant)
-        return record.header.timestamp_ms >= timestamp_ms
+        # A dead record's clock was another's; the live one before it counts.
+        live = last_live(log, record, tolerant=tolerant, newest_term=newest_term)
+        return live.header.timestamp_ms >= timestamp_ms
 
     return _bisect(start, head.gap, holds)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, Header, LeaderHeader, SlotHeader
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import NotFound
+from sparkwal.store.log_store import LogStore
 
 # One request reads any record of up to some ten thousand frames; a longer header costs a
 # second. A smaller object transfers only what it holds.
@@ -40,13 +40,22 @@ class SlotRecord:
     body: int
     inlined: bytes | None = None
 
+    def knows(self, position: int, log_id: str | None) -> bool:
+        """Whether its writer knew that the log `log_id` had a durable record at `position`."""
+        return self.header.decided >= position and log_id in (None, self.header.log_id)
 
-def read_front(log: LogStore, number: int, size: int = WHOLE) -> tuple[bytes, arrowfile.Opened]:
+
+def read_front(
+    log: LogStore, number: int, window: int, size: int = WHOLE
+) -> tuple[bytes, arrowfile.Opened]:
     """The first `size` bytes of an object, more if its header is longer, and the header.
+
+    Args:
+        window: of the log; an error names the position that follows from it.
 
     Raises NotFound, InvalidLogError.
     """
-    key, where = log.key(number), log.where(number)
+    key, where = log.key(number), log.where(number, window)
     front = log.store.get_range(key, 0, size)
     needed = arrowfile.needed(front)
     if len(front) == size < needed:
@@ -56,10 +65,10 @@ def read_front(log: LogStore, number: int, size: int = WHOLE) -> tuple[bytes, ar
     return front, arrowfile.open_front(front, where)
 
 
-def read_header(log: LogStore, number: int) -> Header | None:
-    """The header of any numbered object, or None if there is none."""
+def read_header(log: LogStore, number: int, window: int) -> Header | None:
+    """The header of any numbered object, or None if there is none; `window` as for `read_front`."""
     try:
-        _, opened = read_front(log, number)
+        _, opened = read_front(log, number, window)
     except NotFound:
         return None
     return opened.header
@@ -75,10 +84,13 @@ def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> S
     WrongWindow (one of them) for a record of a log with another window.
     """
     try:
-        front, opened = read_front(log, keys.slot(position, window), size)
+        front, opened = read_front(log, keys.slot(position, window), window, size)
+        return slot_record(log, position, window, front, opened)
     except NotFound:
         return None
-    return slot_record(log, position, window, front, opened)
+    except InvalidLogError as error:
+        error.position = position
+        raise
 
 
 def slot_record(
@@ -87,7 +99,7 @@ def slot_record(
     """The record at `position` from its first bytes. Raises InvalidLogError, WrongWindow."""
     number = keys.slot(position, window)
     header = opened.header
-    where = log.where(number)
+    where = log.where(number, window)
     if header.window != window:
         raise WrongWindow(
             f"{where}: the log's window is {header.window}, not {window}", header.window

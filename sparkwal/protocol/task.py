@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys, schema
+from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import check_same_log
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits, write_object
 from sparkwal.protocol.plan import TaskPlan
+from sparkwal.store.log_store import LogStore
 
 _MANY = 2**63 - 1  # the widest row count, until the count is known
 
@@ -33,8 +34,7 @@ class TaskResult:
     Attributes:
         plan: of the task of partition 0, there is always one; None of the others, else the driver
             would collect what the log remembers as often as there are tasks.
-        skipped: the log already holds this microbatch; nothing was written.
-        skipped_rows: that would have been written else.
+        content: of its rows, where the log already holds this microbatch: nothing was written.
         batch: the data object, or None.
         run_id: of the query's run that the task belongs to; empty in a batch write.
         retries: requests of the task that were sent again.
@@ -46,19 +46,12 @@ class TaskResult:
     query_id: str
     batch_id: int
     partition: int
-    skipped: bool
+    content: Content | None
     batch: Batch | None
     inline: tuple[int, bytes] | None
     put_ms: float
     run_id: str = ""
-    skipped_rows: int = 0
     retries: int = 0
-
-    @property
-    def rows(self) -> int:
-        """That the task was given, written or not."""
-        stored = self.batch.rows if self.batch else 0
-        return stored + (self.inline[0] if self.inline else 0) + self.skipped_rows
 
 
 def write_partition(
@@ -98,19 +91,20 @@ def write_partition(
         query_id=query_id,
         batch_id=batch_id,
         partition=partition,
-        skipped=False,
+        content=None,
         batch=None,
         inline=None,
         put_ms=0.0,
         run_id=run_id,
     )
+    target = schema.to_arrow(lead.spark_schema)
     # A replay: the reply of the commit was lost, the checkpoint was restored, or
-    # Spark's own commit log lost its last entry. The log already has these rows.
+    # Spark's own commit log lost its last entry. Whether the log has these very rows the commit
+    # finds out.
     # Safety (§6): "a replayed microbatch is written again"
     if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
-        rows_again = sum(batch.num_rows for batch in batches)
-        return replace(result, skipped=True, skipped_rows=rows_again)
-    target = schema.to_arrow(lead.spark_schema)
+        repeated = (schema.conform(batch, target) for batch in batches)
+        return replace(result, content=Content.of(repeated))
     rows = (schema.conform(batch, target) for batch in batches if batch.num_rows)
     threshold = limits.inline_threshold
     if threshold is None:
@@ -157,7 +151,7 @@ def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
 def _data_header(plan: TaskPlan, task: TaskResult, attempt: int) -> DataHeader:
     lead = plan.leader
     return DataHeader(
-        **lead.fields(plan.plan_id, plan.position),
+        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
         number=keys.data(plan.position, lead.window, task.partition),
         timestamp_ms=lead.timestamp_ms,
         query_id=task.query_id,

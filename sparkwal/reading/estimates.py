@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.reading.damage import PassedOver
 from sparkwal.store.listing import first_entries
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 _PAGE = 1000  # keys of one LIST
@@ -79,11 +80,18 @@ class Pace:
     seconds: float
 
 
-def pace_of(log: LogStore, head: Head, floor: int, now_ms: int, window_ms: int) -> Pace:
+def pace_of(
+    log: LogStore,
+    head: Head,
+    floor: int,
+    now_ms: int,
+    window_ms: int,
+    passed_over: PassedOver | None = None,
+) -> Pace:
     """The pace until now. No request where nothing came in the window, else 16 GETs at most for
     up to 255 records in it, 24 for up to 65,535, and 8 more for each 256 times as many.
 
-    Damaged records count as none.
+    Damaged records count as none; `passed_over` gets each that is met.
     """
     assert head.live is not None
     newest = head.live.header
@@ -102,7 +110,9 @@ def pace_of(log: LogStore, head: Head, floor: int, now_ms: int, window_ms: int) 
     def fetch(position: int) -> SlotRecord | None:
         try:
             return read_slot(log, position, head.window, GLANCE)
-        except InvalidLogError:
+        except InvalidLogError as error:
+            if passed_over is not None:
+                passed_over(error)
             return None
 
     def before() -> int:

@@ -15,12 +15,15 @@ from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, SystemClock, is_old
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.store.log_store import LogStore
 
 # Of a log without a chain: the least grace is an hour. The rest of a grace is for clocks that
 # differ: a store like S3 refuses whoever is 15 minutes off.
 LOOK_TTL_MS = 30 * 60_000
+# So many slot records stay below the bound of a collection, which is no floor's above: look-backs,
+# the search for the head and for a journal's sender need them.
+KEPT_SLOTS = 1000
 _SKEW_MS = 15 * 60_000
 _CLOCK = SystemClock()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.recovery import last_live
-from sparkwal.protocol.replay import check_log
+from sparkwal.protocol.replay import check_log, missing_record
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.parallel import run_parallel
@@ -23,7 +23,7 @@ class Unreadable:
     """A position below the head that holds no intact record."""
 
     position: int
-    why: str
+    why: InvalidLogError
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ Found = SlotRecord | Unreadable | Collected
 
 
 def walk(
-    log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None
-) -> Iterator[Found]:
+    log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None,
+    seals: bool = False,
+) -> Iterator[Found]:  # fmt: skip
     """The live records of positions start … end−1, headers alone; dead ones and seals are left
     out.
 
@@ -49,6 +50,7 @@ def walk(
     Args:
         log: has looked. `end` is at most its gap.
         most: so many at most.
+        seals: tell of them too.
 
     Raises AnotherLog where the log was made again, StoreUnavailableError.
     """
@@ -70,7 +72,9 @@ def walk(
                 yield Collected(position, floor)
                 start = floor
                 break
-            if isinstance(found, Unreadable) or (live.counts(found) and not is_seal(found)):
+            if isinstance(found, Unreadable) or (
+                live.counts(found) and (seals or not is_seal(found))
+            ):
                 left -= 1
                 yield found
 
@@ -93,9 +97,10 @@ class _Live:
         try:
             found = read_slot(self._log.log, position, self._log.window, GLANCE)
         except InvalidLogError as error:
-            return Unreadable(position, str(error))
-        missing = "no record is there, though the log goes on after it: it was deleted from outside"
-        return found or Unreadable(position, missing)
+            return Unreadable(position, error)
+        return found or Unreadable(
+            position, missing_record(self._log.log, position, self._log.window)
+        )
 
     def counts(self, record: SlotRecord) -> bool:
         log = self._log

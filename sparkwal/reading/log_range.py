@@ -13,20 +13,22 @@ from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.recovery import Head, MissingRecord
 from sparkwal.protocol.replay import (
     WIDEST_PROBE,
     AnotherLog,
+    check_log,
     first_at_or_after,
     live_records,
     newer,
 )
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.budget import Budget
+from sparkwal.reading.damage import PassedOver, find_end
 from sparkwal.reading.floor import Floor, ends_before, taken_over
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # Up to this many positions are planned record by record on the driver.
@@ -41,12 +43,15 @@ class LogRange:
 
     Args:
         root: the log at the path; the log itself unless the option is `*`.
+        passed_over: gets each record that is damaged or missing; then no damage ends a read.
     """
 
     def __init__(
-        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK
-    ) -> None:
+        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK,
+        passed_over: PassedOver | None = None,
+    ) -> None:  # fmt: skip
         self.options, self.name = options, name
+        self.passed_over = None if options.on_corruption == "stop" else passed_over
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
         seen = options.floor_seen
@@ -91,17 +96,10 @@ class LogRange:
         """
         term = self._terms.get(start)
         found = live_records(
-            self.log,
-            self.window,
-            start,
-            end,
-            log_id=self.log_id,
-            term=term,
-            tolerant=self.options.tolerant,
-            known=self._known,
-            size=size,
-            at_once=at_once,
-        )
+            self.log, self.window, start, end,
+            log_id=self.log_id, term=term, tolerant=self.options.tolerant,
+            known=self._known, size=size, at_once=at_once, passed_over=self.passed_over,
+        )  # fmt: skip
         for record in self.floor.usable(start, end, found):
             term = record.header.term
             yield record
@@ -119,15 +117,16 @@ class LogRange:
         """
         if self.head is None or self.head.live is None:
             return self._find(floor)
-        begin, failed = self.gap, None
+        begin, failed, due = self.gap, None, not self.floor.is_known
         try:
             for record in newer(self.log, self.window, self.gap, self.log_id):
                 self._know(record)
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
             failed = error
-        # Whoever slept asks for a slot that may be free again: it stays empty, or holds a stray.
-        if floor and self.floor.current() > begin:
+        passes = isinstance(failed, MissingRecord) and self.options.tolerant
+        # A slot that is free again, or whose record was lost, stays empty, or holds a stray.
+        if passes or floor and (self.floor.current() > begin or due and self.gap == begin):
             return self._find(floor)
         # What is before the damaged record is read all the same.
         if failed is not None and (
@@ -154,8 +153,13 @@ class LogRange:
         return self.gap
 
     def _find_head(self) -> None:
-        self.head = find_head(self.log, tolerant=self._steps_back)
-        self.gap, self.floor.log_id = self.head.gap, self.log_id
+        before = self.log_id
+        self.head, self.gap = find_end(
+            self.log, tolerant=self._steps_back, passed_over=self.passed_over
+        )
+        if before is not None and self.head.live is not None:
+            check_log(self.log, self.head.live, before)
+        self.floor.log_id = self.log_id
 
     @property
     def _steps_back(self) -> bool:
@@ -184,7 +188,7 @@ class LogRange:
         """The first position to read, from the options."""
         options = self.options
         if options.starting_timestamp_ms is not None:
-            start = self._since(options.starting_timestamp_ms)
+            start = self.at(options.starting_timestamp_ms)
             if start == self.gap:
                 # Commits before that moment may still come.
                 self._not_before, self._passed = options.starting_timestamp_ms, start
@@ -202,13 +206,16 @@ class LogRange:
         if start < 0:
             raise OptionError(f"{what} {start} is no position: the first one is 0")
         if start > self.gap:
-            raise OptionError(
-                f"{what} {start} is after the end of the log: its last position is "
-                f"{self.gap - 1}, the next position is {self.gap}"
-                if self.gap
-                else f"{what} is {start}, and there is no log at {self.log.url}; check the path"
-            )
+            raise self._after_the_end(what, start)
         return self.usable(start, what)
+
+    def _after_the_end(self, what: str, position: int) -> OptionError:
+        return OptionError(
+            f"{what} {position} is after the end of the log: its last position is "
+            f"{self.gap - 1}, the next position is {self.gap}"
+            if self.gap
+            else f"{what} is {position}, and there is no log at {self.log.url}; check the path"
+        )
 
     def usable(self, start: int, what: str) -> int:
         """A first position to read, which `what` gave; below the floor the floor, for those told
@@ -235,19 +242,17 @@ class LogRange:
         """The position after the last to read, from the options."""
         options = self.options
         if options.ending_timestamp_ms is not None:
-            return self._since(options.ending_timestamp_ms + 1)
+            return self.at(options.ending_timestamp_ms + 1)
         if options.ending_position is None:
             return self.gap
         if options.ending_position >= self.gap and options.fail_on_data_loss:
-            raise OptionError(
-                f"endingPosition {options.ending_position} is after the end of the log: "
-                f"its last position is {self.gap - 1}"
-            )
+            raise self._after_the_end("endingPosition", options.ending_position)
         return self.until(options.ending_position, "endingPosition")
 
-    def _since(self, timestamp_ms: int) -> int:
+    def at(self, timestamp_ms: int) -> int:
+        """The first position that is not older, or the gap: log₂ n GETs."""
         assert self.head is not None
-        start, tolerant = self.floor.current(), self.options.tolerant
+        start, tolerant = self.floor.current(), self.options.tolerant or bool(self.passed_over)
         return first_at_or_after(self.log, self.head, timestamp_ms, start=start, tolerant=tolerant)
 
     def check_id(self) -> None:

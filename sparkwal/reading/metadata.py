@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
+from sparkwal.format.arrow_types import DEEPEST, depth
 from sparkwal.reading.pieces import Piece
 
+# No writer's column has a name that begins like this.
+RESERVED = "_wal_"
 METADATA = {
     "_wal_position": "long",
     "_wal_timestamp": "timestamp",
@@ -46,14 +49,27 @@ def with_metadata_columns(spark_schema: str) -> str:
 
 
 def check_writable(spark_schema: str) -> None:
-    """For writers: raises OptionError for columns that readers could not use, or that METADATA
-    would hide from them."""
+    """For writers: raises OptionError for columns that readers could not use, and as
+    `check_reserved`."""
     schema.check_columns(spark_schema)
-    for name in schema.columns(spark_schema):
-        if name.lower() in METADATA:
+    for field in schema.to_arrow(spark_schema):
+        if (levels := depth(field.type)) > DEEPEST:
             raise OptionError(
-                f"column {name!r} has a name that readers of a log use for metadata; rename it "
-                f'before writing, for example withColumnRenamed("{name}", "source{name}")'
+                f"column {field.name!r} is nested {levels} levels deep; {DEEPEST} can be written, "
+                "of which a map takes two: flatten it, or write a part of it as JSON text"
+            )
+    check_reserved(schema.columns(spark_schema))
+
+
+def check_reserved(names: Iterable[str]) -> None:
+    """Raises OptionError for a column whose name readers of a log, or a compaction, may give to a
+    column of their own; Spark reads names without regard to case."""
+    for name in names:
+        if name.lower().startswith(RESERVED):
+            raise OptionError(
+                f"the name of column {name!r} begins with {RESERVED}, which is reserved: readers "
+                f"and compaction add columns of such names; rename it, for example "
+                f'withColumnRenamed("{name}", "source{name}")'
             )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.store.log_store import LogStore
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.
 RUN_SIZE = 8 * 2**20

@@ -1,20 +1,26 @@
-"""Putting a damaged record right from what its object still says at its other end."""
+"""Putting a damaged record right from what its object still says at its other end, and giving up
+one that nothing restores."""
 
 from __future__ import annotations
+
+import uuid
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
-from sparkwal.format.header import CommitHeader, from_metadata
-from sparkwal.open import open_log
+from sparkwal.format.header import CommitHeader, LeaderHeader, from_metadata, host_of
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.leadership import put_leader
+from sparkwal.protocol.recovery import find_head, last_live
+from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.base import NotFound
+from sparkwal.store.log_store import LogStore
 
 
-def repair(path: str, number: int, **options: object) -> None:
+def repair(path: str, number: int, *, give_up: bool = False, **options: object) -> None:
     """Replace the damaged record `number` of a log by what its own footer says of it.
 
     No writer may run. The object is first saved under `{path}/repaired/`, so that a
@@ -22,13 +28,19 @@ def repair(path: str, number: int, **options: object) -> None:
 
     Args:
         path, options: where the log is, as for `sparkwal.Log`.
-        number: the object's name, as the error tells it.
+        number: the object's name, as the error shows it.
+        give_up: put a record without rows where there is none any more, so that the log goes on.
+            The rows of the lost record stay lost; all others stay as they are.
 
     Raises InvalidLogError, and changes nothing, where the footer is damaged too or the
-    rows are: restore the object then. StoreUnavailableError, OptionError.
+    rows are: restore the object then; and with `give_up` where there is an object, or a record
+    beside it is missing or damaged. StoreUnavailableError, OptionError.
     """
-    settings = from_keywords(StoreOptions, path, options)
-    repair_record(open_log(settings, fail_fast=True), number)
+    log = open_log(from_keywords(StoreOptions, path, options), fail_fast=True)
+    if give_up:
+        give_up_record(log, number)
+    else:
+        repair_record(log, number)
 
 
 def repair_record(log: LogStore, number: int) -> None:
@@ -47,6 +59,73 @@ def repair_record(log: LogStore, number: int) -> None:
     log.store.delete(key)
     log.store.put_if_absent(key, sound)
     log.store.delete(saved)
+
+
+def give_up_record(log: LogStore, number: int) -> None:
+    """As `repair` with `give_up`, of a store that is already open: 1 conditional PUT."""
+    where = log.where(number)
+    head = find_head(log, tolerant=True)
+    position = keys.position(number, head.window)
+    if not keys.is_slot(number, head.window) or not position > 0:
+        raise InvalidLogError(
+            f"{where} is no record that can be given up: the first of a log names it, and objects "
+            "with rows belong to a record"
+        )
+    if position > head.position:
+        raise InvalidLogError(f"{where}: nothing is missing there, the log ends before it")
+    found = read_slot(log, position - 1, head.window)
+    if found is None:
+        raise InvalidLogError(
+            f"{where}: the record before it, {log.where(keys.slot(position - 1, head.window))}, is "
+            "missing too: begin with that one"
+        )
+    before = last_live(log, found)
+    header = _without_rows(before, position, _takeover(log, before, position))
+    if not put_leader(log, header, before.spark_schema):
+        raise InvalidLogError(f"{where} is there: to give it up delete it first")
+
+
+def _takeover(log: LogStore, before: SlotRecord, position: int) -> bool:
+    """Whether the lost record was the leader record of the next term.
+
+    What came after it then lies within the slots that the leader before could still reach: the
+    seals of that term, or dead records and, right after them, the next leader record.
+    """
+    term, window = before.header.term, before.header.window
+    for later in range(position + 1, position + before.header.in_flight_limit + 1):
+        record = read_slot(log, later, window)
+        if record is not None and record.header.term > term:
+            found = record.header
+            if isinstance(found, LeaderHeader) and found.prev_position != position - 1:
+                return found.term > term + 1  # the takeover after the lost one
+            return True
+    return False
+
+
+def _without_rows(before: SlotRecord, position: int, takeover: bool) -> LeaderHeader:
+    """The record that takes the place of a lost one."""
+    last = before.header
+    return LeaderHeader(
+        log_id=last.log_id,
+        number=keys.slot(position, last.window),
+        position=position,
+        window=last.window,
+        leader_id=last.leader_id,
+        # That of the lost record. A higher one would make acknowledged commits after it dead, a
+        # lower one would bring dead ones back.
+        term=last.term + takeover,
+        plan_id=uuid.uuid4().hex,
+        in_flight_limit=last.in_flight_limit,
+        timestamp_ms=last.timestamp_ms,
+        schema_crc32=last.schema_crc32,
+        decided=position - 1,
+        prev_position=position - 1,
+        txns=last.txns,
+        checkpoints=last.checkpoints,
+        txns_archive=last.txns_archive,
+        reason="the record that was here is given up",
+        host=host_of(last),
+    )
 
 
 def rebuilt(data: bytes, where: str) -> bytes:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
+from sparkwal.reading.damage import PassedOver
 from sparkwal.reading.metadata import with_metadata
 from sparkwal.reading.pieces import RUN_SIZE, Piece
 from sparkwal.store.base import NotFound, Store
@@ -28,6 +29,7 @@ def read_pieces(
     verify: bool = True,
     full: bool = False,
     check: Callable[[int], None] = lambda position: None,
+    passed_over: PassedOver | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched
     while earlier ones are decoded and consumed.
@@ -38,6 +40,7 @@ def read_pieces(
         full: look at every offset and text of every frame, not only where the rows came
             from outside of Spark.
         check: called with the position of what was fetched, before it is looked at; it may raise.
+        passed_over: gets the error of each missing or damaged piece, instead of raising.
 
     Raises InvalidLogError for a missing or damaged object.
     """
@@ -57,9 +60,14 @@ def read_pieces(
         each = map if came_along else ahead
         for piece, data in each(fetch, group):
             check(piece.position)
-            if isinstance(data, InvalidLogError):
-                raise data
-            yield from _decode(store, piece, data, target, verify, full)
+            try:
+                if isinstance(data, InvalidLogError):
+                    raise data
+                yield from _decode(store, piece, data, target, verify, full)
+            except InvalidLogError as error:
+                if passed_over is None:
+                    raise
+                passed_over(error)
 
 
 def _decode(

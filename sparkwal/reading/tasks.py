@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import WIDEST_PROBE, about_bytes, live_records
 from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece, pack, pieces_of, split
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import Store
+from sparkwal.store.log_store import LogStore
 
 # Of a range above PLANNED_RECORDS each task gets a stretch of positions and reads their
 # records itself. How much such a range holds is told by a few of its records.

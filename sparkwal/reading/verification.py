@@ -10,12 +10,11 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import Batch, CommitHeader, SlotHeader
 from sparkwal.format.memory import ANONYMOUS, Memories
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, slot_record
 from sparkwal.reading.floor import Floor, ends_before
@@ -23,6 +22,7 @@ from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 _CLOCK = SystemClock()
@@ -63,6 +63,8 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
+        if self.head < 0 and self.problems:
+            return "\n".join(self.problems)
         positions = f"positions {self.floor}…{self.head}"
         if self.floor > self.head >= 0:
             positions = f"no position above its floor, {self.floor}"
@@ -160,7 +162,7 @@ def verify_store(
 
 def _head(log: LogStore, report: Report) -> Head | None:
     try:
-        return find_head(log)
+        return find_head(log, thorough=True)
     except InvalidLogError as error:
         report.problems.append(str(error))
     try:
@@ -179,7 +181,7 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
         data = log.store.get(log.key(number))
     except NotFound:
         return None
-    where = f"{log.where(number)} (position {position})"
+    where = log.where(number, window)
     record = slot_record(log, position, window, data, arrowfile.open_front(data, where))
     arrowfile.check_footer(data, where)
     _check_block(data, record, where)

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
@@ -38,27 +39,29 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
     keys = [proof_key(prefix, run, number) for number in range(1 + _ROUNDS)]
     used: list[str] = []
     try:
-        used.append(keys[0])
-        _one_after_another(store, keys[0])
+        _one_after_another(store, keys[0], used)
         if store.concurrency > 1:
             # One round may miss a store that looks first and writes later.
             for key in keys[1:]:
                 used.append(key)
                 _race(store, key)
-    except StoreUnavailableError as error:
-        # Where nothing was stored nothing is left: removing it would fail once more.
-        if not error.maybe_applied and len(used) == 1:
-            used.clear()
-        raise
     finally:
         _remove(store, used)
     _proven.add(proof)
 
 
-def _one_after_another(store: Store, key: str) -> None:
+def _one_after_another(store: Store, key: str, used: list[str]) -> None:
     first, second = b"first", b"second"
+    try:
+        created = store.put_if_absent(key, first)
+    except (StoreUnavailableError, OptionError) as error:
+        # Where nothing was stored nothing is left: removing it would fail once more.
+        if getattr(error, "maybe_applied", False):
+            used.append(key)
+        raise
+    used.append(key)
     # A False whose content is ours is our own put after a lost reply.
-    if not store.put_if_absent(key, first) and _content(store, key) != first:
+    if not created and _content(store, key) != first:
         raise _refused(store, "it refused to create an object at a free key")
     if store.put_if_absent(key, second):
         raise _refused(store, "it accepted a second put at a taken key")
@@ -123,6 +126,9 @@ def _remove(store: Store, keys: list[str]) -> None:
             store.delete(key)
         except (SparkWalError, Transient) as error:
             # A writer may well be allowed to put but not to delete.
+            with suppress(SparkWalError, Transient):
+                if _content(store, key) is None:
+                    return
             events.emit(events.ProofLeftBehind(key=key, url=store.url, reason=str(error)))
 
     for _ in run_parallel(store, remove, keys):

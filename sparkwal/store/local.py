@@ -294,7 +294,11 @@ class LocalStore:
         top = folder
         while not top.exists() and top != top.parent:
             top = top.parent
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:
+            self._check_takes_folder(top, folder)
+            raise
         # Folders that were there may be another process's, made a moment ago and not
         # synced: an object in a folder that a power cut takes away is gone too.
         chain = [folder, *folder.parents]
@@ -303,6 +307,17 @@ class LocalStore:
             with suppress(PermissionError):
                 self._sync(parent)
         self._prepared.add(folder)
+
+    def _check_takes_folder(self, top: Path, folder: Path) -> None:
+        """Raises OptionError where `top` is there and the system makes no folder in it, as in
+        /proc: no attempt will mend that."""
+        try:
+            (top / next(iter(folder.relative_to(top).parts), "")).mkdir(exist_ok=True)
+        except FileNotFoundError:
+            if top.exists():
+                raise OptionError(
+                    f"{self.url}: no folder can be made in {top}; use another path"
+                ) from None
 
     def _sync(self, path: Path) -> None:
         if not self._fsync:

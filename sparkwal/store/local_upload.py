@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sparkwal.store.local_files import write_at
 
-if TYPE_CHECKING:
-    from sparkwal.store.local import LocalStore
+
+class Folder(Protocol):
+    """What an upload needs of its store."""
+
+    def errors(self, operation: str, key: str) -> AbstractContextManager[None]:
+        """What the system says, as this library's errors."""
+
+    def open_temp(self, key: str) -> tuple[int, Path]:
+        """A new file that no listing shows. Raises OSError."""
+
+    def publish(self, temp: Path, path: Path, key: str) -> bool:
+        """Make the file the object, if its name is free. Raises OSError."""
 
 
 class LocalUpload:
     """Parts written at their offsets into an unlisted file until `complete`."""
 
-    def __init__(self, store: LocalStore, path: Path, key: str) -> None:
+    def __init__(self, store: Folder, path: Path, key: str) -> None:
         self._store = store
         self._path = path
         self._key = key

@@ -75,6 +75,33 @@ def folder(path: str) -> Path:
     return Path(os.path.abspath(path))
 
 
+def state_folder() -> Path | None:
+    """What this library keeps for this user on this machine; None for a user without a home."""
+    state = os.environ.get("XDG_STATE_HOME")
+    try:
+        root = Path(state).absolute() if state else Path.home() / ".local" / "state"
+    except RuntimeError:
+        return None
+    return root / "sparkwal"
+
+
 def _scheme(path: str) -> str:
     match = _SCHEME.match(path.strip())
     return (match[1] or match[2]).lower() if match else "file"
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether one of two paths is inside the other, or both are the same.
+
+    Links on a disk are followed; s3://, s3a:// and s3n:// are one.
+    """
+    pairs = zip(_place(one), _place(other), strict=False)
+    return all(first == second for first, second in pairs)
+
+
+def _place(path: str) -> list[str]:
+    """What a path leads through, from the top."""
+    if is_local(path):
+        return ["file", *Path(os.path.realpath(folder(path))).parts]
+    scheme, rest = _scheme(path), path.strip().partition(":")[2]
+    return ["s3" if scheme in ("s3a", "s3n") else scheme, *filter(None, rest.split("/"))]

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.config import S3Requests
 from sparkwal.store.s3_errors import KeyTaken, UploadGone, not_s3
 from sparkwal.store.s3_replies import given
 
 if TYPE_CHECKING:
-    from sparkwal.store.s3 import S3Store
+    from mypy_boto3_s3.client import S3Client
+
+
+class Bucket(Protocol):
+    """What an upload needs of its store."""
+
+    requests: S3Requests
+
+    @property
+    def url(self) -> str:
+        """For people."""
+
+    def request(self, key: str) -> AbstractContextManager[S3Client]:
+        """The client for one request."""
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        """Create an object that has no part."""
 
 
 class S3Upload:
@@ -22,7 +39,7 @@ class S3Upload:
     `RetryingStore` sends parts in the background and repeats each on its own.
     """
 
-    def __init__(self, store: S3Store, bucket: str, key: str) -> None:
+    def __init__(self, store: Bucket, bucket: str, key: str) -> None:
         self._store = store
         self._requests = store.requests
         self._at: Any = {"Bucket": bucket, "Key": key, **store.requests.on_all}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from headers import COMMIT, DATA, LEADER, ROWS, SPARK_SCHEMA, golden
+from headers import COMMIT, DATA, DECIDED, LEADER, ROWS, SPARK_SCHEMA, golden
 
 from sparkwal.format import arrowfile
 from sparkwal.format.header import (
@@ -22,7 +23,10 @@ from sparkwal.format.header import (
 )
 
 FOLDER = Path(__file__).parent / "golden"
-EXPECTED: dict[str, Header] = {"leader": LEADER, "commit_batches": COMMIT, "data": DATA}
+# What versions wrote that did not say what was decided.
+OLDER = FOLDER / "before_decided"
+OF_OLDER: dict[str, Header] = {"leader": LEADER, "commit_batches": COMMIT, "data": DATA}
+EXPECTED = {name: replace(header, decided=DECIDED) for name, header in OF_OLDER.items()}
 NAMES = ["leader", "commit_batches", "commit_inline", "data"]
 
 
@@ -35,6 +39,18 @@ def test_a_stored_object_decodes_to_exactly_its_header(name: str) -> None:
     opened = arrowfile.open_front(stored(name), name)
     assert opened.header == EXPECTED[name]
     assert opened.spark_schema == SPARK_SCHEMA
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_older_object_decodes_and_claims_nothing(name: str) -> None:
+    data = (OLDER / f"{name}.arrow").read_bytes()
+    opened = arrowfile.open_front(data, name)
+    assert "decided" not in json.loads(pa.ipc.open_file(data).schema.metadata[HEADER_KEY])
+    assert opened.header.decided == -1 and opened.spark_schema == SPARK_SCHEMA
+    assert opened.header == OF_OLDER.get(name, opened.header)
+    assert pa.ipc.open_file(data).read_all().num_rows == (
+        0 if name in ("leader", "commit_batches") else ROWS.num_rows
+    )
 
 
 def test_a_stored_inline_record_decodes_to_its_header_and_rows() -> None:

@@ -12,11 +12,11 @@ from sparkwal.format import schema
 from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, make_plan
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.store.base import Store
+from sparkwal.store.log_store import LogStore
 
 SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
 TTL_MS = 600_000

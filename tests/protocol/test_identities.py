@@ -11,10 +11,10 @@ import pytest
 from sparkwal.errors import FencedError, InvalidLogError
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim, lead
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.plan import cold_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, SCHEMA, TTL_MS, Query, StoppedClock, hints_in
@@ -211,8 +211,12 @@ def test_a_running_query_looks_at_its_log_again_once_every_plan_ttl(
     query.clock.since_boot_ms += TTL_MS // 2
     query.microbatch(9, (9,))  # into the hole; found out within planTtl
     query.clock.since_boot_ms += TTL_MS // 2
-    with pytest.raises(InvalidLogError, match="deleted or made again"):
+    with pytest.raises(InvalidLogError, match="deleted or made again") as caught:
         query.microbatch(10, (10,))
+    # The microbatch before looked last; the wall clock stood still.
+    assert "last seen whole at 2023-11-14T22:03:20+00:00" in str(caught.value)
+    assert "microbatches of query before 10, at positions up to 10" in str(caught.value)
+    assert "restart with a new checkpoint" in str(caught.value)
 
 
 def test_a_leader_that_slept_before_its_put_looks_again(store: MemoryStore) -> None:

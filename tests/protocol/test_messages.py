@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.errors import OutcomeUnknownError
+from sparkwal.errors import InvalidLogError, OutcomeUnknownError
 from sparkwal.format.memory import Checkpoint
 from sparkwal.protocol.archive import MOST
 from sparkwal.protocol.plan import Plan
@@ -81,8 +81,10 @@ def test_a_task_knows_a_replay_without_a_request(query: Query, plan: Plan) -> No
     assert isinstance(query.store, MemoryStore)
     query.store.counts.clear()
     results = messages(known, plan, 7, 2)
-    assert [each.skipped for each in results] == [True, True] and not query.store.counts
-    assert known.commit(results) is None
+    assert all(each.content for each in results) and not query.store.counts
+    # Nothing but these tests' plan says that the log has it.
+    with pytest.raises(InvalidLogError, match="holds no record of it"):
+        known.commit(results)
 
 
 def test_a_commit_without_partition_0_commits_nothing(query: Query) -> None:

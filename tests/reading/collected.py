@@ -11,8 +11,8 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle import FLOOR, LifecycleRecord
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import SystemClock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 __all__ = ["LIMITS", "Query", "collect", "move_floor", "written"]

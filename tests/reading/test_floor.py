@@ -18,12 +18,12 @@ from sparkwal.log import Log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.floor import LOOK_TTL_MS, handed_on
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.reading.verification import verify_store
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 COMMITS = 1100
@@ -183,13 +183,14 @@ def test_a_look_is_repeated_when_it_is_old_and_not_before(
     clock.since_boot_ms += DAY_MS // 8
     store.counts.clear()
     found.look()
-    assert store.counts == {"LIST": 1, "GET": 2}
+    # At the chain, and at the head: the record that the stream waits for may be lost.
+    assert store.counts == {"LIST": 2, "GET": 3}
     # A clock of another boot says nothing, nor does one that was set.
     for change in ("boot", "wall_ms"):
         setattr(clock, change, {"boot": "next", "wall_ms": clock.wall_ms + DAY_MS}[change])
         store.counts.clear()
         found.look()
-        assert store.counts["LIST"] == 1
+        assert store.counts["LIST"] == 2
 
 
 def test_a_shorter_grace_shortens_the_trust(store: MemoryStore) -> None:

@@ -101,3 +101,8 @@ def test_a_moment_in_another_unit_is_refused(
 ) -> None:
     with pytest.raises(OptionError, match=f"{unit}.* 1700000000000"):
         Log(path, **{option: number})
+
+
+def test_a_log_shows_where_it_is(tmp_path: Path) -> None:
+    log = Log(f"{tmp_path}/wal", sequencer="backfill")
+    assert repr(log) == f"Log('file://{tmp_path}/wal/sequencers/backfill')"

@@ -7,8 +7,8 @@ import pyarrow as pa
 from sparkwal.appender.appender import appender_over
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.log_range import LogRange
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -11,11 +11,11 @@ from protocol.query import LIMITS, Query, hints_in
 
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece, Span, pack, pieces_of
 from sparkwal.reading.tasks import StretchTask, read_tasks
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 COMMITS = PLANNED_RECORDS + 300

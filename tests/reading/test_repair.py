@@ -9,9 +9,9 @@ import pytest
 
 from sparkwal import Appender, InvalidLogError, Log, verify
 from sparkwal.format import keys
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.repair import repair, repair_record
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 LAST = 3

@@ -12,7 +12,7 @@ import pytest
 import sparkwal
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.replaying import Replay
+from sparkwal.reading.replaying import Replay
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

@@ -13,10 +13,10 @@ from sparkwal.errors import CollectedError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.floor import LOOK_TTL_MS
 from sparkwal.reading.log_range import LogRange
-from sparkwal.replaying import Replay
+from sparkwal.reading.replaying import Replay
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 POSITIONS = 10_000

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparkwal import Appender, Log, verify
+from sparkwal.errors import OptionError
 from sparkwal.format import keys
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
@@ -84,3 +85,14 @@ def test_a_record_of_another_log_is_reported(path: Path, tmp_path: Path) -> None
             wal.append([{"v": value, "s": "other"}]).result()
     record(path, 3).write_bytes(record(tmp_path / "other", 3).read_bytes())
     assert any("another log" in problem for problem in verify(str(path)).problems)
+
+
+def test_a_missing_log_is_no_log_and_nothing_else(tmp_path: Path) -> None:
+    where = str(tmp_path / "none")
+    report = verify(where)
+    assert str(report) == f"there is no log at file://{where}; check the path" and not report.ok
+    log = Log(where, endingPosition=3)
+    assert log.head() is None
+    for look in (log.records, log.scan, Log(where).current):
+        with pytest.raises(OptionError, match=f"there is no log at file://{where}"):
+            list(look())

@@ -8,6 +8,7 @@ _BEGIN = "two machines begin, a source that grows, a crash"
 _BACKUP = "a lost disk or a backup, then sparkwal.checkpoint"
 _AS_IT_IS = "a lost disk or a backup, used as it is"
 _LISTS = "two machines, a source that lists files"
+_WRITES = "batch writes with other rows and with a lower version"
 _ARCHIVES = "two machines, a source that archives, a crash"
 
 MUTATIONS = [
@@ -20,24 +21,24 @@ MUTATIONS = [
     ),
     Mutation(
         "a replay of an older microbatch is skipped",
-        "a checkpoint that the sink does not see, and a backup of it",
+        _AS_IT_IS,
         "checkpoints/carry.py",
         "        if batch_id < last:\n",
         "        if False:\n",
     ),
     Mutation(
-        "a replay is skipped whatever its number of rows",
+        "a replay is skipped whatever its rows",
         "a checkpoint that the sink does not see, and a backup of it",
         "checkpoints/carry.py",
-        "        if rows != entry.rows:\n",
+        "        if unlike is not None:\n",
         "        if False:\n",
     ),
     Mutation(
         "a replay is not held against the log",
         _AS_IT_IS,
         "protocol/commit.py",
-        "        carrier.check_replay(open_log, plan.leadership, first.batch_id, rows)\n",
-        "",
+        "        carrier.check_replay(open_log, plan.leadership, first.batch_id, content)\n",
+        "        pass\n",
     ),
     Mutation(
         "files of a source are not compared",
@@ -103,6 +104,34 @@ MUTATIONS = [
         "        return None\n",
     ),
     Mutation(
+        "a note is believed whatever record it goes on after",
+        "a log that a backup has put back below microbatches without rows",
+        "checkpoints/empty.py",
+        '        if last is None or note["after"] != _plain(last):',
+        "        if last is None:",
+    ),
+    Mutation(
+        "a folder goes on without rows after what nobody knows to be done",
+        "a log that was put back, a folder used as it is passes over rows",
+        "checkpoints/carry.py",
+        "        if empty.done(path, before, last) < batch_id - 1:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "a folder notes microbatches after one that the log has with other input",
+        "two folders pass over rows, one used as it is",
+        "checkpoints/carry.py",
+        "        if last is not None:\n            self._check_goes_on(path, last)\n        # What",
+        "        # What",
+    ),
+    Mutation(
+        "a consumer lets go of what a rebuild would read again",
+        "a consumer that passes over rows, a lost disk",
+        "protocol/holds.py",
+        "    return min(held, default=position)\n",
+        "    return position\n",
+    ),
+    Mutation(
         "a folder that plans a microbatch otherwise than the log holds it is used as it is",
         "two machines, microbatches without rows",
         "checkpoints/rebuild.py",
@@ -158,5 +187,19 @@ MUTATIONS = [
         "checkpoints/folder.py",
         "    return sizes | _source_files(path)\n",
         "    return sizes\n",
+    ),
+    Mutation(
+        "a batch write is skipped whatever its rows",
+        _WRITES,
+        "protocol/repeated.py",
+        "    if other is not None:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a batch write with a lower version is skipped",
+        _WRITES,
+        "protocol/repeated.py",
+        "    if version < last:\n",
+        "    if False:\n",
     ),
 ]

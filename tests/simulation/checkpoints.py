@@ -11,14 +11,16 @@ from .codec import searching
 from .configuration import Configuration
 from .endings import all_in
 from .explore import Budget
-from .machine import Machine
+from .machine import Machine, Process
 from .queries import BY_ID, Kind, backup, query, source
 from .world import State, apply, without
 
 NAMED = Kind()
 BLIND = Kind(BY_ID, blind=True)
+AS_IT_IS = Kind(blind=True)
 LISTS = Kind(lists=True)
 ARCHIVES = Kind(archives=True)
+CONSUMER = Kind(archives=True, consumer=True)
 SHARED = Kind(shared=True)
 REMOTE = Kind(BY_ID, remote=True)
 
@@ -73,6 +75,32 @@ def exhaustive() -> dict[str, Configuration]:
             follows={"A2": "A"},
         ),
         "a log that a backup has put back by 1": _put_back_by(1),
+        "a log that a backup has put back below microbatches without rows": _put_back_below(),
+        "a log that was put back, a folder used as it is passes over rows": _queries(
+            NAMED,
+            {"A": query("A", "m1", AS_IT_IS), "B": query("B", "m1", NAMED), "S": source(1)},
+            Budget(1),
+            begin=lambda: replace(
+                _without_last(_written(NAMED, 2), 1), source=3, dropped=frozenset({2})
+            ),
+            follows={"B": "A", "S": "A"},
+        ),
+        "two folders pass over rows, one used as it is": _queries(
+            NAMED,
+            {
+                "A": query("A", "m1", AS_IT_IS, most=1),
+                "A2": query("A2", "m1", AS_IT_IS, most=1),
+                "B": query("B", "m2", NAMED),
+                "S": source(1),
+            },
+            Budget(1),
+            begin=lambda: replace(_written(NAMED, 1), source=3, dropped=frozenset({1, 2})),
+            follows={"A2": "A"},
+        ),
+        "a consumer that passes over rows, a lost disk": _passing(CONSUMER, 100),
+        "a consumer that passes over rows, a record now and then, a lost disk": _passing(
+            CONSUMER, 2
+        ),
     }
 
 
@@ -148,6 +176,42 @@ def _restored(
     return _queries(kind, processes, Budget(crashes, 0, 1), follows={"A2": "A"})
 
 
+def _passing(kind: Kind, forward: int) -> Configuration:
+    """The query drops all rows that come, while its machine may get a new disk."""
+    passing = _queries(
+        kind,
+        {
+            "A": query("A", "m1", kind, most=1),
+            "A2": query("A2", "m1", kind, most=1),
+            "S": source(1, 1, 1),
+        },
+        Budget(1, 0, 1),
+        begin=lambda: replace(_written(kind, 1), source=2, dropped=frozenset({1, 2, 3})),
+        follows={"A2": "A"},
+    )
+    return replace(passing, forward=forward)
+
+
+def _put_back_below() -> Configuration:
+    """After the last record the query has passed over rows; then the log has lost that record."""
+
+    def begin() -> State:
+        state = replace(_written(NAMED, 2), source=3, dropped=frozenset({2}))
+        return _without_last(_after(state, query("passing", "m1", NAMED)), 1)
+
+    return _queries(
+        NAMED,
+        {
+            "B": query("B", "m1", NAMED),
+            "C": query("C", "m1", NAMED),
+            "S": source(1),
+        },
+        Budget(1),
+        begin=begin,
+        follows={"C": "B"},
+    )
+
+
 def _put_back_by(lost: int) -> Configuration:
     return _queries(
         NAMED,
@@ -160,7 +224,10 @@ def _put_back_by(lost: int) -> Configuration:
 def _put_back(lost: int) -> State:
     """The world after three microbatches, of whose log somebody restored a backup: it lacks the
     last records, and nobody can be held to them any more."""
-    state = _written(NAMED, 3)
+    return _without_last(_written(NAMED, 3), lost)
+
+
+def _without_last(state: State, lost: int) -> State:
     commits = [position for position, _, _ in oracle.committed(state)]
     kept = {oracle.slot_key(position) for position in range(commits[-lost])}
     for key in set(state.objects) - kept:
@@ -171,11 +238,16 @@ def _put_back(lost: int) -> State:
 def _written(kind: Kind, microbatches: int) -> State:
     """The world after microbatches of one row each, on m1."""
     state = State(source=0)
+    for number in range(microbatches):
+        state = _after(replace(state, source=number + 1), query(f"before-{number}", "m1", kind))
+    return state
+
+
+def _after(state: State, process: Process) -> State:
+    """The world after this process, undisturbed."""
     with searching():
-        for number in range(microbatches):
-            state = replace(state, source=number + 1)
-            life = Machine(query(f"before-{number}", "m1", kind))
-            while life.calls:
-                state, answer = apply(state, life.calls[0])
-                life.answer(0, answer)
+        life = Machine(process)
+        while life.calls:
+            state, answer = apply(state, life.calls[0])
+            life.answer(0, answer)
     return state

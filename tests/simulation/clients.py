@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.base import Page, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.retry import RetryingStore
 
 from .data import PREFIX
@@ -97,23 +97,34 @@ class ReadersStore(WorldStore):
 
 
 class WorldHints(Hints):
-    """The hints of a simulated driver."""
+    """The hints of a simulated driver.
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
+    Args:
+        shared: whether the other drivers run on its machine; else each has one of its own.
+    """
 
-    def load(self, leader_id: str) -> Hint | None:
-        hint: Hint | None = self.ask(Call("load_hint", (leader_id,)))
+    def __init__(self, ask: Ask, *, shared: bool = False) -> None:
+        self.ask, self.shared = ask, shared
+
+    def load(self, leader_id: str) -> Hint | FencingNote | None:
+        hint: Hint | FencingNote | None = self.ask(Call("load_hint", (leader_id,)))
         return hint
 
     def save(self, hint: Hint) -> bool:
-        return bool(self.ask(Call("save_hint", (hint,))))
+        return bool(self.ask(Call("save_hint", (hint.leadership.leader_id, hint))))
+
+    def save_note(self, leader_id: str, note: FencingNote) -> None:
+        self.ask(Call("save_hint", (leader_id, note)))
 
     def forget(self, leader_id: str) -> None:
         self.ask(Call("forget_hint", (leader_id,)))
 
     def fence_others(self, note: FencingNote) -> None:
-        pass  # other drivers of the simulated world run on other machines
+        if self.shared:
+            self.ask(Call("fence_others", (note,)))
+
+    def has_ended(self, run_id: str) -> bool:
+        return bool(self.ask(Call("has_ended", (run_id,))))
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwal.errors import SparkWalError, StoreUnavailableError, WriteError
+from sparkwal.errors import (
+    CollectedError,
+    CompactionError,
+    InvalidLogError,
+    ReadError,
+    SparkWalError,
+    StoreUnavailableError,
+    WriteError,
+)
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import Transient
+from sparkwal.store.log_store import LogStore
 
 from .clients import WorldClock, WorldStore, world_log
 from .lake import Row
@@ -52,7 +60,10 @@ class WorldTable:
             raise WriteError("the table is gone")
         if begun.k >= state.k:
             return
-        rows = self._rows(state)
+        try:
+            rows = self._rows(state)
+        except (InvalidLogError, CollectedError) as error:
+            raise ReadError(str(error)) from error
         call = Call("table_write", ((begun.table_id, begun.version), state.log_id, state.k, rows))
         try:
             self.ask(call)
@@ -108,6 +119,37 @@ def compactor(
             except SparkWalError as error:
                 return type(error).__name__
         return "done"
+
+    return run
+
+
+def mender(name: str, restore: Call, tries: int = 3) -> Process:
+    """A user who restores the table, accepts it, and brings the rest into it."""
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = name
+        log = world_log(WorldStore(ask), 1)
+        life = Lifecycle(
+            log,
+            AT_ONCE,
+            table=WorldTable(ask, log),
+            target=TARGET,
+            gc_grace_ms=GRACE_MS,
+            consumer_expiry_ms=EXPIRY_MS,
+            collects=False,
+            clock=WorldClock(ask),
+            host=name,
+        )
+        outcome = "gave up"
+        for _ in range(tries):
+            ask(restore)
+            try:
+                life.accept_table()
+                life.run_once()
+                return "done"
+            except CompactionError as error:
+                outcome = type(error).__name__
+        return outcome
 
     return run
 

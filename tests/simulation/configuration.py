@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sparkwal.lifecycle import collection
-from sparkwal.protocol import archive, recovery
+from sparkwal.protocol import archive, commit, recovery
 
 from .explore import Budget, Report, explore
 from .machine import Process
@@ -21,6 +21,7 @@ class Configuration:
 
     Attributes: as of `explore.explore`; `begin` and `ending` make them.
         entries: as many a record holds at most when a leader begins, and as many it keeps.
+        forward: microbatches without rows after which a record carries the checkpoint forward.
         kept: slot records that a collection leaves, and that the search for the head lists.
     """
 
@@ -35,11 +36,12 @@ class Configuration:
     follows: Mapping[str, str] = field(default_factory=dict)
     ending: Callable[[], Callable[[State], None]] | None = None
     entries: tuple[int, int] = (archive.MOST, archive.KEPT)
+    forward: int = commit.FORWARD
     kept: int = collection.KEPT_SLOTS
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
         """See `explore.explore`."""
-        with archiving(self.entries), keeping(self.kept):
+        with archiving(self.entries), keeping(self.kept), forwarding(self.forward):
             return explore(
                 self.processes,
                 self.budget,
@@ -64,6 +66,16 @@ def archiving(entries: tuple[int, int]) -> Iterator[None]:
         yield
     finally:
         archive.MOST, archive.KEPT = before
+
+
+@contextmanager
+def forwarding(microbatches: int) -> Iterator[None]:
+    before = commit.FORWARD
+    commit.FORWARD = microbatches
+    try:
+        yield
+    finally:
+        commit.FORWARD = before
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from . import archives, checkpoints, lifecycles
+from dataclasses import replace
+
+from . import archives, checkpoints, lifecycles, sessions, transactions
 from .clients import TTL_MS
 from .configuration import Configuration
 from .explore import Budget, died_in_flight
+from .losses import Loss
 from .processes import (
     appender,
     collector,
@@ -23,6 +26,8 @@ def exhaustive() -> dict[str, Configuration]:
         **archives.exhaustive(),
         **checkpoints.exhaustive(),
         **lifecycles.exhaustive(),
+        **sessions.exhaustive(),
+        **transactions.exhaustive(),
         "one life, two batches, two partitions, every fault twice": Configuration(
             {"A": driver("A", "q/2", 2)},
             Budget(1, 2),
@@ -128,6 +133,40 @@ def exhaustive() -> dict[str, Configuration]:
             Budget(1, 0),
             begin=_two_in_flight,
             every_start=True,
+        ),
+        **_losses(),
+    }
+
+
+def _losses() -> dict[str, Configuration]:
+    return {
+        "a record is lost under an appender that waits for each": Configuration(
+            {
+                "A": appender("A", "p", 3, 3, waits=True),
+                "B": appender("B", "q", 1, 1),
+                "R": reader(refuses=True),
+            },
+            Budget(losses=1),
+            begin=lambda: State(loss=Loss(waits=True)),
+            follows={"B": "A", "R": "A"},
+        ),
+        "a record is lost under a sink": Configuration(
+            {"A": driver("A", "q", 2), "B": driver("B", "q", 3), "R": reader(refuses=True)},
+            Budget(losses=1),
+            begin=lambda: State(loss=Loss(waits=True)),
+            follows={"B": "A", "R": "A"},
+        ),
+        "a record is lost of two in flight, then a sink": Configuration(
+            {"A": appender("A", "p", 2, 2), "B": driver("B", "q", 1), "R": reader(refuses=True)},
+            Budget(losses=1),
+            begin=lambda: State(loss=Loss(waits=False)),
+            follows={"R": "B"},
+        ),
+        "a record is lost after a takeover that died": Configuration(
+            {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 0, 1)},
+            Budget(crashes=1, losses=1),
+            begin=lambda: replace(_three_in_flight(), loss=Loss(waits=False)),
+            follows={"C": "B"},
         ),
     }
 

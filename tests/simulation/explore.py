@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import lifecycle_oracle, oracle, starts
+from . import lifecycle_oracle, losses, oracle, starts
 from .codec import searching
 from .data import PREFIX
 from .histories import Histories
@@ -42,11 +42,13 @@ class Budget:
 
     Attributes:
         disks: times that a machine finds a new disk or a backup's folder as it starts.
+        losses: records that are deleted from outside.
     """
 
     crashes: int = 0
     faults: int = 0
     disks: int = 0
+    losses: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def explore(
                 budget,
                 begin or State(),
                 Calm(
-                    (f"{PREFIX}/lifecycle/",) if deletes else _LASTING,
+                    (f"{PREFIX}/lifecycle/",) if deletes or budget.losses else _LASTING,
                     tuple(f"{PREFIX}/{folder}/" for folder in still),
                 ),
                 every_start,
@@ -191,7 +193,11 @@ def _explore(
             if child_key in verdicts:
                 continue
             parents[child_key] = (key, label)
+            if losses.is_over(child[0]):
+                verdicts[child_key] = ()
+                continue
             try:
+                losses.check(child[0])
                 verdicts[child_key] = (
                     verdicts[key]
                     if child[0] is node[0]
@@ -291,6 +297,10 @@ def _steps(
         steps.append(
             (("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget), 1)
         )
+    if budget.losses:
+        less = replace(budget, losses=budget.losses - 1)
+        for key, after in losses.each(state):
+            steps.append((("outside", f"deletes {key}", ""), (after, actors, less), 1))
     for process, history in enumerate(actors):
         if history == DEAD:
             continue

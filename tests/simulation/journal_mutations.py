@@ -124,10 +124,29 @@ MUTATIONS = [
         "what is lost is told once only",
         ROT,
         "journal/opening.py",
-        "before = files.read_lost(self._folder, owner.log_id, owner.producer)\n"
-        "            files.write_lost(self._folder, owner.log_id, owner.producer, "
-        "max(before, damage.newest))",
+        "self._quarantine = self._quarantine.add(incident)",
         "pass",
+    ),
+    Mutation(
+        "a note that cannot be read says that nothing was lost",
+        "test_a_note_of_what_was_lost_that_cannot_be_read_is_not_empty",
+        "journal/quarantine.py",
+        "raise JournalReadError(",
+        'return Quarantine(folder, "", "")\n    raise JournalReadError(',
+    ),
+    Mutation(
+        "a crash in the middle of an incident makes two of it",
+        "test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died",
+        "journal/quarantine.py",
+        "if before and before[-1].took(new.name):",
+        "if False:",
+    ),
+    Mutation(
+        "rows of an older incident fill the gap of a newer one",
+        "journal: a byte of it changes, and nobody sends again",
+        "journal/quarantine.py",
+        "for incident in reversed(self.incidents):",
+        "for incident in self.incidents:",
     ),
     Mutation(
         "two entries have one sequence",
@@ -151,11 +170,32 @@ MUTATIONS = [
         "pass",
     ),
     Mutation(
+        "one flipped bit hides who sent",
+        ROT,
+        "journal/sender.py",
+        "for place in (0, _PLACE):",
+        "for place in (0,):",
+    ),
+    Mutation(
         "rows of another appender count as the journal's after a restart",
         TWIN,
         "appender/origin.py",
-        "if first <= last and (",
-        "if False and (",
+        "if wrote != sender.leader_id:",
+        "if False:",
+    ),
+    Mutation(
+        "what nobody knows counts as sent",
+        "journal: the floor passes what it or another sent",
+        "appender/origin.py",
+        "if confirmed != session.known:",
+        "if False:",
+    ),
+    Mutation(
+        "records that no collection takes are not looked at",
+        "journal: the floor passes what it sent",
+        "appender/origin.py",
+        "kept = max(0, Floor(log, lead.log_id).current() - KEPT_SLOTS)",
+        "kept = Floor(log, lead.log_id).current()",
     ),
     Mutation(
         "after a failed sync the next one is believed",

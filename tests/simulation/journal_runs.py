@@ -10,12 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from sparkwal.errors import SparkWalError
+from sparkwal.format.lifecycle import FLOOR
+from sparkwal.journal.sender import SENDER
+from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.recovery import find_head
 from sparkwal.testing.disk import MemoryFolder
 
 from . import oracle
+from .clients import WorldClock, WorldStore, world_log
 from .data import JOURNALED
 from .journaled import LIFE, THREAD, Ledger, Plan, journaling, service
-from .machine import Machine, Process, Stuck
+from .machine import Ask, Machine, Process, Stuck
 from .processes import appender
 from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
 
@@ -39,6 +45,8 @@ class Journals:
         twin: another writer of the same producer does.
         disk: a sync or a change of a name fails.
         full: the disk has no room, for some steps.
+        floor: the log's floor passes all that is in it; `kept` are the slots below that no
+            collection takes.
         rot: a byte of a file changes while nobody runs. Between that and a loss of power the
             journal is opened once: the two together may take what was accepted, and the mark.
         other: a life begins with another log in the place of this one.
@@ -55,6 +63,8 @@ class Journals:
     twin: float = 0.0
     disk: float = 0.0
     full: float = 0.0
+    floor: float = 0.0
+    kept: int = 1000
     rot: float = 0.0
     other: float = 0.0
 
@@ -64,8 +74,6 @@ class Journals:
         ends = {"done"} | _STORE
         if self.rival or self.twin:
             ends |= {"FencedError", "FencedError opening", "FencedError ending"}
-        if self.twin:
-            ends |= {"OptionError opening"}
         if self.twin:
             ends |= {"OptionError opening"}  # rows of the twin stand where the journal's should
         if self.disk:
@@ -128,7 +136,7 @@ class Run:
 
         Raises oracle.Violation with the trace.
         """
-        with journaling():
+        with journaling(self.shape.kept):
             try:
                 while self._life < self.shape.lives or self.alive:
                     self._step()
@@ -199,6 +207,8 @@ class Run:
             producer = JOURNALED if what == "twin" else "q"
             appends = len([v for v in self._verdict if v[1] == producer]) + 2
             self._start(name, appender(name, producer, appends, 2, retries=2))
+        elif what == "floor" and len(self.alive) < 3:
+            self._start(f"floor-{self._births}", lifted)
         elif what == "late" and self._state.late:
             self._arrive()
 
@@ -318,10 +328,16 @@ class Run:
         """A byte of the journal changes on the disk."""
         names = [n for n in self.disk.names() if n.endswith(".wal") and "/" not in n]
         if names:
-            name = self.rng.choice([*names, names[-1]])
+            note = self.disk.bytes_of(SENDER) if SENDER in self.disk.names() else b"x"
+            # Of its two copies at most one is hurt.
+            is_whole = note and note[: len(note) // 2] == note[len(note) // 2 :]
+            names += [names[-1], SENDER] if is_whole else [names[-1]]
+            name = self.rng.choice(names)
             data = bytearray(self.disk.bytes_of(name))
             # What was written last is what the log lacks.
             place = self.rng.randrange(self.rng.choice([0, len(data) - len(data) // 3]), len(data))
+            if name == SENDER:  # of which most is empty
+                place = self.rng.choice([0, len(data) // 2]) + place % 200
             self.ledger.rotten = True
             data[place] ^= 1 << self.rng.randrange(8)
             self.disk.put(name, bytes(data))
@@ -384,6 +400,20 @@ class Run:
         self.trace.append(f"{self.steps:5} {who}: {what} {how}".rstrip())
 
 
+def lifted(ask: Ask) -> str:
+    """The log's floor passes all that is in it."""
+    log, clock = world_log(WorldStore(ask), 3), WorldClock(ask)
+    try:
+        head = find_head(log)
+        if head.live is not None:
+            log_id = head.live.header.log_id
+            state = look(log, log_id) or beginning(log_id, "default", 3_600_000)
+            put_next(log, state, FLOOR, clock, "host", floor=max(state.floor, head.gap))
+    except SparkWalError as error:
+        return type(error).__name__
+    return "done"
+
+
 def rows_at(state: State) -> dict[int, list[int]]:
     """Position → what the service appended that lies there."""
     return {
@@ -405,7 +435,7 @@ class Chance:
         shape, rng = run.shape, run.rng
         if run.calm:
             return ""
-        for what in ("kill", "power", "away", "full", "rival", "twin"):
+        for what in ("kill", "power", "away", "full", "rival", "twin", "floor"):
             if rng.random() < getattr(shape, what):
                 return what
         return "late" if rng.random() < 0.02 else ""
@@ -498,10 +528,19 @@ SHAPES = {
     "journal: another appender of its producer": Journals(
         twin=0.02, away=0.03, power=0, lives=6, vary=True
     ),
+    "journal: the floor passes what it sent": Journals(
+        floor=0.02, kill=0.02, away=0.02, lives=6, vary=True
+    ),
+    "journal: the floor passes what it or another sent": Journals(
+        floor=0.05, kept=2, twin=0.06, kill=0.02, away=0.02, power=0, lives=6, vary=True
+    ),
     "journal: the disk fails": Journals(disk=0.03, power=0.02, lives=6, vary=True),
     "journal: the disk is full": Journals(full=0.03, away=0.02, lives=6, vary=True),
     "journal: a byte of it changes": Journals(
         replace(_PLAN, segment=700), rot=0.5, away=0.03, lives=5, vary=True
+    ),
+    "journal: a byte of it changes, and nobody sends again": Journals(
+        replace(_PLAN, segment=700, resends=False), rot=0.7, away=0.03, lives=8, vary=True
     ),
     "journal: another log stands in the place of its own": Journals(other=0.5, lives=5),
     "journal: it drains": Journals(_AT_ONCE, away=0.03, power=0.02, kill=0.002),

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
-from sparkwal.appender import session
+from sparkwal.appender import origin, session
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.session import Writer
@@ -49,6 +49,7 @@ class Plan:
         idle: times that others may go on before it ends.
         flushes: whether it waits until the log has all of it.
         patience: seconds that closing may take.
+        resends: whether it sends what was lost again; else others get these sequences.
         closes: whether it closes the appender at its end; else the process just ends.
     """
 
@@ -66,6 +67,7 @@ class Plan:
     flushes: bool = False
     closes: bool = True
     patience: float | None = 1.0
+    resends: bool = True
     retries: int = 1
 
 
@@ -81,6 +83,8 @@ class Ledger:
         accepted: value → its sequence, of appends that returned.
         weak: of these, those that a loss of power may take back.
         told: values of which it was told that the journal lost them.
+        ever: values of appends that returned.
+        at: sequence → the one of these that had it last.
         marked, rotten: whether it was opened since a loss of power; whether it was not since a
             byte changed.
         tickets: answers that were checked.
@@ -93,6 +97,8 @@ class Ledger:
     accepted: dict[int, int] = field(default_factory=dict)
     weak: set[int] = field(default_factory=set)
     told: set[int] = field(default_factory=set)
+    ever: set[int] = field(default_factory=set)
+    at: dict[int, int] = field(default_factory=dict)
     marked: bool = True
     rotten: bool = False
     tickets: int = 0
@@ -107,9 +113,16 @@ class Ledger:
         self.told |= {value for _, value in gone}
         return [value for _, value in gone]
 
+    def find(self, sequence: int, values: list[int]) -> None:
+        """What quarantine gives for an append that was lost."""
+        was = self.at.get(sequence)
+        if values != [was] and set(values) <= self.ever:
+            raise oracle.Violation(f"lost append {sequence} was {was}, and quarantine has {values}")
+
     def accept(self, value: int, sequence: int, *, weak: bool) -> None:
         """An append has returned."""
-        self.accepted[value] = sequence
+        self.accepted[value], self.at[sequence] = sequence, value
+        self.ever.add(value)
         if weak:
             self.weak.add(value)
 
@@ -133,7 +146,7 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
     """One life. It sends again what the journal has not any more of what it was told to have."""
     rows = RowSchema(schema.to_arrow(SCHEMA))
     options = replace(
-        AppenderOptions(),
+        AppenderOptions(path="wal"),
         max_in_flight=plan.limit,
         batch_size=plan.batch_size,
         batch_timeout_ms=0,
@@ -153,9 +166,17 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
             return f"{type(error).__name__} opening: {error}"
         append = partial(_append, ask, appender, rows, ledger, plan)
         last = appender.last_sequence
-        for place, value in enumerate(ledger.open(last, list(appender.lost))):
-            ledger.accepted[value] = last + 1 + place
-            append([value])
+        again = ledger.open(last, list(appender.lost))
+        for sequence, found in appender.quarantine.entries(last):
+            if found is not None:
+                kept = pa.ipc.read_record_batch(pa.py_buffer(found[0]), rows.arrow)
+                ledger.find(sequence, kept.column(0).to_pylist())
+        for place, value in enumerate(again):
+            if plan.resends:
+                ledger.accepted[value] = last + 1 + place
+                append([value])
+            else:
+                ledger.accepted.pop(value)
         threads = [Thread(append, args=(values,)) for values in _values(plan)]
         for thread in threads:
             thread.start()
@@ -222,8 +243,13 @@ def _row(value: int) -> pa.RecordBatch:
 
 
 @contextmanager
-def journaling() -> Iterator[None]:
-    """As `searching`; what is drawn at random is drawn so that a run repeats."""
+def journaling(kept: int) -> Iterator[None]:
+    """As `searching`; what is drawn at random is drawn so that a run repeats.
+
+    Args:
+        kept: slots below a floor that no collection takes.
+    """
+    kept_before, origin.KEPT_SLOTS = origin.KEPT_SLOTS, kept
     before = session.uuid, opening.secrets, segments.secrets
     proof = os.getpid(), WorldStore.identity, PREFIX
     session.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
@@ -236,6 +262,7 @@ def journaling() -> Iterator[None]:
     finally:
         session.uuid, opening.secrets, segments.secrets = before
         conditional_put._proven.discard(proof)
+        origin.KEPT_SLOTS = kept_before
 
 
 def _salt(bits: int) -> int:

@@ -25,6 +25,7 @@ class Version(NamedTuple):
     Attributes:
         log_id, k: of the range that it brought; "" and 0 for others' commits.
         txns: (log_id, k) of the last range of each log.
+        restores: the version that a RESTORE went back to.
     """
 
     operation: str
@@ -33,6 +34,7 @@ class Version(NamedTuple):
     undoes: bool
     rows: tuple[Row, ...]
     txns: tuple[tuple[str, int], ...]
+    restores: int | None = None
 
 
 Table = tuple[Version, ...]
@@ -65,7 +67,7 @@ def _look(state: State, log_id: str, since: int) -> tuple[State, TableState | No
         return state, None
     versions = state.tables[-1]
     changes = tuple(
-        Change(number, v.operation, v.log_id, v.k, v.undoes)
+        Change(number, v.operation, v.log_id, v.k, v.undoes, restores=v.restores)
         for number, v in enumerate(versions)
         if number > since
     )
@@ -97,20 +99,33 @@ def _commit(state: State, version: Version) -> tuple[State, None]:
 
 def _optimize(state: State) -> tuple[State, None]:
     newest = state.tables[-1][-1]
-    return _commit(state, newest._replace(operation="OPTIMIZE", log_id="", k=0, undoes=False))
+    return _commit(state, _others(newest))
+
+
+def _others(newest: Version) -> Version:
+    """Another writer's version, with the same rows."""
+    return Version("OPTIMIZE", "", 0, False, newest.rows, newest.txns)
 
 
 def _restore(state: State, version: int) -> tuple[State, None]:
     """Delta keeps the newest transactions over it."""
     *_, newest = versions = state.tables[-1]
-    before = versions[min(version, len(versions) - 1)].rows
-    return _commit(state, Version("RESTORE", "", 0, True, before, newest.txns))
+    to = min(version, len(versions) - 1)
+    return _commit(state, Version("RESTORE", "", 0, True, versions[to].rows, newest.txns, to))
+
+
+def _restore_confirmed(state: State) -> tuple[State, None]:
+    """To the version that the chain's newest record names."""
+    head = oracle.chain_head(state)
+    if head is None or head["target"] is None:
+        return state, None
+    return _restore(state, int(head["table_version"]))
 
 
 def _forget(state: State) -> tuple[State, None]:
     """Its transactions are cut off, as a retention of transactions does."""
     newest = state.tables[-1][-1]
-    return _commit(state, newest._replace(operation="OPTIMIZE", log_id="", k=0, txns=()))
+    return _commit(state, _others(newest)._replace(txns=()))
 
 
 def _make_log_again(state: State) -> tuple[State, None]:
@@ -160,6 +175,7 @@ OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "table_write": _write,
     "optimize": _optimize,
     "restore": _restore,
+    "restore_confirmed": _restore_confirmed,
     "forget": _forget,
     "make_log_again": _make_log_again,
     "join": _join,

@@ -8,6 +8,7 @@ _TWO = "two compactors, a crash"
 _WRITER = "a compactor, a writer, a crash"
 _OPTIMIZE = "a compactor takes over, OPTIMIZE"
 _RESTORED = "a compactor takes over, the table is restored"
+_ACCEPTED = "the table is restored before an open range, and accepted"
 _AGAIN = "a log that is made again"
 _ZOMBIE = "a zombie's slot is collected"
 
@@ -30,17 +31,16 @@ MUTATIONS = [
         "a range is published without another look at the table",
         _OPTIMIZE,
         "lifecycle/compaction.py",
-        "try:\n            table.write(intent)\n",
-        "try:\n            table.write(intent)\n"
+        "with unless_moved_on(log, intent):\n                table.write(intent)\n",
+        "with unless_moved_on(log, intent):\n                table.write(intent)\n"
         "            return TableState(found.table_id, found.version + 1, intent.k, ()), False\n",
     ),
     Mutation(
         "who carries a range on takes what came since too",
         _WRITER,
         "lifecycle/compaction.py",
-        "try:\n            table.write(intent)\n",
-        "try:\n"
-        "            from dataclasses import replace\n"
+        "with unless_moved_on(log, intent):\n                table.write(intent)\n",
+        "from dataclasses import replace\n"
         "            from sparkwal.protocol.recovery import find_head\n"
         "            table.write(replace(intent, to=find_head(log).gap))\n",
     ),
@@ -70,6 +70,27 @@ MUTATIONS = [
         _RESTORED,
         "lifecycle/table.py",
         "if change.undoes:",
+        "if False:",
+    ),
+    Mutation(
+        "a range that a RESTORE took away counts as written",
+        _ACCEPTED,
+        "lifecycle/accepting.py",
+        "k = found.k + 1 if state.is_open else found.k",
+        "k = state.k",
+    ),
+    Mutation(
+        "a range that a RESTORE kept is written again",
+        "the table is restored to its newest version, and accepted",
+        "lifecycle/accepting.py",
+        "held = _held(state, found)",
+        "held: Ranges = ()",
+    ),
+    Mutation(
+        "a RESTORE to before what was confirmed is accepted",
+        _ACCEPTED,
+        "lifecycle/accepting.py",
+        "if change.restores < confirmed and change.restores not in at:",
         "if False:",
     ),
     Mutation(

@@ -29,8 +29,8 @@ def check(state: State, records: list[dict[str, Any]]) -> None:
     logs = dict(state.former)
     if records:
         logs[records[0]["log_id"]] = truth
-    if chain and chain[-1]["kind"] == "done":
-        _check_done(state, chain[-1], logs)
+    if chain and chain[-1]["target"] is not None:
+        _check_confirmed(state, chain[-1], logs)
     _check_table(state, logs)
     _check_all_there(state, records, truth, chain)
     _check_consumers(state, records)
@@ -48,10 +48,15 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
             raise oracle.Violation(f"the floor went back from {was['floor']} to {now['floor']}")
         if after["target"] is not None and now["floor"] > now["cut"]:
             raise oracle.Violation(f"the floor {now['floor']} is above the cut {now['cut']}")
+        same = (was["cut"], was["to"]) == (now["cut"], now["to"])
+        # Or the same range once more: somebody's RESTORE took it out of the table.
+        promised = was["cut"] == was["to"] == now["cut"] < now["to"] or (
+            same and now["cut"] < now["to"]
+        )
         expected = {
-            "intent": (was["cut"] == was["to"] == now["cut"] < now["to"], was["k"] + 1),
+            "intent": (promised, was["k"] + 1),
             "done": (was["cut"] < was["to"] == now["cut"] == now["to"], was["k"]),
-            "floor": ((was["cut"], was["to"]) == (now["cut"], now["to"]), was["k"]),
+            "floor": (same, was["k"]),
         }[kind]
         if expected != (True, now["k"]):
             raise oracle.Violation(f"after {was} the chain goes on with {kind} {now}")
@@ -65,15 +70,17 @@ def _of(record: dict[str, Any]) -> dict[str, int]:
 _BEGINNING = {"k": 0, "cut": {"": 0}, "to": {"": 0}, "floor": {"": 0}}
 
 
-def _check_done(state: State, done: dict[str, Any], logs: dict[str, tuple[Row, ...]]) -> None:
-    """The version that the newest done names holds all rows below the cut, each once."""
-    cut = _of(done)["cut"]
-    table = state.tables[int(done["table_id"].removeprefix("table-")) - 1]
-    held = [row for row in table[done["table_version"]].rows if row[0] == done["log_id"]]
-    wanted = [row for row in logs[done["log_id"]] if row[1] < cut]
+def _check_confirmed(
+    state: State, newest: dict[str, Any], logs: dict[str, tuple[Row, ...]]
+) -> None:
+    """The version that the newest record names holds all rows below the cut, each once."""
+    cut = _of(newest)["cut"]
+    table = state.tables[int(newest["table_id"].removeprefix("table-")) - 1]
+    held = [row for row in table[newest["table_version"]].rows if row[0] == newest["log_id"]]
+    wanted = [row for row in logs[newest["log_id"]] if row[1] < cut]
     if held != wanted:
         raise oracle.Violation(
-            f"the chain says that version {done['table_version']} of the table holds what is "
+            f"the chain says that version {newest['table_version']} of the table holds what is "
             f"below {cut}; it holds {held}, and {wanted} were written"
         )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from . import oracle
 from .codec import searching
-from .compacting import GRACE_MS, collector, compactor, hours, others, outsider
+from .compacting import GRACE_MS, collector, compactor, hours, mender, others, outsider
 from .configuration import Configuration, keeping
 from .explore import Budget
 from .following import current, follower, latecomer
@@ -76,6 +76,20 @@ def exhaustive() -> dict[str, Configuration]:
             still=("consumers",),
             deletes=True,
             kept=2,
+        ),
+        "the table is restored before an open range, and accepted": Configuration(
+            {"A": compactor("A"), "M": mender("M", Call("restore_confirmed"))},
+            Budget(1, 0),
+            begin=lambda: _compacted(1, 1),
+            ends={"M": "done"},
+            still=_STILL,
+        ),
+        "the table is restored to its newest version, and accepted": Configuration(
+            {"A": compactor("A"), "M": mender("M", Call("restore", (99,)))},
+            Budget(1, 0),
+            begin=lambda: _compacted(1, 1),
+            ends={"M": "done"},
+            still=_STILL,
         ),
         "a collector with an old view, a compactor, a crash": Configuration(
             {"A": compactor("A"), "C": collector("C")},
@@ -249,6 +263,28 @@ def followed() -> dict[str, Configuration]:
 def large() -> dict[str, Configuration]:
     """Searched by `python -m tests.simulation.search`."""
     return {
+        "a compactor sleeps while another finishes its range and collects it": Configuration(
+            {
+                "A": compactor("A"),
+                "O": others(compactor("B"), hours(_PAST), compactor("C")),
+            },
+            begin=lambda: _compacted(1, 2),
+            ends={"A": "done"},
+            still=("consumers",),
+            deletes=True,
+            kept=2,
+        ),
+        "the table is restored twice, and accepted": Configuration(
+            {
+                "A": compactor("A"),
+                "M": mender("M", Call("restore_confirmed")),
+                "N": mender("N", Call("restore_confirmed")),
+            },
+            begin=lambda: _compacted(1, 1),
+            ends={"M": "done", "N": "done"},
+            still=_STILL,
+            follows={"N": "M"},
+        ),
         "a consumer joins while the floor moves and the log is collected": Configuration(
             {
                 "K": follower("K", 0, joins=True),

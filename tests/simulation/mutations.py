@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from . import archive_mutations, checkpoint_mutations, journal_mutations, lifecycle_mutations
+from . import (
+    archive_mutations,
+    checkpoint_mutations,
+    journal_mutations,
+    lifecycle_mutations,
+    session_mutations,
+)
 from .mutation import Mutation
 
 MUTATIONS = [
@@ -10,6 +16,7 @@ MUTATIONS = [
     *checkpoint_mutations.MUTATIONS,
     *lifecycle_mutations.MUTATIONS,
     *journal_mutations.MUTATIONS,
+    *session_mutations.MUTATIONS,
     Mutation(
         "a replayed microbatch is written again",
         "two lives of one query, every fault",
@@ -113,7 +120,7 @@ MUTATIONS = [
         "the zone after the leader record is not sealed",
         "two appenders and a reader in the middle",
         "protocol/leadership.py",
-        "    _seal(log, header, spark_schema, reach)\n",
+        "    _seal(log, header, spark_schema, reach, head.after)\n",
         "",
     ),
     Mutation(
@@ -172,6 +179,41 @@ MUTATIONS = [
         "protocol/leader.py",
         '            "in_flight_limit": self.in_flight_limit,\n',
         '            "in_flight_limit": 1,\n',
+    ),
+    Mutation(
+        "an appender's record claims those that are still in flight",
+        "two appenders and a reader in the middle",
+        "protocol/pipeline.py",
+        "**lead.fields(self._plan_id, self._next, self._undecided - 1),",
+        "**lead.fields(self._plan_id, self._next, self._next - 1),",
+    ),
+    Mutation(
+        "an appender's record claims nothing",
+        "a record is lost under an appender that waits for each",
+        "protocol/pipeline.py",
+        "**lead.fields(self._plan_id, self._next, self._undecided - 1),",
+        "**lead.fields(self._plan_id, self._next, max(-1, self._next - lead.in_flight_limit)),",
+    ),
+    Mutation(
+        "a seal claims the positions before itself",
+        "three and one in flight, takeovers with two and with one",
+        "protocol/leadership.py",
+        "position=position, reason=SEAL)",
+        "position=position, reason=SEAL, decided=position - 1)",
+    ),
+    Mutation(
+        "what the records after the gap knew is ignored",
+        "a record is lost under an appender that waits for each",
+        "protocol/recovery.py",
+        "    lost = any(record.knows(head.gap, log_id) for record in read_of)\n",
+        "    lost = False\n",
+    ),
+    Mutation(
+        "a leader looks only at the newest record after the gap",
+        "a record is lost after a takeover that died",
+        "protocol/leadership.py",
+        "head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)",
+        "head = find_head(log, claim.window or DEFAULT_WINDOW)",
     ),
     Mutation(
         "a start in the middle does not look back",

@@ -104,8 +104,9 @@ def written(record: dict[str, Any]) -> tuple[int, ...]:
 
 
 def objects(state: State) -> dict[str, bytes]:
-    """With those that were collected, and without what was put in their place later."""
-    return {**state.objects, **dict(state.collected)} if state.collected else state.objects
+    """With those that were collected or lost, and without what was put in their place later."""
+    gone = [*state.collected, *(state.loss.gone if state.loss else ())]
+    return {**state.objects, **dict(gone)} if gone else state.objects
 
 
 def committed(state: State) -> Verdict:
@@ -135,6 +136,7 @@ def check(before: Verdict, state: State) -> Verdict:
         if batch <= last.get(query, -1):
             raise Violation(f"{query}/{batch} at position {position} is doubled or out of order")
         last[query] = batch
+    _check_decided(records, state)
     for query, batch, position in state.acknowledged:
         if (position, query, batch) not in now:
             raise Violation(f"{query}/{batch} was acknowledged at {position} and is not there")
@@ -155,6 +157,28 @@ def check(before: Verdict, state: State) -> Verdict:
     if state.tables or state.modified:
         lifecycle_oracle.check(state, records)
     return now
+
+
+def _check_decided(records: list[dict[str, Any]], state: State) -> None:
+    """What an object says was decided was so; and it says all that its writer knew for sure."""
+    there = objects(state)
+    end = 0
+    while slot_key(end) in there:
+        end += 1
+    for key, body in there.items():
+        if not records or not key.startswith(f"{PREFIX}/batches/"):
+            continue
+        found = header(body)
+        position, decided = found["position"], found["decided"]
+        if found["log_id"] != records[-1]["log_id"]:
+            continue
+        if decided >= end:
+            raise Violation(f"{key} claims that {decided} was decided; the log ends before {end}")
+        sure = position - found["in_flight_limit"]
+        if found["kind"] == "leader":
+            sure = found["prev_position"]
+        if decided < sure:
+            raise Violation(f"{key} claims {decided} only; its writer knew {sure} at least")
 
 
 def _check_memory(head: dict[str, Any], last: dict[str, int], state: State) -> None:
@@ -192,13 +216,15 @@ def _check_rows(record: dict[str, Any], state: State) -> None:
 
 
 def _check_source(records: list[dict[str, Any]], state: State) -> None:
-    """The log holds the rows of the source from its first on, in order, each once."""
-    wanted = wanted_rows(state)
+    """The log holds the rows of the source from its first on, in order, each once. A record without
+    rows carries a checkpoint."""
+    wanted, last = wanted_rows(state), records[-1]
     before = sum(record["rows"] for record in records[:-1] if record["kind"] == "commit")
-    found = values(state.objects[slot_key(records[-1]["position"])])
-    if not found or list(found) != wanted[before : before + len(found)]:
+    found = values(state.objects[slot_key(last["position"])])
+    carries = last["checkpoints"][last["query_id"]]["position"] == last["position"]
+    if not (found or carries) or list(found) != wanted[before : before + len(found)]:
         raise Violation(
-            f"position {records[-1]['position']} holds the rows {found} of the source; the "
+            f"position {last['position']} holds the rows {found} of the source; the "
             f"positions before it hold {wanted[:before]}"
         )
 

@@ -6,7 +6,9 @@ Spark is a model (`spark.py`). What the sink carries, skips and commits, and wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparkwal.checkpoints import folder, rebuild
 from sparkwal.checkpoints.carry import StreamCheckpoint
@@ -17,12 +19,13 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.protocol.commit import commit
+from sparkwal.protocol.holds import Span
 from sparkwal.protocol.leadership import Claim
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import write_partition
+from sparkwal.store.log_store import LogStore
 
 from .clients import TTL_MS, WorldClock, WorldHints, WorldStore, world_log
 from .data import SCHEMA, source_batch
@@ -46,7 +49,7 @@ class Kind:
             where there is none, or after a DivergedCheckpointError.
         remote: the checkpoint is in an object store, where the sink does not see it.
         shared: two lives may run on one machine at the same time.
-        lists, archives: see `spark.Query`.
+        lists, archives, consumer: see `spark.Query`.
     """
 
     name: str = "q"
@@ -55,6 +58,21 @@ class Kind:
     shared: bool = False
     lists: bool = False
     archives: bool = False
+    consumer: bool = False
+
+
+@dataclass(frozen=True)
+class _Checkpoint(StreamCheckpoint):
+    """A checkpoint on a simulated disk."""
+
+    ask: Ask
+    machine: str
+
+    def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
+        for held in spans.values():
+            self.ask(Call("hold", (self.machine, tuple(held))))
+        self.ask(Call("put_file", (self.machine, folder.EMPTY, note)))
+        return True
 
 
 def query(
@@ -71,7 +89,7 @@ def query(
     def run(ask: Ask) -> str:
         ask(Call("mount", (machine,)))
         log = world_log(WorldStore(ask), 1)
-        spark = Query(ask, machine, kind.lists, kind.archives, most)
+        spark = Query(ask, machine, kind.lists, kind.archives, kind.consumer, most)
         outcome = ""
         for start in range(restarts + 1):
             try:
@@ -151,7 +169,7 @@ def _stream(
             ]
             seen = real(ask(Call("read_folder", (machine,))))
             location = "s3a://bucket/checkpoint" if kind.remote else str(seen)
-            carrier = StreamCheckpoint(location, query_id, 2**20)
+            carrier = _Checkpoint(location, query_id, 2**20, ask, machine)
             position = commit(lambda: log, results, hints, clock, TTL_MS, None, carrier)
         except (FencedError, StoreUnavailableError, DivergedCheckpointError):
             # Nothing of this microbatch counts, these say.

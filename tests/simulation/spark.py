@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sparkwal.protocol.holds import LOG_ID, lowest
+
 from .machine import Ask
 from .world import Call, Folder
 
@@ -37,6 +39,7 @@ class Query:
     Attributes:
         lists: whether the source lists files and remembers which it has seen.
         archives: whether the source lets go of rows once Spark has committed them.
+        consumer: it is a log that lets go of what its consumer says it needs no more.
         most: rows of the source in one microbatch.
     """
 
@@ -44,6 +47,7 @@ class Query:
     machine: str
     lists: bool
     archives: bool
+    consumer: bool
     most: int
 
     def read(self) -> dict[str, bytes]:
@@ -73,9 +77,11 @@ class Query:
                 end = self._latest_offset(start)
                 if end == start:
                     return
-                self.add(f"offsets/{number}", b'v1\n{"batchTimestampMs":0}\n%d' % end)
+                offset = {"default": end, f"{LOG_ID}default": "source"} if self.consumer else end
+                line = json.dumps(offset).encode()
+                self.add(f"offsets/{number}", b'v1\n{"batchTimestampMs":0}\n' + line)
                 if self.archives and number:
-                    self.ask(Call("archive", self._range(0, start)[1:]))
+                    self.ask(Call("archive", (self._needed(start),)))
             rows = self.ask(Call("rows", self._range(start, end)))
             if rows is None:
                 raise Stopped("the rows are no longer there")
@@ -98,6 +104,12 @@ class Query:
                 self.add(f"sources/0/{number}", json.dumps(entries[-1:]).encode())
         return len(entries)
 
+    def _needed(self, start: int) -> int:
+        """Rows of the source below this are needed no more; `start` is committed."""
+        if self.consumer:
+            return lowest(self.ask(Call("holds", (self.machine,))), start)
+        return self._range(0, start)[1]
+
     def _range(self, start: int, end: int) -> tuple[int, int]:
         """Rows of the source between two offsets."""
         if not self.lists:
@@ -115,7 +127,8 @@ def _latest(content: dict[str, bytes], kind: str) -> int | None:
 
 def _offset(content: dict[str, bytes], number: int) -> int:
     try:
-        return int(content[f"offsets/{number}"].splitlines()[2])
+        offset = json.loads(content[f"offsets/{number}"].splitlines()[2])
+        return int(offset["default"] if isinstance(offset, dict) else offset)
     except KeyError:
         raise Stopped(f"offsets/{number} does not exist") from None
 

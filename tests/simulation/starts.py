@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
+from sparkwal.store.log_store import LogStore
 
 from . import oracle
 from .clients import WorldStore

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from sparkwal.errors import JournalEncodeError, JournalSyncError
+from sparkwal.errors import JournalEncodeError, JournalReadError, JournalSyncError
 from sparkwal.journal import files
 from sparkwal.journal.files import Cursor
 from sparkwal.journal.opening import Opened, begin
@@ -158,6 +158,42 @@ def test_what_has_a_name_is_whole() -> None:
         folder, cursor = MemoryFolder(), Cursor("id", "producer", 7, 0, 1)
         files.write_cursor(folder, cursor)
         assert files.read_cursor(folder.after_crash(random.Random(seed))) == (cursor, "")
+
+
+def test_a_note_of_what_was_lost_that_cannot_be_read_is_not_empty() -> None:
+    folder = MemoryFolder()
+    folder.put(files.LOST, b"x")
+    with pytest.raises(JournalReadError):
+        opened(folder)
+
+
+def test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died() -> None:
+    """Of three files the first is damaged from its first entry on; all three go to quarantine."""
+    folder = MemoryFolder()
+    journal = opened(folder).journal
+    for number in range(6):
+        journal.wait(journal.write(b"%d" % number * 300))
+    folder = folder.after_kill()
+    name = files.segment_name(0)
+    folder.put(name, folder.bytes_of(name).replace(b"0" * 300, bytes(300)))
+    crash_at, ended = 0, False
+    while not ended:
+        crash_at, ended = crash_at + 1, True
+        dying = folder.after_kill()
+        dying.crash_at = crash_at
+        try:
+            opened(dying)
+        except Crash:
+            ended = False
+        for seed in range(4):
+            left = dying.after_crash(random.Random(seed)) if seed else dying.after_kill()
+            quarantine = opened(left).quarantine
+            found = dict(quarantine.entries(-1))
+            assert found.pop(0) is None, crash_at
+            assert {each: bytes(entry[0]) for each, entry in found.items() if entry} == {
+                each: b"%d" % each * 300 for each in range(1, 6)
+            }, (crash_at, seed)
+    assert crash_at > 9
 
 
 def test_what_only_memory_had_is_on_the_disk_before_another_file_follows() -> None:

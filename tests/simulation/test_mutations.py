@@ -18,6 +18,9 @@ from .mutations import MUTATIONS
 
 TESTS = Path(__file__).parents[2]
 
+# The first test waits for the searches of all mutations.
+pytestmark = pytest.mark.timeout(2400)
+
 
 def _hunt(mutation: Mutation, folder: Path) -> subprocess.CompletedProcess[str]:
     shutil.copytree(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sparkwal.store.base import Entry, NotFound, Transient
 
-from . import lake, oracle
+from . import lake, losses
 from .data import PREFIX
 from .lake import Row, Table
 
@@ -48,12 +48,17 @@ LOCAL = frozenset(
         "load_hint",
         "save_hint",
         "forget_hint",
+        "fence_others",
+        "end_run",
+        "has_ended",
+        "blame",
         "acknowledge",
         "deny",
         "promise",
         "publish_plan",
         "now",
         "read_folder",
+        "holds",
         "join",
         "unlock",
         "source_end",
@@ -61,7 +66,9 @@ LOCAL = frozenset(
     }
 )
 # Of these, what other processes can see.
-SEEN = frozenset({"save_hint", "forget_hint", "publish_plan"})
+SEEN = frozenset(
+    {"save_hint", "forget_hint", "fence_others", "end_run", "has_ended", "publish_plan"}
+)
 # Calls that go through the network.
 REMOTE = frozenset(
     {"put", "overwrite", "get_range", "list", "look", "age", "table_look", "table_write"}
@@ -75,7 +82,8 @@ class State:
     Attributes:
         objects: key → body; `contents` is the same as numbers.
         late: conditional PUTs still on their way, nobody waits for them: (key, body).
-        hints: leader_id → hint (by number), on the drivers' disks.
+        hints: leader_id → hint or note (by number), on the drivers' disks.
+        ended: runs of queries that their session noted as ended.
         checkpoint: query_id → last microbatch in Spark's commit log.
         acknowledged: (query_id, batch_id, position) that somebody was told is durable.
         denied: (plan_id, batch_id) that somebody was told is not in the log and never will be.
@@ -85,6 +93,7 @@ class State:
         collected: records that were there once and were deleted on purpose.
         folders: machine → the checkpoint folder on its disk (by number); none: not there.
         copies: machine → a copy of its folder, as a backup keeps it (by number).
+        holds: machine → what its query would read again of its source, as (position, position).
         locks: (machine, process) that replaces the machine's folder and keeps others from it.
         source: rows that the queries' source has so far; −1 where no query has a source.
         dropped: rows of the source that the query filters out.
@@ -94,12 +103,14 @@ class State:
         joined: consumers that may rely on what they told.
         former: (log_id, its commits) of logs that were deleted and made again.
         blame: what a process did though it must not; "" for nothing.
+        loss: what was deleted from outside, and who is excused for not noticing; see `losses`.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     contents: frozenset[int] = frozenset()
     late: frozenset[tuple[str, bytes]] = frozenset()
     hints: dict[str, int] = field(default_factory=dict)
+    ended: frozenset[str] = frozenset()
     checkpoint: dict[str, int] = field(default_factory=dict)
     acknowledged: frozenset[tuple[str, int, int]] = frozenset()
     denied: frozenset[tuple[str, int]] = frozenset()
@@ -109,6 +120,7 @@ class State:
     collected: frozenset[tuple[str, bytes]] = frozenset()
     folders: dict[str, int] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
+    holds: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     locks: frozenset[tuple[str, str]] = frozenset()
     source: int = -1
     dropped: frozenset[int] = frozenset()
@@ -118,6 +130,7 @@ class State:
     joined: frozenset[str] = frozenset()
     former: tuple[tuple[str, tuple[Row, ...]], ...] = ()
     blame: str = ""
+    loss: losses.Loss | None = None
 
     def key(self) -> Hashable:
         """Equal for states that behave alike."""
@@ -125,6 +138,7 @@ class State:
             self.contents,
             self.late,
             tuple(self.hints.items()) if len(self.hints) < 2 else frozenset(self.hints.items()),
+            self.ended,
             tuple(sorted(self.checkpoint.items())),
             self.acknowledged,
             self.denied,
@@ -134,6 +148,7 @@ class State:
             self.collected,
             frozenset(self.folders.items()),
             frozenset(self.copies.items()),
+            frozenset(self.holds.items()),
             self.locks,
             self.source,
             self.archived,
@@ -141,6 +156,7 @@ class State:
             self.tables,
             self.joined,
             self.former,
+            self.loss,
         )
 
 
@@ -183,6 +199,7 @@ def _get_range(state: State, key: str, offset: int, length: int) -> tuple[State,
 
 def _list(state: State, prefix: str, limit: int, after: str = "") -> tuple[State, Any]:
     """The first entries, and whether there are more."""
+    state = losses.noted(state, prefix)
     keys = sorted(key for key in state.objects if key.startswith(prefix) and key > after)
     found = tuple(Entry(key, len(state.objects[key])) for key in keys[:limit])
     return state, (found, len(keys) > limit)
@@ -190,7 +207,7 @@ def _list(state: State, prefix: str, limit: int, after: str = "") -> tuple[State
 
 def _look(state: State, prefix: str, limit: int, after: str = "") -> tuple[State, Any]:
     """A LIST, and what is committed at that moment."""
-    return state, (oracle.committed(state), _list(state, prefix, limit, after)[1])
+    return state, (losses.visible(state), _list(state, prefix, limit, after)[1])
 
 
 def _delete(state: State, key: str, undone: bool = False) -> tuple[State, Any]:
@@ -237,8 +254,21 @@ def _load_hint(state: State, leader_id: str) -> tuple[State, Any]:
     return state, None if number is None else _things[number]
 
 
-def _save_hint(state: State, hint: Any) -> tuple[State, Any]:
-    return replace(state, hints={**state.hints, hint.leadership.leader_id: _shelve(hint)}), True
+def _save_hint(state: State, leader_id: str, hint: Any) -> tuple[State, Any]:
+    return replace(state, hints={**state.hints, leader_id: _shelve(hint)}), True
+
+
+def _fence_others(state: State, note: Any) -> tuple[State, Any]:
+    notes = {
+        leader: _shelve(note.over(_things[before]))
+        for leader, before in state.hints.items()
+        if leader != note.leader_id
+    }
+    return replace(state, hints={**state.hints, **notes}), None
+
+
+def _end_run(state: State, run_id: str) -> tuple[State, Any]:
+    return replace(state, ended=state.ended | {run_id}), None
 
 
 def _forget_hint(state: State, leader_id: str) -> tuple[State, Any]:
@@ -306,6 +336,20 @@ def _add_file(state: State, machine: str, name: str, data: bytes) -> tuple[State
     return set_folder(state, machine, tuple(sorted(content.items())))[0], True
 
 
+def _put_file(state: State, machine: str, name: str, data: bytes) -> tuple[State, None]:
+    """A file of a checkpoint, whole, also over another."""
+    content = {**dict(_read_folder(state, machine)[1] or ()), name: data}
+    return set_folder(state, machine, tuple(sorted(content.items())))
+
+
+def _hold(state: State, machine: str, spans: tuple[tuple[int, int], ...]) -> tuple[State, None]:
+    return replace(state, holds={**state.holds, machine: spans}), None
+
+
+def _holds(state: State, machine: str) -> tuple[State, tuple[tuple[int, int], ...]]:
+    return state, state.holds.get(machine, ())
+
+
 def _copy_folder(state: State, machine: str) -> tuple[State, None]:
     copied = {machine: state.folders[machine]} if machine in state.folders else {}
     return replace(state, copies={**state.copies, **copied}), None
@@ -315,7 +359,8 @@ def disk_faults(state: State, machine: str) -> list[tuple[str, State]]:
     """What a machine that starts may find instead of its folder."""
     found = []
     if machine in state.folders:
-        found.append(("its disk is new", set_folder(state, machine, None)[0]))
+        new = set_folder(state, machine, None)[0]
+        found.append(("its disk is new", _hold(new, machine, ())[0]))
     if machine in state.copies and state.copies[machine] != state.folders.get(machine):
         folders = {**state.folders, machine: state.copies[machine]}
         found.append(("its folder is a backup's", replace(state, folders=folders)))
@@ -367,6 +412,10 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "load_hint": _load_hint,
     "save_hint": _save_hint,
     "forget_hint": _forget_hint,
+    "fence_others": _fence_others,
+    "end_run": _end_run,
+    "has_ended": lambda state, run_id: (state, run_id in state.ended),
+    "blame": lambda state, blame: (replace(state, blame=blame), None),
     "read_checkpoint": _read_checkpoint,
     "write_checkpoint": _write_checkpoint,
     "acknowledge": _acknowledge,
@@ -381,6 +430,9 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "read_folder": _read_folder,
     "set_folder": set_folder,
     "add_file": _add_file,
+    "put_file": _put_file,
+    "hold": _hold,
+    "holds": _holds,
     "copy_folder": _copy_folder,
     "lock": _lock,
     "unlock": lambda state, process: (without_locks(state, process), None),

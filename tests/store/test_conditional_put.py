@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -72,10 +71,17 @@ class RefusingButOverwriting(Memory):
 
 
 class LooksThenWrites(Memory):
+    """Of those that race nobody writes before all have looked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = threading.Barrier(8)
+
     def put_if_absent(self, key: str, body: bytes) -> bool:
         if key in self.objects:
             return False
-        time.sleep(0.002)
+        if body.startswith(b"racer"):
+            self.looked.wait(60)
         self.objects[key] = body
         return True
 
@@ -163,6 +169,30 @@ def test_writer_that_may_not_delete_is_proven() -> None:
         unsubscribe()
     assert [event.name for event in seen] == ["proof_left_behind"] * 4
     assert all(key.startswith("log/proof/") for key in store.objects)
+
+
+def test_nothing_is_left_behind_where_nothing_was_stored() -> None:
+    class Forbidding(Memory):
+        def put_if_absent(self, key: str, body: bytes) -> bool:
+            raise OptionError("AccessDenied")
+
+        def delete(self, key: str) -> None:
+            raise OptionError("AccessDenied")
+
+    class Losing(Memory):
+        def delete(self, key: str) -> None:
+            super().delete(key)
+            raise Transient("the reply was lost")
+
+    seen: list[events.Event] = []
+    unsubscribe = events.subscribe(seen.append)
+    try:
+        with pytest.raises(OptionError, match="AccessDenied"):
+            prove_put_if_absent(Forbidding(), "log")
+        prove_put_if_absent(Losing(), "log")
+    finally:
+        unsubscribe()
+    assert seen == []
 
 
 def test_what_a_killed_proof_leaves_harms_nobody(tmp_path: Path) -> None:

@@ -405,3 +405,12 @@ def test_a_key_too_long_for_a_files_name_is_stored_all_the_same(tmp_path: Path) 
     upload.part(1, 0, b"x")
     assert store.unfinished("").uploads == []
     assert upload.complete()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system that has no folders")
+def test_where_the_system_makes_no_folder_is_no_store_that_answers_again() -> None:
+    store = LocalStore(Path("/proc/sparkwal/log"))
+    for put in (store.put, store.put_if_absent):
+        with pytest.raises(OptionError, match="no folder can be made in /proc.* another path"):
+            put("k", b"x")
+    assert store.list("").entries == []

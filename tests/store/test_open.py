@@ -9,7 +9,7 @@ import pytest
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import join_key
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords, parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.store.config import RetryPolicy, S3Config

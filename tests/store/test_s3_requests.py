@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.store.base import Store

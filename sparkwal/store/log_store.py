@@ -37,6 +37,8 @@ class LogStore:
         """The key of a numbered object."""
         return keys.key(self.prefix, number)
 
-    def where(self, number: int) -> str:
-        """A numbered object for people: its whole URL."""
-        return f"{self.store.url}/{self.key(number)}"
+    def where(self, number: int, window: int | None = None) -> str:
+        """A numbered object for people: its whole URL, and its position where the log's window is
+        known."""
+        url = f"{self.store.url}/{self.key(number)}"
+        return url if window is None else f"{url} (position {keys.position(number, window)})"

@@ -20,13 +20,13 @@ from sparkwal.format import keys, schema
 from sparkwal.format.checked import are_whole
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import AnotherLog, live_records
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
+from sparkwal.store.log_store import LogStore
 
 _FORMAT = 1
 _CLOCK = SystemClock()

@@ -1,0 +1,105 @@
+"""Which types of Spark's hold every value of another, so that a column may be widened to them.
+
+The rules are those of Delta Lake's type widening. Types are Spark's JSON of them; whether they
+are nullable does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparkwal.format import schema
+
+_WHOLE = ("byte", "short", "integer", "long")
+# Digits that a decimal has before its point to hold every whole number.
+_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_INSIDE = ("elementType", "keyType", "valueType")
+
+
+def holds(wide: Any, narrow: Any) -> bool:
+    """Whether every value of `narrow` is one of `wide`, so that a cast loses nothing."""
+    if isinstance(wide, str) and isinstance(narrow, str):
+        return wide == narrow or _leaf_holds(wide, narrow)
+    parts = _parts(wide, narrow)
+    if parts is None or not parts:
+        return False
+    if wide["type"] == "struct" and _names(wide) != _names(narrow):
+        return False
+    return all(holds(*pair) for pair in parts)
+
+
+def contradicts(table: Any, log: Any) -> bool:
+    """Whether no value of `log` but null can be in a column of `table`'s type as it is; fields
+    that only one of two structs has do not matter."""
+    if isinstance(table, str) and isinstance(log, str):
+        return table != "void" and not holds(table, log)
+    parts = _parts(table, log)
+    return parts is None or any(contradicts(*pair) for pair in parts)
+
+
+def _leaf_holds(wide: str, narrow: str) -> bool:
+    into, of = _DECIMAL.fullmatch(wide), _DECIMAL.fullmatch(narrow)
+    if into is not None:
+        scale = int(into[2])
+        before = int(into[1]) - scale
+        if of is not None:
+            return scale >= int(of[2]) and before >= int(of[1]) - int(of[2])
+        return narrow in _DIGITS and before >= _DIGITS[narrow]
+    if wide in _WHOLE and narrow in _WHOLE:
+        return _WHOLE.index(wide) >= _WHOLE.index(narrow)
+    return (wide, narrow) in (
+        *(("double", each) for each in ("byte", "short", "integer", "float")),
+        ("timestamp_ntz", "date"),
+    )
+
+
+def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
+    """The types inside of two that are nested in the same way; None where they are not."""
+    if isinstance(one, str) or isinstance(other, str) or one["type"] != other["type"]:
+        return None
+    if one["type"] == "struct":
+        known = {field["name"].lower(): field["type"] for field in other["fields"]}
+        return [
+            (field["type"], known[field["name"].lower()])
+            for field in one["fields"]
+            if field["name"].lower() in known
+        ]
+    return [(one[part], other[part]) for part in _INSIDE if part in one]
+
+
+def _names(struct: Any) -> list[str]:
+    return [field["name"] for field in struct["fields"]]
+
+
+def widened(spark_schema: str, table: Mapping[str, Any]) -> str:
+    """The columns of a normalized schema with the types of a table's where those hold them.
+
+    Args:
+        table: the types of its columns, by name.
+    """
+    known = _folded(table)
+    document = json.loads(spark_schema)
+    for field in document["fields"]:
+        kind = known.get(field["name"].lower(), field["type"])
+        if holds(kind, field["type"]):
+            field["type"] = kind
+    return schema.normalize(document)
+
+
+def contradictions(
+    log: Mapping[str, Any], table: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """(column, its type in the log, its type in the table) of those that do not go together."""
+    known = _folded(table)
+    for name, kind in log.items():
+        there = known.get(name.lower(), kind)
+        if contradicts(there, kind):
+            yield name, kind, there
+
+
+def _folded(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.lower(): kind for name, kind in table.items()}

@@ -1,0 +1,68 @@
+"""From checked options to the log they name. Makes no request and creates nothing."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from sparkwal.errors import OptionError
+from sparkwal.options.store import StoreOptions
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.open import open_store
+from sparkwal.store.path import bucket_and_prefix, folder, is_local
+
+# In every Delta table's folder.
+_DELTA = "_delta_log"
+
+
+def open_log(options: StoreOptions, *, fail_fast: bool = False) -> LogStore:
+    """The log that `path` and `sequencer` name.
+
+    Args:
+        fail_fast: nothing answering at all is an error at once, without retries.
+
+    Raises OptionError for a path that names no supported store.
+    """
+    store, root = open_store(options.path, options.s3, options.retry, fail_fast=fail_fast)
+    return LogStore(store, root).sequencer(options.sequencer)
+
+
+def check_place(path: str, log: LogStore) -> None:
+    """Before a log begins at `path`. Raises OptionError where the path is somebody else's: inside a
+    Delta table, or among Parquet files.
+
+    On a disk the folder and all above it are looked at. On S3 it is 1 LIST: of the folder above, or
+    of the path itself where nothing but the bucket is above.
+    """
+    table: str | None = None
+    if is_local(path):
+        own = Path(os.path.realpath(folder(path)))
+        tables = (str(each) for each in (own, *own.parents) if (each / _DELTA).is_dir())
+        table = next(tables, None)
+        found = _keys(log, "")
+    else:
+        prefix = bucket_and_prefix(path)[1]
+        above = prefix.rpartition("/")[0]
+        within = above or prefix
+        within = f"{within}/" if within else ""
+        found = _keys(log, f"{within}{_DELTA}/" if above else within)
+        if any(key.startswith(f"{within}{_DELTA}/") for key in found):
+            table = f"{log.store.url}/{within}".rstrip("/")
+    if table is not None:
+        raise OptionError(
+            f"{path} is inside the Delta table {table}, and a VACUUM of the table would delete the "
+            "log. Nothing was written; write to a path outside of the table"
+        )
+    if files := [key for key in found if key.endswith(".parquet")]:
+        raise OptionError(
+            f"{path} holds Parquet files ({files[0].rpartition('/')[2]}), which are no log's: a "
+            "log shares its path with nothing else. Nothing was written; write to an empty path"
+        )
+
+
+def _keys(log: LogStore, prefix: str) -> list[str]:
+    # Who may list the log's own keys alone cannot be told.
+    with suppress(OptionError):
+        return [entry.key for entry in log.store.list(prefix, 100).entries]
+    return []

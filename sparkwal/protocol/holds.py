@@ -1,0 +1,76 @@
+"""What a rebuilt checkpoint would read again of a log: no consumer says that it needs it no more.
+
+A query that reads one log and writes to another may pass over many microbatches without a row.
+Its last record then lies far back, and so does what a rebuild begins with. The sink knows
+that; the source tells the log that it reads how far it is. They share the driver's disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwal.errors import OptionError
+
+# Where a rebuild begins to read, and how far the query has come without a row.
+Span = tuple[int, int]
+# With a sequencer's name it stands before the id of a log in the offsets of a stream over it.
+LOG_ID = "log_id:"
+
+
+def lowest(spans: Iterable[Span], position: int) -> int:
+    """The position that may be told of a reader at `position`. One beyond a span is not held by
+    it: the sink wrote a record since, or would have made the span longer."""
+    held = (need for need, upto in spans if need < position <= upto)
+    # Safety (§6): "a consumer lets go of what a rebuild would read again"
+    return min(held, default=position)
+
+
+@dataclass(frozen=True)
+class Holds:
+    """The spans of the queries on this machine: one file for each checkpoint and log it reads.
+
+    Args:
+        state: of this user on this machine; None for one without a home: nothing can be held.
+    """
+
+    state: Path | None
+
+    def set(self, checkpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
+        """Replace what a query holds of each log, by `log_id`. Raises OSError."""
+        if self.state is None:
+            raise FileNotFoundError("this user has no home folder")
+        for log_id, held in spans.items():
+            file = self._files(log_id, _short_hash(checkpoint))
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft = file.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps({"checkpoint": checkpoint, "spans": held}))
+            os.replace(draft, file)
+
+    def lowest(self, log_id: str, position: int) -> int:
+        """As `lowest`, of all queries. Raises OptionError for a damaged file."""
+        if self.state is None:
+            return position
+        pattern = self._files(log_id, "*")
+        spans: list[Span] = []
+        for file in pattern.parent.glob(pattern.name):
+            try:
+                held = json.loads(file.read_bytes())["spans"]
+                spans += [(int(need), int(upto)) for need, upto in held]
+            except (OSError, ValueError, TypeError, KeyError):
+                raise OptionError(
+                    f"{file} is damaged: it says what a query on this machine would read again "
+                    "of this log if its checkpoint was lost. Delete it when that query runs again"
+                ) from None
+        return lowest(spans, position)
+
+    def _files(self, log_id: str, checkpoint: str) -> Path:
+        return (self.state or Path()) / "holds" / f"{_short_hash(log_id)}-{checkpoint}.json"
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -1,0 +1,171 @@
+"""A microbatch or a batch write that the log has already: are its rows those of the log?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain as joined
+
+import pyarrow as pa
+
+from sparkwal import events
+from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
+from sparkwal.format import arrowfile
+from sparkwal.format.content import Content
+from sparkwal.format.header import Batch, CommitHeader, DataHeader
+from sparkwal.format.memory import ANONYMOUS
+from sparkwal.protocol import chain
+from sparkwal.protocol.adopt import measure
+from sparkwal.protocol.archive import Memory, last_write
+from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.recovery import Head
+from sparkwal.protocol.replay import first_at_or_after, live_records
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_front, read_slot
+from sparkwal.protocol.task import TaskResult
+from sparkwal.store.base import NotFound
+from sparkwal.store.log_store import LogStore
+
+
+def check_newest(
+    open_log: Callable[[], LogStore], memory: Memory, app_id: str, version: int
+) -> None:
+    """Raises OptionError for a batch write whose txnVersion is lower than the last one's."""
+    last, _ = last_write(open_log, memory, app_id)
+    # Safety (§6): "a batch write with a lower version is skipped"
+    if version < last:
+        raise OptionError(
+            f"txnVersion is {version}, but {open_log().url} has the version {last} of txnAppId "
+            f"{app_id!r} already: versions of one txnAppId grow. Nothing was written. Give a write "
+            "that is not the next one, such as a backfill, a txnAppId of its own"
+        )
+
+
+def check_transaction(
+    open_log: Callable[[], LogStore],
+    lead: Leadership,
+    app_id: str,
+    version: int,
+    content: Callable[[], Content],
+) -> None:
+    """Before a batch write is skipped because the log has its txnVersion.
+
+    Raises OptionError for a lower version than the last, DivergedCheckpointError for other rows.
+    """
+    if app_id.startswith(ANONYMOUS):
+        return  # the record is its own: nobody else has this name
+    check_newest(open_log, lead, app_id, version)
+    _, timestamp_ms = last_write(open_log, lead, app_id)
+    log = open_log()
+    other = other_rows(log, lead, app_id, version, content(), timestamp_ms=timestamp_ms)
+    # Safety (§6): "a batch write is skipped whatever its rows"
+    if other is not None:
+        raise DivergedCheckpointError(
+            f"{log.url} has txnVersion {version} of txnAppId {app_id!r} already, with other rows: "
+            f"{other}. Nothing was written, nothing is lost. Write other rows with a higher "
+            "txnVersion; a repetition must give the same rows (not uuid() or current_timestamp())"
+        )
+
+
+def other_rows(
+    log: LogStore,
+    lead: Leadership,
+    query_id: str,
+    batch_id: int,
+    content: Content,
+    *,
+    position: int | None = None,
+    timestamp_ms: int = 0,
+) -> str | None:
+    """What tells rows that are repeated from those of the log's record; None: they are the same.
+
+    Reads all rows of that record, a part at a time. Of a record that was collected nothing is
+    known but its number: an event says so, and the rows count as the same.
+
+    Args:
+        position: of the record, if it is known; else it is searched by `timestamp_ms`.
+
+    Raises InvalidLogError for what is damaged, or missing though it was not collected.
+    """
+    state = chain.look(log, lead.log_id)
+    floor = state.floor if state else 0
+    if position is None:
+        record = _find(log, lead, (query_id, batch_id), timestamp_ms, floor)
+    else:
+        record = read_slot(log, position, lead.window) if position >= floor else None
+    if record is None and floor > (position or 0):
+        events.emit(events.ReplayNotCompared(query_id=query_id, batch_id=batch_id))
+        return None
+    header = record.header if record else None
+    if (
+        record is None
+        or not isinstance(header, CommitHeader)
+        or (header.query_id, header.batch_id) != (query_id, batch_id)
+    ):
+        raise InvalidLogError(
+            f"{log.url} remembers number {batch_id} of {query_id!r} and holds no record of it: it "
+            "was deleted from outside. Restore it; until then nothing can be said of its rows"
+        )
+    place = f"position {header.position} of the log"
+    if header.rows != content.rows:
+        return f"it has {content.rows} rows now, but {header.rows} at {place}"
+    if _stored(log, record, header) != content:
+        return f"it has {content.rows} rows now as at {place}, but not the same ones"
+    return None
+
+
+def _find(
+    log: LogStore, lead: Leadership, wanted: tuple[str, int], timestamp_ms: int, floor: int
+) -> SlotRecord | None:
+    """The record of a write (query, number) that has this time: log₂ of the log's length GETs."""
+    head = Head(lead.next_position - 1, None, lead.window)
+    start = first_at_or_after(log, head, timestamp_ms, start=floor)
+    for found in live_records(log, lead.window, start, head.gap, size=GLANCE):
+        header = found.header
+        if header.timestamp_ms > timestamp_ms:
+            return None
+        if isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == wanted:
+            return found
+    return None
+
+
+def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
+    """The rows of a commit record and of its objects."""
+    where = log.where(header.number)
+    data = record.inlined
+    if data is None and header.inline:
+        size = sum(entry.bytes for entry in header.inline)
+        data = log.store.get_range(log.key(header.number), record.body, size)
+    inlined: list[Iterable[pa.RecordBatch]] = []
+    begin = 0
+    for entry in header.inline:
+        rows = (data or b"")[begin : begin + entry.bytes]
+        begin += entry.bytes
+        arrowfile.check_crc(rows, entry.crc32, where)
+        inlined.append(arrowfile.read_frames(rows, record.spark_schema, where, full=True))
+    return _content(log, header.batches, inlined)
+
+
+def content_of(open_log: Callable[[], LogStore], results: Sequence[TaskResult]) -> Content:
+    """The rows that tasks were given: of those that wrote them, what is stored. Raises
+    InvalidLogError."""
+    known = sum((result.content for result in results if result.content), Content())
+    objects = [result.batch for result in results if result.batch]
+    inlined = [pa.ipc.open_stream(result.inline[1]) for result in results if result.inline]
+    return known + _content(open_log(), objects, inlined)
+
+
+def _content(
+    log: LogStore, objects: Iterable[Batch], inlined: Iterable[Iterable[pa.RecordBatch]]
+) -> Content:
+    content = Content.of(joined.from_iterable(inlined))
+    for batch in objects:
+        where = log.where(batch.number)
+        try:
+            _, opened = read_front(log, batch.number, GLANCE)
+            assert isinstance(opened.header, DataHeader), where
+            found, rows = measure(log, opened.header, opened)
+        except NotFound:
+            raise InvalidLogError(f"{where} is missing, and its rows with it") from None
+        if found != batch:
+            raise InvalidLogError(f"{where} is not the object that its record names")
+        content += rows
+    return content

@@ -1,0 +1,217 @@
+"""What an object says was decided when it was built, and who notices by that a lost record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkwal.errors import FencedError, InvalidLogError
+from sparkwal.format import arrowfile, keys
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.slots import read_header
+from sparkwal.reading.floor import LOOK_TTL_MS
+from sparkwal.reading.log_range import LogRange
+from sparkwal.store.base import Page
+from sparkwal.store.log_store import LogStore
+from sparkwal.testing.memory import MemoryStore
+
+from ..appender.plot import PREFIX, Plot, rows, until
+from .query import Query, StoppedClock, hints_in
+
+WINDOW = 1000
+
+
+def key(position: int) -> str:
+    return keys.key(PREFIX, keys.slot(position, WINDOW))
+
+
+def decided(store: MemoryStore) -> dict[int, int]:
+    """Number → what the object of this number says; newest first."""
+    log = LogStore(store, PREFIX)
+    found = {}
+    for name in sorted(store.objects):
+        number = keys.decode(name.rpartition("/")[2])
+        if number is not None:
+            header = read_header(log, number, WINDOW)
+            assert header is not None
+            found[number] = header.decided
+    return found
+
+
+def again(store: MemoryStore, position: int, **changes: object) -> None:
+    """The record at a position says something else."""
+    opened = arrowfile.open_front(store.objects[key(position)], "here")
+    header = replace(opened.header, inline=(), bytes=0, rows=0, **changes)  # type: ignore[call-arg]
+    store.objects[key(position)] = arrowfile.encode(header, opened.spark_schema)
+
+
+@pytest.fixture
+def plot() -> Iterator[Plot]:
+    """Eight in flight at most; positions 1 to 9 are acknowledged."""
+    found = Plot(MemoryStore(concurrency=8))
+    with found.appender(maxInFlightRequests=8) as wal:
+        for value in range(1, 10):
+            wal.append(rows(value)).result()
+    yield found
+
+
+def test_objects_of_the_sink_say_that_all_before_them_is_decided(tmp_path: Path) -> None:
+    store = MemoryStore()
+    query = Query(store, hints_in(tmp_path))
+    for batch in range(2):
+        query.microbatch(batch, (batch,), (batch,))
+    query.restarted().microbatch(2, (2,))
+    found = decided(store)
+    assert len(found) == 10
+    assert found == {number: keys.position(number, WINDOW) - 1 for number in found}
+
+
+def test_an_appenders_record_says_up_to_where_it_was_acknowledged() -> None:
+    plot = Plot()
+    with plot.appender(maxInFlightRequests=4) as wal:
+        wal.append(rows(1)).result()
+        plot.hold(2)
+        tickets = [wal.append(rows(value)) for value in (2, 3, 4)]
+        until(lambda: {key(3), key(4)} <= set(plot.inner.objects))
+        plot.release(2)
+        for ticket in tickets:
+            ticket.result()
+        wal.append(rows(5)).result()
+    with plot.appender():
+        pass
+    found = {keys.position(number, WINDOW): says for number, says in decided(plot.inner).items()}
+    # A leader record, four sent before the second was decided, one after; a leader and its seals.
+    assert found == {0: -1, 1: 0, 2: 1, 3: 1, 4: 1, 5: 4, 6: 5, 7: 5, 8: 5, 9: 5}
+
+
+def test_one_get_more_is_paid_where_records_lie_after_the_gap_and_nowhere_else(plot: Plot) -> None:
+    def requests(*, thorough: bool = False) -> dict[str, int]:
+        plot.inner.counts.clear()
+        find_head(LogStore(plot.inner, PREFIX), thorough=thorough)
+        return dict(plot.inner.counts)
+
+    without = requests()
+    assert without["LIST"] == 1 and requests(thorough=True) == without
+    with plot.appender(maxInFlightRequests=8) as wal:
+        wal.append(rows(1)).result()
+        gap = plot.gap()
+        full = requests()
+        assert full["LIST"] == 1
+        plot.hold(gap)
+        tickets = [wal.append(rows(value)) for value in range(4)]
+        until(lambda: {key(gap + n) for n in (1, 2, 3)} <= set(plot.inner.objects))
+        assert requests() == {**full, "GET": full["GET"] + 1}
+        assert requests(thorough=True) == {**full, "GET": full["GET"] + 3}
+        plot.release(gap)
+        for ticket in tickets:
+            ticket.result()
+
+
+def test_a_leader_does_not_seal_what_it_has_read(plot: Plot) -> None:
+    with plot.appender(maxInFlightRequests=8) as wal:
+        wal.append(rows(1)).result()
+        gap = plot.gap()
+        plot.hold(gap)
+        tickets = [wal.append(rows(value)) for value in range(3)]
+        until(lambda: {key(gap + n) for n in (1, 2)} <= set(plot.inner.objects))
+        newcomer = Plot(plot.inner)
+        with newcomer.appender(maxInFlightRequests=1):
+            pass
+        assert sorted(p for p in newcomer.arrived if p >= 0) == [gap, *range(gap + 3, gap + 8)]
+        plot.release(gap)
+        for ticket in tickets:
+            with pytest.raises(FencedError):
+                ticket.result()
+
+
+@pytest.mark.parametrize("lost", [2, 5, 8])
+def test_a_lost_record_is_noticed_by_what_comes_after_it(plot: Plot, lost: int) -> None:
+    plot.inner.delete(key(lost))
+    before = dict(plot.inner.objects)
+    with pytest.raises(InvalidLogError, match=f"position {lost} is missing"):
+        plot.appender()
+    assert plot.inner.objects == before
+
+
+def test_a_record_that_says_nothing_shows_nothing(plot: Plot) -> None:
+    plot.inner.delete(key(8))
+    again(plot.inner, 9, decided=-1)
+    assert find_head(LogStore(plot.inner, PREFIX)).position == 7
+
+
+def test_a_record_after_the_gap_that_cannot_be_read_is_not_taken_for_silent(plot: Plot) -> None:
+    plot.inner.delete(key(7))
+    body = bytearray(plot.inner.objects[key(9)])
+    body[200] ^= 1
+    plot.inner.objects[key(9)] = bytes(body)
+    with pytest.raises(InvalidLogError, match=f"{keys.encode(keys.slot(9, WINDOW))}.*CRC-32"):
+        find_head(LogStore(plot.inner, PREFIX))
+    # Those told to go on ask the one before it.
+    assert find_head(LogStore(plot.inner, PREFIX), tolerant=True).position == 8
+
+
+def test_a_record_of_a_former_log_after_the_gap_is_named(plot: Plot) -> None:
+    plot.inner.delete(key(8))
+    again(plot.inner, 9, log_id="former")
+    named = f"{keys.encode(keys.slot(9, WINDOW))} lies after the end .* another, former"
+    with pytest.raises(InvalidLogError, match=named):
+        find_head(LogStore(plot.inner, PREFIX))
+
+
+def test_a_list_that_misses_what_comes_while_it_runs_shows_no_loss(plot: Plot) -> None:
+    missed = [key(8), key(7)]
+
+    class Lagging(MemoryStore):
+        def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+            page = super().list(prefix, limit, after)
+            hidden = {missed.pop()} if missed else set()
+            return Page([e for e in page.entries if e.key not in hidden], page.more)
+
+    store = Lagging()
+    for name, body in plot.inner.objects.items():
+        store.put(name, body)
+    assert find_head(LogStore(store, PREFIX)).position == 9 and not missed
+
+
+def stream(plot: Plot, **options: str) -> tuple[LogRange, StoppedClock]:
+    """One that has read up to position 4."""
+    clock, later = StoppedClock(), {}
+    for position in range(5, 10):
+        later[key(position)] = plot.inner.get(key(position))
+        plot.inner.delete(key(position))
+    given = parse(SourceOptions, {"path": "memory", **options})
+    found = LogRange(given, "default", LogStore(plot.inner, PREFIX), clock)
+    assert found.look() == 5
+    for name, body in later.items():
+        plot.inner.put(name, body)
+    return found, clock
+
+
+def test_a_stream_that_probes_beyond_a_lost_record_raises(plot: Plot) -> None:
+    found, _ = stream(plot)
+    plot.inner.delete(key(6))  # asked for together with 7
+    with pytest.raises(InvalidLogError, match="position 6 is missing"):
+        found.look()
+
+
+def test_a_stream_told_to_go_on_passes_a_lost_record(plot: Plot) -> None:
+    found, _ = stream(plot, failOnDataLoss="false")
+    plot.inner.delete(key(6))
+    assert found.look() == 10
+
+
+def test_a_stream_that_waits_at_a_lost_record_notices_with_its_next_look_at_the_floor(
+    plot: Plot,
+) -> None:
+    found, clock = stream(plot)
+    plot.inner.delete(key(5))
+    assert found.look() == 5
+    clock.wall_ms += LOOK_TTL_MS
+    clock.since_boot_ms += LOOK_TTL_MS
+    with pytest.raises(InvalidLogError, match="position 5 is missing"):
+        found.look()

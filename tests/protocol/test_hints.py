@@ -1,0 +1,21 @@
+"""Where a driver keeps its hints."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+
+from sparkwal.errors import OptionError
+from sparkwal.protocol.hint import Hints
+
+
+def test_a_machine_without_a_temporary_folder_is_told_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_is_usable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/work']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none_is_usable)
+    with pytest.raises(OptionError, match="no temporary folder.*/tmp.*TMPDIR"):
+        Hints("wal")

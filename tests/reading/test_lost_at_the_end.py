@@ -1,0 +1,135 @@
+"""A record near the end of an appender's log is deleted from outside: nobody takes the hole for the
+end of the log, and no acknowledged row becomes dead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import sparkwal
+from sparkwal import Appender, InvalidLogError, Log
+from sparkwal.cli.doctor import look
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.slots import read_slot
+from sparkwal.reading.repair import repair
+from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
+
+SCHEMA = pa.schema([("v", pa.int64())])
+APPENDS, LOST = 160, 130
+
+
+def record(path: Path, position: int) -> Path:
+    return path / keys.key("", keys.slot(position, 1000))
+
+
+def filled(path: Path, appends: int = APPENDS) -> Path:
+    """An appender's log, with many in flight at most: value n at position n, each acknowledged."""
+    with Appender(str(path), SCHEMA, producer_id="p", batchSizeThreshold=1) as wal:
+        assert [wal.append([{"v": n}]).result() for n in range(1, appends + 1)] == list(
+            range(1, appends + 1)
+        )
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log in which position LOST was deleted."""
+    folder = filled(tmp_path / "log")
+    record(folder, LOST).unlink()
+    return folder
+
+
+def test_160_appends_were_acknowledged_and_verify_misses_the_one_that_was_deleted(
+    path: Path,
+) -> None:
+    report = sparkwal.verify(str(path))
+    assert not report.ok and report.commits == APPENDS - 1
+    assert any(f"position {LOST}" in problem for problem in report.problems), report.problems
+
+
+def test_the_doctor_names_the_record_that_was_deleted(path: Path) -> None:
+    (line,) = look(str(path), {})
+    assert line.outcome == "to do" and f"position {LOST} is missing" in line.said
+
+
+def test_the_next_writer_refuses_and_says_what_to_do(path: Path) -> None:
+    before = sorted(path.rglob("*"))
+    with pytest.raises(InvalidLogError, match=rf"position {LOST} is missing.*repair"):
+        Appender(str(path), SCHEMA, producer_id="p")
+    assert sorted(file for file in path.rglob("*") if ".tmp" not in file.parts) == [
+        file for file in before if ".tmp" not in file.parts
+    ]
+
+
+def test_readers_raise_and_those_told_to_go_on_step_over_it(path: Path) -> None:
+    with pytest.raises(InvalidLogError, match=f"position {LOST} is missing"):
+        Log(str(path)).scan().read_all()
+    rows = Log(str(path), failOnDataLoss=False).scan().read_all().column("v").to_pylist()
+    assert rows == [n for n in range(1, APPENDS + 1) if n != LOST]
+
+
+def test_nothing_is_given_up_where_nothing_is_missing(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "log", 3)
+    for position, why in ((4, "nothing is missing there"), (0, "the first of a log names it")):
+        with pytest.raises(InvalidLogError, match=why):
+            repair(str(folder), keys.slot(position, 1000), give_up=True)
+    assert sparkwal.verify(str(folder)).commits == 3
+
+
+def test_a_lost_record_that_nothing_restores_is_given_up_and_the_log_goes_on(path: Path) -> None:
+    repair(str(path), keys.slot(LOST, 1000), give_up=True)
+    assert sparkwal.verify(str(path)).ok
+    with Appender(str(path), SCHEMA, producer_id="p") as wal:
+        assert wal.last_sequence == APPENDS - 1
+        wal.append([{"v": APPENDS + 1}]).result()
+    rows = Log(str(path)).scan().read_all().column("v").to_pylist()
+    assert rows == [n for n in range(1, APPENDS + 2) if n != LOST]
+    with pytest.raises(InvalidLogError, match="is there: to give it up delete it first"):
+        repair(str(path), keys.slot(LOST, 1000), give_up=True)
+
+
+@pytest.mark.parametrize("lost", ["leader", "commit"])
+def test_giving_up_a_record_beside_a_takeover_neither_kills_nor_revives(
+    tmp_path: Path, lost: str
+) -> None:
+    """Commits up to 3; a leader record of the next term at 4 with its seals up to 53, or one at 5
+    and the seals from there on: what is lost is at 4."""
+    path = filled(tmp_path / "log", 3 if lost == "leader" else 4)
+    with Appender(str(path), SCHEMA, producer_id="q") as wal:
+        wal.append([{"v": 100}]).result()
+    before = [(each.position, each.term) for each in Log(str(path)).records() if each.position != 4]
+    record(path, 4).unlink()
+    repair(str(path), keys.slot(4, 1000), give_up=True)
+    after = {each.position: each.term for each in Log(str(path)).records()}
+    assert after.pop(4) == (2 if lost == "leader" else 1)
+    assert list(after.items()) == before
+    assert sparkwal.verify(str(path)).ok
+    rows = Log(str(path)).scan().read_all().column("v").to_pylist()
+    assert rows == [1, 2, 3, 100]
+
+
+def test_a_dead_record_after_a_lost_leader_record_stays_dead(tmp_path: Path) -> None:
+    """A leader record is at 4, a late record of the leader before at 5, then another leader."""
+    path = filled(tmp_path / "log", 3)
+    with Appender(str(path), SCHEMA, producer_id="q", maxInFlightRequests=1):
+        pass
+    seals = [record(path, position) for position in range(5, 54)]
+    for file in seals:
+        file.unlink()
+    log = LogStore(LocalStore(path), "")
+    former = read_slot(log, 3, 1000)
+    assert former is not None and isinstance(former.header, CommitHeader)
+    dead = replace(former.header, position=5, number=keys.slot(5, 1000), rows=0, bytes=0, inline=())
+    log.store.put_if_absent(log.key(dead.number), arrowfile.encode(dead, former.spark_schema))
+    with Appender(str(path), SCHEMA, producer_id="r") as wal:
+        wal.append([{"v": 100}]).result()
+    before = [(each.position, each.term) for each in Log(str(path)).records() if each.position != 4]
+    record(path, 4).unlink()
+    repair(str(path), keys.slot(4, 1000), give_up=True)
+    after = [(each.position, each.term) for each in Log(str(path)).records() if each.position != 4]
+    assert after == before and 5 not in dict(after)

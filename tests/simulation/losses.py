@@ -1,0 +1,134 @@
+"""A record of the log is deleted from outside, at any moment. Whoever looks at the log then refuses
+to go on, as long as an object that is there shows that its writer knew the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sparkwal.reading.verification import verify_store
+from sparkwal.store.log_store import LogStore
+
+from . import oracle
+from .data import PREFIX
+
+if TYPE_CHECKING:
+    from .oracle import Verdict
+    from .world import Call, State
+
+_BATCHES = f"{PREFIX}/batches/"
+_verified: set[Any] = set()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What was lost, in a world in which something may be.
+
+    Attributes:
+        waits: whether each writer waits for a record before it sends the next: then each record
+            after the lost one shows the loss, whatever it says of itself.
+        gone: (key, body) of the record.
+        seen: positions that some writer saw free, from the first gap on, as far as it has to seal.
+            Who saw them before a record came may fill them when that is deleted.
+        excused: a writer looked when nothing showed the loss. The world is not searched on
+            once it has filled the gap: this is what is not promised.
+    """
+
+    waits: bool
+    gone: tuple[tuple[str, bytes], ...] = ()
+    seen: frozenset[int] = frozenset()
+    excused: bool = False
+
+
+def each(state: State) -> Iterator[tuple[str, State]]:
+    """Each record that may be lost now, and the world after that."""
+    from .world import without
+
+    assert state.loss is not None
+    for key, body in sorted(state.objects.items()):
+        if key.startswith(_BATCHES) and oracle.header(body)["kind"] != "data":
+            excused = oracle.header(body)["position"] in state.loss.seen
+            loss = replace(state.loss, gone=((key, body),), excused=excused)
+            yield key, replace(without(state, key), loss=loss)
+
+
+def noted(state: State, prefix: str) -> State:
+    """The world after a writer has listed the log."""
+    loss = state.loss
+    if loss is None or prefix != _BATCHES:
+        return state
+    if not loss.gone:
+        gap = 0
+        while oracle.slot_key(gap) in state.objects:
+            gap += 1
+        reach = oracle.live(state)[-1]["in_flight_limit"] if gap else 1
+        zone = range(gap, gap + reach)
+        return replace(state, loss=replace(loss, seen=loss.seen.union(zone)))
+    return replace(state, loss=replace(loss, excused=loss.excused or not _shows(state)))
+
+
+def visible(state: State) -> Verdict:
+    """The commits that a reader must see that lists now, if it does not refuse."""
+    committed = oracle.committed(state)
+    if state.loss is None or not state.loss.gone or _shows(state, newest_only=True):
+        return committed
+    lost = oracle.header(state.loss.gone[0][1])["position"]
+    return tuple(entry for entry in committed if entry[0] < lost)
+
+
+def is_over(state: State) -> bool:
+    """Whether the gap was filled by one who could not know better."""
+    return state.loss is not None and state.loss.excused and _is_filled(state)
+
+
+def check(state: State) -> None:
+    """Raises Violation where the gap was filled though the loss showed, or where `verify` takes
+    such a log for sound."""
+    if state.loss is None or not state.loss.gone:
+        return
+    ((key, _),) = state.loss.gone
+    if _is_filled(state):
+        raise oracle.Violation(f"{key} was lost, that was to be seen, and a writer filled the gap")
+    if key in state.objects or not _shows(state) or (key, state.contents) in _verified:
+        return
+    _verified.add((key, state.contents))
+    if verify_store(_log(state), PREFIX).ok:
+        raise oracle.Violation(f"{key} was lost, that is to be seen, and verify sees it not")
+
+
+def _is_filled(state: State) -> bool:
+    assert state.loss is not None
+    return any(state.objects.get(key, body) != body for key, body in state.loss.gone)
+
+
+def _shows(state: State, *, newest_only: bool = False) -> bool:
+    """Whether an object after the lost record shows that it was there."""
+    assert state.loss is not None
+    lost = oracle.header(state.loss.gone[0][1])["position"]
+    after = [
+        found
+        for key, body in sorted(state.objects.items())
+        if key.startswith(_BATCHES) and (found := oracle.header(body))["position"] > lost
+    ]
+    # One that is further away than a writer reaches shows it too, whatever it says.
+    reach = max((found["in_flight_limit"] for found in after), default=0)
+    if after and after[0]["position"] > lost + reach:
+        return True
+    return any(
+        found["decided"] >= lost or (state.loss.waits and found.get("reason") != "seal")
+        for found in (after[:1] if newest_only else after)
+    )
+
+
+def _log(state: State) -> LogStore:
+    from .clients import WorldStore
+    from .world import apply
+
+    def ask(call: Call) -> Any:
+        _, answer = apply(state, call)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return LogStore(WorldStore(ask, concurrency=1), PREFIX)
