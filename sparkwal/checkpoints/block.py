@@ -12,8 +12,8 @@ import pyarrow as pa
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import read_front, slot_record
+from sparkwal.store.log_store import LogStore
 
 # What a block may name. It becomes a path on the machine that rebuilds.
 _NAME = re.compile(r"(offsets|commits)/[0-9]{1,19}|sources(/[^/\0]+){2,}")
@@ -69,9 +69,9 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
     Raises InvalidLogError where the record is missing, another's or damaged.
     """
     number = keys.slot(position, window)
-    where = log.where(number)
+    where = log.where(number, window)
     try:
-        front, opened = read_front(log, number)
+        front, opened = read_front(log, number, window)
     except KeyError:
         raise InvalidLogError(
             f"the record of position {position} of {log.url} is missing, and it holds the "

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.checkpoints import block, folder
+from sparkwal.checkpoints import block, empty, folder
 from sparkwal.errors import DivergedCheckpointError, OptionError
+from sparkwal.format.content import Content
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
+from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.repeated import other_rows
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.path import state_folder
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,48 @@ class StreamCheckpoint:
             events.emit(
                 events.CheckpointTooLarge(file=name, bytes=sizes[name], limit=self.max_bytes)
             )
-        return replace(carried, inputs=folder.inputs(path, batch_id, sizes))
+        owner = folder.owner_of(path)
+        name = str(owner.name) if owner else ""
+        return replace(carried, inputs=folder.inputs(path, batch_id, sizes), name=name)
+
+    def without_rows(
+        self, batch_id: int, known: Callable[[], tuple[int, Checkpoint | None]], due: bool
+    ) -> Carried | None:
+        """What the record of a microbatch without rows carries, or None for no record: then the
+        folder notes it. Makes no request.
+
+        Raises what `capture` raises.
+        """
+        path = self._folder()
+        if path is None or folder.owner_of(path) is None:
+            return None
+        before, last = known()
+        # Safety (§6): "a folder notes microbatches after one that the log has with other input"
+        if last is not None:
+            self._check_goes_on(path, last)
+        # What is neither in the log nor noted may be what a log lost that was put back.
+        # Safety (§6): "a folder goes on without rows after what nobody knows to be done"
+        if empty.done(path, before, last) < batch_id - 1:
+            return None
+        if last is None or due or not self._note(path, batch_id, before, last):
+            return self.capture(batch_id, last)
+        return None
+
+    def _note(self, path: Path, batch_id: int, before: int, last: Checkpoint) -> bool:
+        """False where the disk did not take it, or does not say where a rebuild would begin."""
+        spans = empty.spans(path, before, batch_id)
+        return spans is not None and self._save(path, spans, empty.note(path, batch_id, last))
+
+    def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
+        draft = path / f".{folder.EMPTY}.{os.getpid()}.tmp"
+        try:
+            if spans:
+                Holds(state_folder()).set(self.location, spans)
+            draft.write_bytes(note)
+            os.replace(draft, path / folder.EMPTY)
+        except OSError:
+            return False
+        return True
 
     def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
         """Whether the folder has the microbatch before with the input that the log has.
@@ -128,9 +174,10 @@ class StreamCheckpoint:
         open_log: Callable[[], LogStore],
         leadership: Leadership,
         batch_id: int,
-        rows: int,
+        content: Callable[[], Content],
     ) -> None:
-        """Before a replay is skipped: 1 GET, of a large block 2, or none.
+        """Before a replay is skipped: 1 GET, of a large block 2; where the log carries no offsets
+        to compare, all rows of its record are read.
 
         Raises DivergedCheckpointError where the checkpoint gives the number of a microbatch
         that the log has to other input.
@@ -155,13 +202,14 @@ class StreamCheckpoint:
                 )
             if f"offsets/{batch_id}" in theirs:
                 return
-        # Safety (§6): "a replay is skipped whatever its number of rows"
-        if rows != entry.rows:
+        log, position = open_log(), entry.position
+        unlike = other_rows(log, leadership, self.query_id, batch_id, content(), position=position)
+        # Safety (§6): "a replay is skipped whatever its rows"
+        if unlike is not None:
             raise self._diverged(
-                open_log(),
+                log,
                 batch_id,
-                f"it has {rows} rows now, but {entry.rows} at position {entry.position} of the "
-                "log. (If the query itself gives other rows each time that it runs: see "
+                f"{unlike}. (If the query itself gives other rows each time that it runs: see "
                 '"other rows" in docs/operations.md)',
             )
 

@@ -6,6 +6,7 @@ commits/N       that it is done
 sources/i/…     what source i remembers: the files that it has seen, where it began
 state/          of stateful operators
 sparkwal.json   whose folder it is, if `sparkwal.checkpoint` made it
+sparkwal-empty.json  the last microbatch that wrote nothing (`empty.py`)
 """
 
 from __future__ import annotations
@@ -14,15 +15,24 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sparkwal.errors import OptionError
+from sparkwal.format import keys
 from sparkwal.store.path import folder, is_local
 
-METADATA, STATE, SOURCES, OWNER = "metadata", "state", "sources", "sparkwal.json"
+METADATA, STATE, SOURCES = "metadata", "state", "sources"
+OWNER, EMPTY = "sparkwal.json", "sparkwal-empty.json"
+_FOLDERS = ("offsets", "commits", SOURCES, STATE)
+# A file, also while it is written, and its checksum.
+_FILE = re.compile(
+    rf"\.*({METADATA}|{re.escape(OWNER)}|{re.escape(EMPTY)})(\.[0-9a-f-]+\.tmp)?(\.crc)?"
+)
 _NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
+_LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')  # how far a file source reads in its list
 
 
 @dataclass(frozen=True)
@@ -49,16 +59,45 @@ def local_folder(location: str) -> Path | None:
         return None
 
 
+def log_folders(path: str, sequencer: str) -> list[Path]:
+    """A log on this machine's disk: its own folder, then all in which it keeps objects, with
+    symbolic links followed. Of any other log none."""
+    root = local_folder(path)
+    if root is None:
+        return []
+    own = root / keys.sequencer_prefix("", sequencer)
+    found = [root, *(log / name for log in (root, own) for name in keys.FOLDERS)]
+    return [Path(os.path.realpath(each)) for each in found]
+
+
+def holds_log(path: Path) -> bool:
+    """Whether a folder of this machine's disk is a log: it has objects with names of one."""
+    with suppress(OSError), os.scandir(path / keys.FOLDERS[0]) as objects:
+        return any(keys.decode(each.name) is not None for each in objects)
+    return False
+
+
+def foreign(path: Path) -> str | None:
+    """The first name in a folder that is none of a checkpoint's, or None."""
+    for each in sorted(os.scandir(path), key=lambda each: each.name):
+        is_folder = each.is_dir(follow_symlinks=False) and each.name in _FOLDERS
+        if not is_folder and not (
+            each.is_file(follow_symlinks=False) and _FILE.fullmatch(each.name)
+        ):
+            return each.name
+    return None
+
+
 def query_of(path: Path) -> str | None:
     """The id of the query whose checkpoint this is, or None where there is none."""
-    document = _json(path / METADATA)
+    document = read_json(path / METADATA)
     found = document.get("id") if isinstance(document, dict) else None
     return found if isinstance(found, str) else None
 
 
 def owner_of(path: Path) -> Owner | None:
     """Who made the folder, or None if it was not `sparkwal.checkpoint`."""
-    document = _json(path / OWNER)
+    document = read_json(path / OWNER)
     try:
         return Owner(**document) if isinstance(document, dict) else None
     except TypeError:
@@ -70,7 +109,8 @@ def owner_text(owner: Owner) -> bytes:
     return json.dumps(asdict(owner), indent=1).encode()
 
 
-def _json(path: Path) -> object:
+def read_json(path: Path) -> object:
+    """A file as JSON; None where it is not there, or damaged."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -114,7 +154,23 @@ def torn(path: Path) -> str | None:
     for name, settings in wanted.items():
         if not _whole(read(path, name), settings):
             return name
+    return None if last is None else _without_list(path, last)
+
+
+def _without_list(path: Path, batch_id: int) -> str | None:
+    """The first file source whose list lacks what this microbatch reads, or None."""
+    for source, line in enumerate(input_of(read(path, f"offsets/{batch_id}") or b"") or []):
+        entry = _LISTED.fullmatch(line)
+        name = f"{SOURCES}/{source}"
+        if entry and max(_numbers(path / name), default=-1) < int(entry[1]):
+            return name
     return None
+
+
+def _numbers(path: Path) -> Iterator[int]:
+    for name in os.listdir(path) if path.is_dir() else ():
+        if match := _NUMBERED.fullmatch(name):
+            yield int(match[1])
 
 
 def sweep(path: Path) -> None:

@@ -10,20 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.checkpoints import block, folder
+from sparkwal.checkpoints import block, empty, folder
 from sparkwal.checkpoints.folder import Owner
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.store.path import absolute
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.path import absolute, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+# Spark's own choice forks `stat` and `readlink` for each file. Both write a hidden file and rename
+# it, which is atomic on a disk, and neither syncs it.
+FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,8 @@ def checkpoint(
         path: of the log.
         name: of the query, unique in its log: by it the query is the same on every machine. For
             a query that was started otherwise, its id (a UUID).
-        folder: where the checkpoint shall be; what else is in there is lost when it is made anew.
-            By default below
-            ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
+        folder: where the checkpoint shall be: for nothing else, neither in the log nor around it.
+            By default below ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
         options: of the store, as for the sink (docs/options.md).
 
     Raises OptionError for a query whose checkpoint the log cannot carry (stateful, too large) and
@@ -72,6 +76,7 @@ def checkpoint(
         raise OptionError(f"name is {repr(name)[:80]}; a short printable text is expected")
     log = open_log(given, fail_fast=True)
     place = _local(folder) if folder is not None else _place(log, name)
+    _check_apart(place, given)
     try:
         with alone(place):
             made = _checkpoint(log, name, place)
@@ -176,12 +181,15 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     # Safety (§6): "a folder that is behind the log is used as it is"
     if offsets is None or offsets < last or (commits if commits is not None else -1) < last - 1:
         return "the log is ahead of it"
-    # Microbatches without rows are in no log; nor are those that a restored log lost.
+    # What the folder does not note as without rows, a log that was put back may have lost.
+    done = empty.done(place, last, entry)
     # Safety (§6): "a folder that is ahead of the log is used as it is"
-    if offsets > last + 1 or (commits or 0) > last:
+    if offsets > done + 1 or (commits or 0) > done:
         return "it is ahead of the log"
-    if offsets > last and commits != last:
+    if offsets > last and (commits if commits is not None else -1) < offsets - 1:
         return "it lacks a commit"
+    if (commits or 0) > last:
+        return None
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
     # Safety (§6): "a folder that plans a microbatch otherwise than the log holds it is used as it
     # is"
@@ -260,14 +268,10 @@ def _local(given: str | os.PathLike[str]) -> Path:
 
 
 def _place(log: LogStore, name: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME")
-    try:
-        root = Path(state).absolute() if state else Path.home() / ".local" / "state"
-    except RuntimeError:
-        raise OptionError(
-            "this user has no home folder: give sparkwal.checkpoint a folder"
-        ) from None
-    return root.joinpath(*_default(log, name))
+    state = state_folder()
+    if state is None:
+        raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
+    return state.parent.joinpath(*_default(log, name))
 
 
 def _default(log: LogStore, name: str) -> tuple[str, str, str]:
@@ -275,6 +279,24 @@ def _default(log: LogStore, name: str) -> tuple[str, str, str]:
     shown = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:40].lstrip(".")
     named = uuid.uuid5(uuid.NAMESPACE_URL, f"{log.identity}\0{name}").hex[:16]
     return "sparkwal", "checkpoints", f"{shown}-{named}"
+
+
+def _check_apart(place: Path, given: SinkOptions) -> None:
+    """Raises OptionError where the folder and the log share one: what replaces the folder would
+    take the log along."""
+    mine = Path(os.path.realpath(place))
+    for theirs in folder.log_folders(given.path, given.sequencer):
+        if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
+            raise OptionError(
+                f"the log {given.log_path} and the checkpoint {place} share a folder ({theirs}). "
+                "Nothing was written: give sparkwal.checkpoint a folder beside the log"
+            )
+    other = next(filter(folder.holds_log, (mine, *mine.parents)), None)
+    if other is not None:
+        raise OptionError(
+            f"the checkpoint {place} would lie in {other}, which is another log. Nothing was "
+            "written: give sparkwal.checkpoint a folder beside it"
+        )
 
 
 def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> None:
@@ -303,4 +325,11 @@ def _tell_slow_files() -> None:
     spark_sql = sys.modules.get("pyspark.sql")
     session = spark_sql.SparkSession.getActiveSession() if spark_sql else None
     if session is not None and session.conf.get(FILE_MANAGER, None) is None:
-        events.emit(events.SlowCheckpointFiles(setting=FILE_MANAGER))
+        events.emit(
+            events.SlowCheckpointFiles(
+                setting=FILE_MANAGER,
+                value=FILE_SYSTEM,
+                advice="Spark forks two processes for each file of this checkpoint; set this "
+                "before the query starts, where no checkpoint of the session is on an object store",
+            )
+        )

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparkwal.checkpoints.folder import foreign
+from sparkwal.errors import OptionError
+
 _LEFT = re.compile(r"\.new-[0-9a-f]{32}(-old)?")  # of rebuilds that died
 
 
@@ -24,12 +27,20 @@ def alone(place: Path) -> Iterator[None]:
         for each in os.listdir(place.parent):
             # Strictly: what was not made here is somebody's.
             if each.startswith(place.name) and _LEFT.fullmatch(each[len(place.name) :]):
-                shutil.rmtree(place.parent / each, ignore_errors=True)
+                _remove(place.parent / each)
         yield
 
 
 def replace(place: Path, files: Mapping[str, bytes]) -> None:
-    """The folder with these files, or the one before, or none: never a part of it."""
+    """The folder with these files, or the one before, or none: never a part of it.
+
+    Raises OptionError where the folder holds something that is no checkpoint's.
+    """
+    if place.exists() and (name := foreign(place)) is not None:
+        raise OptionError(
+            f"{place} must be made anew from the log, but {name!r} in it is no part of a "
+            "checkpoint. Nothing was removed: move it elsewhere, or give another folder"
+        )
     draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
     try:
         # What a query has read is nobody else's business on this machine.
@@ -48,9 +59,17 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
         os.rename(draft, place)
         _sync(place.parent)
     except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
+        _remove(draft)
         raise
-    shutil.rmtree(f"{draft}-old", ignore_errors=True)
+    _remove(draft.with_name(f"{draft.name}-old"))
+
+
+def _remove(path: Path) -> None:
+    """Whole, or not at all where it holds something that is no checkpoint's."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.is_dir() and foreign(path) is None:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(parent: Path) -> None:

@@ -21,18 +21,19 @@ from sparkwal.lifecycle.current import (
     plan_current,
     refuse_parts,
     tell,
-    union_of,
+    with_table,
 )
 from sparkwal.lifecycle.keyed import resolve
 from sparkwal.lifecycle.table import TableState
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.metadata import check_reserved
 from sparkwal.sequencers import all_logs
 from sparkwal.spark import supported
-from sparkwal.spark.delta import DELETES, last_of_each, quoted
+from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.delta_log import DeltaLog, spark_path
 from sparkwal.spark.readable import line
 from sparkwal.spark.registering import register_once
@@ -43,7 +44,7 @@ from sparkwal.store.path import absolute
 BROADCAST_BYTES = 32 * 2**20
 _SAMPLES = 16
 # Columns that a join needs; none of the log or the table.
-_THERE = "_wal_there"
+_THERE, _TIMES = "_wal_there", "_wal_times"
 
 
 @overload
@@ -138,31 +139,38 @@ class _Reading:
     def rows(self) -> DataFrame:
         plan = self._plan
         log = StructType.fromJson(json.loads(plan.spark_schema))
+        # Its settings are those of a compaction, so the same rows win and delete.
+        session = own_session(self._spark) if plan.target else self._spark
         tails = [
-            _with_columns(self._tail(tail), log) for tail in plan.tails if tail.end > tail.start
+            _with_columns(self._tail(session, tail), log)
+            for tail in plan.tails
+            if tail.end > tail.start
         ]
         if plan.target is None:
             if not tails:
                 return self._spark.createDataFrame([], log)
             return reduce(DataFrame.union, tails)
         table = self._table(plan.target)
-        both = union_of(plan.spark_schema, schema.normalize(table.schema.json()), "its table")
-        whole = StructType.fromJson(json.loads(both))
+        in_table = schema.normalize(table.schema.json())
+        whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
         if not tails:
             return _with_columns(table, whole)
+        there = DeltaLog(self._spark, spark_path(plan.target.table)).layout(newest=False)
+        parts = there.partitioned if there else ()
+        tails = [as_stored(tail, schema.columns(in_table), parts) for tail in tails]
+        # The table comes first: the rows are of its session, the user's.
         if plan.target.mode != MERGE:
-            parts = [_with_columns(part, whole) for part in (table, *tails)]
-            return reduce(DataFrame.union, parts)
+            return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
         return self._merged(plan.target, table, reduce(DataFrame.union, tails), whole)
 
     def _table(self, target: Target) -> DataFrame:
         reader = self._spark.read.format("delta").option("versionAsOf", self._plan.table_version)
         return reader.load(spark_path(target.table))
 
-    def _tail(self, tail: Tail) -> DataFrame:
+    def _tail(self, session: SparkSession, tail: Tail) -> DataFrame:
         # Always these: the log may have gained others since.
         columns = StructType.fromJson(json.loads(tail.spark_schema))
-        reader = self._spark.read.format("weaselwal").options(**self._options).schema(columns)
+        reader = session.read.format("weaselwal").options(**self._options).schema(columns)
         own: dict[str, str | int] = {
             "sequencer": tail.name,
             "startingPosition": tail.start,
@@ -176,6 +184,7 @@ class _Reading:
         self, target: Target, table: DataFrame, tail: DataFrame, whole: StructType
     ) -> DataFrame:
         names = table.columns
+        check_reserved(names)
         keys = resolve(target.keys, [*tail.columns])
         by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
         last = last_of_each(tail, replace(target, keys=tuple(keys), sequence_by=by))
@@ -185,10 +194,13 @@ class _Reading:
         if by or only_table or self._size() > BROADCAST_BYTES:
             return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
         # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
-        keyed = tail.select(*(F.col(quoted(key)) for key in keys)).distinct()
-        stays = table.alias("t").join(F.broadcast(keyed).alias("s"), _same(keys), "left_anti")
+        keyed = F.broadcast(tail.select(*_columns(keys)).distinct()).alias("s")
+        stays = table.alias("t").join(keyed, _same(keys), "left_anti")
+        gone = table.select(*_columns(keys)).alias("t").join(keyed, _same(keys), "left_semi")
         living = last.where(~deletes) if target.delete_when else last
-        return _with_columns(stays, whole).union(_with_columns(living, whole))
+        return _with_columns(stays, whole).union(
+            _with_columns(_as_often(living, gone, keys), whole)
+        )
 
     def _size(self) -> int:
         return sum(
@@ -222,6 +234,19 @@ def _replaced(
         value = F.when(taken, new).otherwise(old) if name.lower() in in_log else old
         columns.append(value.alias(name))
     return both.select(*columns)
+
+
+def _as_often(living: DataFrame, gone: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Each row as often as its key is in `gone`, and once where it is not: a key that the table
+    has twice a MERGE updates twice."""
+    times = gone.groupBy(*_columns(keys)).agg(F.count(F.lit(1)).alias(_TIMES))
+    both = times.alias("t").join(living.alias("s"), _same(keys), "right")
+    often = F.array_repeat(F.lit(0), F.coalesce(F.col(_TIMES), F.lit(1)).cast("int"))
+    return both.withColumn(_TIMES, F.explode(often)).select("s.*")
+
+
+def _columns(names: Sequence[str]) -> list[Column]:
+    return [F.col(quoted(name)) for name in names]
 
 
 def _same(keys: Sequence[str]) -> Column:

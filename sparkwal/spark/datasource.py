@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from sparkwal.errors import OptionError
-from sparkwal.options.parsing import parse
+from sparkwal.options.parsing import nearest, parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
@@ -82,7 +82,7 @@ class WeaselWalDataSource(Travels, DataSource):
       record carries at most this, compressed
     - txnAppId (text): batch writes: with txnVersion, makes the append idempotent
     - txnVersion (number): batch writes: a number that grows with every append of
-      txnAppId
+      txnAppId; the last one again is skipped if its rows are the same
 
     Options: reading
 
@@ -134,6 +134,9 @@ class WeaselWalDataSource(Travels, DataSource):
 
     def _options(self, kind: type[T]) -> T:
         if not self.options.get("path"):
+            for name in self.options:
+                if nearest(name, ["path"]):
+                    raise OptionError(f"unknown option {name!r}; did you mean 'path'?")
             raise OptionError(
                 'option path is missing: give it to load, save or start ("s3://bucket/wal"). '
                 "A catalog's table has none, because Spark hands it to no Python data source: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,15 +12,14 @@ from pyspark.sql.types import MapType, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, WriteError
 from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
+from sparkwal.format.schema import columns, type_name
+from sparkwal.format.widening import contradictions, holds
 from sparkwal.lifecycle.table import TableConflict, TableState
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark import supported
+from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.delta_log import FORGETS, DeltaLog, Layout, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
-from sparkwal.spark.registering import register_once
-
-# Columns of a MERGE's source; none of the table.
-_ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
+from sparkwal.store.log_store import LogStore
 
 
 class SparkDeltaTable:
@@ -44,7 +43,7 @@ class SparkDeltaTable:
         self._options = dict(log_options)
         self._path = spark_path(target.table)
         self._spark = spark
-        self._session = _session(spark)
+        self._session = own_session(spark)
         self._log = DeltaLog(self._session, self._path)
 
     def prepare(self, log: LogStore, spark_schema: str) -> None:
@@ -59,7 +58,7 @@ class SparkDeltaTable:
                 there = self._layout()
             if there is None:
                 raise PlanError(f"{self.target.table} was just made and is not there; run it again")
-            self._check_table(there)
+            self._check_table(there, schema)
         except PlanError:
             raise
         except Exception as error:
@@ -74,7 +73,7 @@ class SparkDeltaTable:
 
     def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range as one version of the table; see `Table.write`."""
-        session = _session(self._spark)
+        session = own_session(self._spark)
         # Read by a MERGE, which takes no options, and by an append.
         for name, value in (
             ("write.txnAppId", state.log_id),
@@ -83,7 +82,12 @@ class SparkDeltaTable:
         ):
             session.conf.set(f"spark.databricks.delta.{name}", value)
         try:
+            there = self._log.layout(newest=False)
+            assert there is not None
             rows = self._rows(session, state)
+            for told in self._contradictions(there, rows.schema):
+                raise WriteError(f"{self.target.table} does not take {_range(state)}: {told}")
+            rows = as_stored(rows, there.columns, there.partitioned)
             with self._log.held():
                 if self.target.mode == APPEND:
                     rows.write.format("delta").mode("append").option("mergeSchema", "true").save(
@@ -114,7 +118,7 @@ class SparkDeltaTable:
         source = last_of_each(rows, target)
         if target.delete_when:
             source = self._without_idle_delete(session, source)
-        columns = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
+        values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
         # Null-safe: a key may be null.
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         newer = None
@@ -130,9 +134,9 @@ class SparkDeltaTable:
         if target.delete_when:
             deletes = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
             merge = merge.whenMatchedDelete(deletes)
-        merge = merge.whenMatchedUpdate(newer, set=dict(columns))
+        merge = merge.whenMatchedUpdate(newer, set=dict(values))
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
-        merge.whenNotMatchedInsert(inserts, values=dict(columns)).execute()
+        merge.whenNotMatchedInsert(inserts, values=dict(values)).execute()
 
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
         """Without the delete of the key of nulls where the table has no row of this key.
@@ -152,7 +156,7 @@ class SparkDeltaTable:
         return source.where(~(F.col(DELETES) & nulls) | there)
 
     def _failure(self, state: LifecycleRecord, error: Exception) -> Exception:
-        range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
+        range_ = _range(state)
         if is_conflict(error):
             return TableConflict(f"{self.target.table}: {line(error)}")
         if failure_of_ours(error):
@@ -211,8 +215,10 @@ class SparkDeltaTable:
             if not self._log.exists():
                 raise
 
-    def _check_table(self, there: Layout) -> None:
+    def _check_table(self, there: Layout, schema: StructType) -> None:
         target = self.target
+        for told in self._contradictions(there, schema):
+            raise PlanError(told)
         # Defends against: a table forgets the transaction of a log that was quiet for long
         if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
@@ -225,18 +231,30 @@ class SparkDeltaTable:
                     f"{target.table} is {what} by {', '.join(found) or 'nothing'}, and "
                     f"{', '.join(asked)} was asked for"
                 )
-        columns = {name.lower() for name in there.columns}
+        known = {name.lower() for name in there.columns}
         for name in (*target.keys, target.sequence_by):
-            if name and name.lower() not in columns:
+            if name and name.lower() not in known:
                 raise PlanError(f"{target.table} has no column {name!r}")
 
+    def _contradictions(self, there: Layout, schema: StructType) -> Iterator[str]:
+        """What is wrong with each column whose values the table's column does not hold."""
+        alter = f"ALTER TABLE delta.`{self.target.table}`"
+        for name, kind, other in contradictions(columns(schema.json()), there.columns):
+            advice = (
+                f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_name(kind)}, which needs "
+                "delta.enableTypeWidening = 'true'"
+                if holds(kind, other)
+                else f"{alter} RENAME COLUMN {quoted(name)} TO another name, which needs "
+                "delta.columnMapping.mode = 'name'; the log's column is then added to the table"
+            )
+            yield (
+                f"column {name!r} is {type_name(kind)} in the log and {type_name(other)} in "
+                f"{self.target.table}, which does not hold each of its values: {advice}"
+            )
 
-def _session(spark: SparkSession) -> SparkSession:
-    """A session that shares nothing but the cluster: settings of one write reach no other."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    register_once(session)
-    return session
+
+def _range(state: LifecycleRecord) -> str:
+    return f"positions {state.cut}…{state.to - 1} (range {state.k})"
 
 
 def _told(state: LifecycleRecord) -> str:
@@ -249,27 +267,6 @@ def _told(state: LifecycleRecord) -> str:
         "sequencer": state.sequencer,
     }
     return json.dumps(told)
-
-
-def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
-    """Of the rows of each key the one that wins, and whether it deletes the key."""
-    # Safe only over the scan itself: read tasks come in the log's order, and the number counts
-    # first by task, then by row.
-    numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
-    order = [quoted(target.sequence_by)] if target.sequence_by else []
-    whole = F.struct(*(F.col(quoted(name)) for name in rows.columns))
-    last = F.max_by(whole, F.struct(*order, _ORDER)).alias(_ROW)
-    keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
-    latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
-    if target.delete_when:
-        deletes = F.expr(target.delete_when).cast("boolean")
-        latest = latest.withColumn(DELETES, F.coalesce(deletes, F.lit(False)))
-    return latest
-
-
-def quoted(name: str) -> str:
-    """A column's name in SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 _CONFLICTS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")

@@ -11,8 +11,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sparkwal import events
 from sparkwal.errors import PlanError
-from sparkwal.lifecycle.delta_history import change
+from sparkwal.format.schema import columns
+from sparkwal.lifecycle.delta_history import history
 from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause
@@ -50,12 +52,12 @@ class Layout:
     """What a table is made of.
 
     Attributes:
-        columns: the names of all of them.
+        columns: of all of them the type, as Spark's JSON of it.
         clustered: the names of the columns that it is clustered by; asked for only where that
             is wanted, since Delta reads all of the table's log to tell.
     """
 
-    columns: tuple[str, ...]
+    columns: dict[str, Any]
     partitioned: tuple[str, ...]
     clustered: tuple[str, ...]
     properties: frozenset[str]
@@ -79,20 +81,23 @@ class DeltaLog:
             return None
         snapshot = log.unsafeVolatileSnapshot()
         version = int(snapshot.version())
+        changes, whole = self._changes(log, since, version)
         return TableState(
             table_id=str(snapshot.metadata().id()),
             version=version,
             k=_last_range(snapshot, log_id),
-            changes=self._changes(log, since, version),
+            changes=changes,
+            whole=whole,
         )
 
-    def layout(self, *, clustering: bool) -> Layout | None:
+    def layout(self, *, clustering: bool = False, newest: bool = True) -> Layout | None:
         """Of the newest version; None where there is no table.
 
         Args:
             clustering: whether to find out what it is clustered by.
+            newest: else the version that was read last will do.
         """
-        log = self._newest()
+        log = self._newest() if newest else self._known()
         if not log.tableExists():
             return None
         snapshot = log.unsafeVolatileSnapshot()
@@ -101,10 +106,10 @@ class DeltaLog:
         if clustering:
             jvm = self._session._jvm
             assert jvm is not None
-            columns = getattr(jvm, f"{_DELTA}.skipping.clustering.ClusteringColumnInfo")
-            clustered = tuple(map(str, _each(columns.extractLogicalNames(snapshot))))
+            info = getattr(jvm, f"{_DELTA}.skipping.clustering.ClusteringColumnInfo")
+            clustered = tuple(map(str, _each(info.extractLogicalNames(snapshot))))
         return Layout(
-            columns=tuple(metadata.schema().fieldNames()),
+            columns=columns(metadata.schema().json()),
             partitioned=tuple(map(str, _each(metadata.partitionColumns()))),
             clustered=clustered,
             properties=frozenset(map(str, _each(metadata.configuration().keys()))),
@@ -112,10 +117,7 @@ class DeltaLog:
 
     def has_deletion_vectors(self) -> bool:
         """Whether a MERGE writes deletion vectors, by the snapshot that was read last."""
-        jvm = self._session._jvm
-        assert jvm is not None
-        log = getattr(jvm, f"{_DELTA}.DeltaLog").forTable(self._session._jsparkSession, self._path)
-        configuration = log.unsafeVolatileSnapshot().metadata().configuration()
+        configuration = self._known().unsafeVolatileSnapshot().metadata().configuration()
         found = configuration.get("delta.enableDeletionVectors")
         return found.isDefined() and str(found.get()).lower() == "true"
 
@@ -152,7 +154,11 @@ class DeltaLog:
 
         place = os.open(self._path.removeprefix("file:"), os.O_RDONLY)
         try:
-            fcntl.flock(place, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                events.emit(events.CompactionWaits(self._path))
+                fcntl.flock(place, fcntl.LOCK_EX)
             yield
         finally:
             os.close(place)
@@ -169,6 +175,12 @@ class DeltaLog:
             store = store.logStoreImpl()
         return str(store.getClass().getName())
 
+    def _known(self) -> Any:
+        """Delta's own object, at the version that was read last."""
+        jvm = self._session._jvm
+        assert jvm is not None
+        return getattr(jvm, f"{_DELTA}.DeltaLog").forTable(self._session._jsparkSession, self._path)
+
     def _newest(self) -> Any:
         """Delta's own object, at the newest version.
 
@@ -178,7 +190,7 @@ class DeltaLog:
         jvm, session = self._session._jvm, self._session._jsparkSession
         assert jvm is not None
         logs = getattr(jvm, f"{_DELTA}.DeltaLog")
-        log = logs.forTable(session, self._path)
+        log = self._known()
         if not self._is_there(log):
             logs.invalidateCache(session, jvm.org.apache.hadoop.fs.Path(self._path))
             log = logs.forTable(session, self._path)
@@ -208,17 +220,16 @@ class DeltaLog:
         assert jvm is not None
         return jvm.org.apache.hadoop.fs.Path(log.logPath(), name)
 
-    def _changes(self, log: Any, since: int, version: int) -> tuple[Change, ...] | None:
-        found = []
-        for each in range(since + 1, version + 1):
+    def _changes(self, log: Any, since: int, version: int) -> tuple[tuple[Change, ...], bool]:
+        def read(each: int) -> dict[str, Any] | None:
             try:
-                info = self._commit_info(log, self._file(log, f"{each:020d}.json"))
-                found.append(change(each, info))
+                return self._commit_info(log, self._file(log, f"{each:020d}.json"))
             except Exception as error:
                 if "FileNotFoundException" in cause(error):
-                    return None
+                    raise FileNotFoundError(str(each)) from error
                 raise
-        return tuple(found)
+
+        return history(since, version, map(read, range(version, since, -1)))
 
     def _commit_info(self, log: Any, path: Any) -> dict[str, Any] | None:
         """What a version says of itself; None where its writer left that out."""

@@ -11,8 +11,8 @@ from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle import APPEND, MERGE, Target
 from sparkwal.lifecycle import coordinator
 from sparkwal.lifecycle.options import LifecycleOptions
-from sparkwal.lifecycle.table import Table
-from sparkwal.open import open_log
+from sparkwal.lifecycle.table import Table, check_apart
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.path import absolute
@@ -65,6 +65,7 @@ class Lifecycle(coordinator.Lifecycle):
         )
         filled: Table | None = None
         if target is not None:
+            check_apart(path, target)
             if spark is None:
                 raise OptionError(f"{target.table} is filled by Spark: give spark=, a session")
             from sparkwal.spark.delta import SparkDeltaTable

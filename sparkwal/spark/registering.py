@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from sparkwal import events
+from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
+from sparkwal.protocol.hint import note_ended
 from sparkwal.spark.datasource import WeaselWalDataSource
+from sparkwal.spark.runs import ended_runs
 
 _registered: WeakSet[SparkSession] = WeakSet()
+# By the id that the JVM gives it: a session may have many wrappers.
+_listened: set[str] = set()
+_noting = threading.Lock()
+# Whose jars a session must have before it reaches the store.
+_OBJECT_STORES = (
+    "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+    "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+)
 
 
 def register_once(spark: SparkSession) -> None:
     """Spark warns of each source that replaces another, so do not register it again."""
-    if spark in _registered or _knows(spark):
+    if spark in _registered:
+        return
+    if (context := getattr(spark, "sparkContext", None)) is not None:
+        _choose_python(context)
+        _write_files_plainly(spark, context)
+    _note_ends(spark)
+    if _knows(spark):
+        _registered.add(spark)
         return
     source = WeaselWalDataSource
     # A client of Spark Connect cannot ask.
-    if (context := getattr(spark, "sparkContext", None)) is not None:
+    if context is not None:
         source = source.with_parallelism(context.defaultParallelism)
     try:
         with _active(spark):
@@ -30,6 +58,43 @@ def register_once(spark: SparkSession) -> None:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     _registered.add(spark)
+
+
+def _choose_python(context: SparkContext) -> None:
+    """The Python of Spark's workers, unless the user chose one: Spark would take any python3."""
+    chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if chosen:
+        return
+    if _is_local(context):
+        context.pythonExec = sys.executable
+        return
+    found = shutil.which(context.pythonExec)
+    if found is None or Path(found).parent != Path(sys.executable).parent:
+        events.emit(
+            events.OtherPython(
+                python=found or context.pythonExec,
+                advice="Spark's workers, on the driver too, run this Python and not the one that "
+                "runs this program: before the session starts set PYSPARK_PYTHON to a Python that "
+                "has sparkwal on each machine",
+            )
+        )
+
+
+def _write_files_plainly(spark: SparkSession, context: SparkContext) -> None:
+    """Checkpoints on the disk of a local Spark, without a process for each file.
+
+    A session that knows an object store may have a checkpoint there: `sparkwal.checkpoint` advises.
+    """
+    if not _is_local(context) or spark.conf.get(FILE_MANAGER, None) is not None:
+        return
+    hadoop = context._jsc.hadoopConfiguration()
+    on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
+    if on_disk and all(hadoop.getClassByNameOrNull(name) is None for name in _OBJECT_STORES):
+        spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
+
+
+def _is_local(context: SparkContext) -> bool:
+    return str(context.master).startswith("local")
 
 
 @contextmanager
@@ -59,3 +124,45 @@ def _knows(spark: SparkSession) -> bool:
         return False
     sources = session.sessionState().dataSourceManager()
     return bool(sources.dataSourceExists(WeaselWalDataSource.name()))
+
+
+def _note_ends(spark: SparkSession) -> None:
+    """Let planners know which runs of this session's queries have ended."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:  # Spark Connect: planners are on the server's machine
+        return
+    name = str(session.sessionUUID())
+    if name not in _listened:
+        _listened.add(name)
+        spark.streams.addListener(_RunEnds(ended_runs()))
+
+
+class _RunEnds(StreamingQueryListener):
+    """Spark's threads call it, and a query's start waits for one of them."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._running: dict[str, str] = {}
+
+    def onQueryStarted(self, event: Any) -> None:
+        # A query has one run at a time, and Spark may tell of the end of the one before later.
+        before = self._running.get(str(event.id))
+        self._running[str(event.id)] = str(event.runId)
+        if before is not None:
+            self._note(before)
+
+    def onQueryProgress(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        if self._running.get(str(event.id)) == str(event.runId):
+            del self._running[str(event.id)]
+            self._note(str(event.runId))
+
+    def _note(self, run_id: str) -> None:
+        # A start fails with what its listener raises, and nothing here is worth that.
+        with _noting, suppress(OSError):
+            note_ended(self._file, run_id)

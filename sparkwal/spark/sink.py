@@ -8,6 +8,8 @@ import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -21,25 +23,27 @@ from pyspark.sql.types import StructType
 from sparkwal import events
 from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.carry import StreamCheckpoint
-from sparkwal.errors import OutcomeUnknownError
+from sparkwal.errors import OptionError, OutcomeUnknownError
 from sparkwal.format import schema
 from sparkwal.format.memory import ANONYMOUS
-from sparkwal.open import open_log
+from sparkwal.options.open import check_place, open_log
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, TaskPlan, check_visible, cold_plan, make_plan
+from sparkwal.protocol.repeated import check_newest
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.measured import counting, measuring
 from sparkwal.spark.readable import readable_errors
+from sparkwal.spark.runs import ended_runs
 from sparkwal.spark.unpickling import Travels
 from sparkwal.store.conditional_put import prove_put_if_absent
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
@@ -89,9 +93,11 @@ class _Writer(Travels):
             window=self.options.window_size,
             in_flight_limit=1,
             reason="cold start",
+            check_place=partial(check_place, self.options.path),
             **self._expected(),
         )
-        return self._plan(claim, Hints(log.identity), SystemClock()).for_tasks()
+        hints = Hints(log.identity, ended=ended_runs())
+        return self._plan(claim, hints, SystemClock()).for_tasks()
 
     def _expected(self) -> dict[str, Any]:
         """What the checkpoint, if sparkwal made it, says of the log that it was made for."""
@@ -106,11 +112,22 @@ class _Writer(Travels):
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
 
     def _proven_log(self) -> LogStore:
+        self._check_apart()
         log = open_log(self.options, fail_fast=True)
         prove_put_if_absent(log.store, log.prefix)
         if self.checkpoint and not is_local(self.checkpoint):
             events.emit(events.RemoteCheckpoint(location=self.checkpoint))
         return log
+
+    def _check_apart(self) -> None:
+        """Raises OptionError where Spark's checkpoint lies among the log's objects."""
+        path = folder.local_folder(self.checkpoint)
+        for theirs in folder.log_folders(self.options.path, self.options.sequencer)[1:]:
+            if path and Path(os.path.realpath(path)).is_relative_to(theirs):
+                raise OptionError(
+                    f"the checkpoint {path} lies in {theirs}, where the log keeps its objects. "
+                    "Nothing was written: give checkpointLocation a folder beside the log"
+                )
 
     def _log(self) -> LogStore:
         return open_log(self.options)
@@ -219,7 +236,13 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         # Nothing ties two batch writes together: each looks at the log.
-        return cold_plan(self._proven_log(), claim, hints, clock, self.options.plan_ttl_ms)
+        log = self._proven_log()
+        plan = cold_plan(log, claim, hints, clock, self.options.plan_ttl_ms)
+        if self.options.txn_app_id is not None and self.options.txn_version is not None:
+            # Before Spark computes the rows.
+            app_id, version = self.options.txn_app_id, self.options.txn_version
+            check_newest(lambda: log, plan.leadership, app_id, version)
+        return plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         context = TaskContext.get()

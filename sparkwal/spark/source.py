@@ -22,9 +22,9 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.lifecycle.leases import leased
 from sparkwal.lifecycle.publishing import publisher
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.holds import LOG_ID
 from sparkwal.reading.budget import Budget
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
@@ -34,17 +34,18 @@ from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import Travels
 from sparkwal.store.base import Store
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Positions by sequencer, and under _LOG_ID + sequencer the id of the log they belong to. Where a
+# Positions by sequencer, and under LOG_ID + sequencer the id of the log they belong to. Where a
 # log first appears, _FROM + sequencer says which position its rows begin at, unless it is 0: the
 # floor of later is not where they began. No sequencer's name holds a colon.
 Offset = dict[str, int | str]
-_LOG_ID, _FROM = "log_id:", "from:"
+_FROM = "from:"
 
 
 def log_schema(options: SourceOptions) -> StructType:
@@ -307,7 +308,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         offset.update(positions)
         for name in positions:
             if (log_id := self._log(name).log_id) is not None:
-                offset[_LOG_ID + name] = log_id
+                offset[LOG_ID + name] = log_id
         # Spark compares offsets as texts.
         return dict(sorted(offset.items()))
 
@@ -315,13 +316,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Raises InvalidLogError where an offset speaks of other logs than there are now."""
         for name, position in self._positions(offset).items():
             if name in self._logs:
-                log_id = offset.get(_LOG_ID + name)
+                log_id = offset.get(LOG_ID + name)
                 self._logs[name].check_offset(position, None if log_id is None else str(log_id))
 
     def _positions(self, offset: Offset) -> dict[str, int]:
         """An offset as Spark kept it, checked: it comes from the checkpoint's files."""
         found = {name: place for name, place in offset.items() if isinstance(place, int)}
-        known = (*found, *(name for name in offset if name.startswith((_LOG_ID, _FROM))))
+        known = (*found, *(name for name in offset if name.startswith((LOG_ID, _FROM))))
         others = [name for name in offset if name not in known]
         several, single = self.options.sequencers, self.options.sequencer
         if others or not (several or single in found):

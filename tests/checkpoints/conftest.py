@@ -13,9 +13,9 @@ from sparkwal import events
 from sparkwal.checkpoints import rebuild
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from ..appender.plot import stored

@@ -13,9 +13,9 @@ from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.task import write_partition
+from sparkwal.store.log_store import LogStore
 
 from ..protocol.query import LIMITS, SCHEMA, TTL_MS, StoppedClock, rows
 

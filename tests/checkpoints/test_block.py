@@ -18,9 +18,9 @@ from sparkwal.checkpoints import block
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.slots import read_front
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 
 from ..protocol.query import SCHEMA
 from .conftest import Room

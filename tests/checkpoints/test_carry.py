@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pytest
 from sparkwal import DivergedCheckpointError, OptionError, events
 from sparkwal.checkpoints import block, folder
 from sparkwal.checkpoints.carry import StreamCheckpoint, pack
+from sparkwal.format.content import Content
+from sparkwal.format.header import to_json
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL
 from sparkwal.protocol.recovery import find_head
 
+from ..protocol.query import rows
 from .conftest import Room
 from .stream import COMPACT_EVERY
 
@@ -216,17 +220,23 @@ def test_a_backup_that_plans_other_files_is_refused_and_nothing_is_lost(
     assert room.values() == list(range(last + 5))
 
 
-def test_a_remote_checkpoint_is_held_against_the_row_count(room: Room) -> None:
+def content(*values: int) -> Callable[[], Content]:
+    return lambda: Content.of([rows(*values)])
+
+
+def test_a_remote_checkpoint_is_held_against_the_rows(room: Room) -> None:
     stream = room.stream(room.tmp / "ck")
     stream.run(range(6), each=3)
     leadership = leadership_of(room)
     remote = StreamCheckpoint("s3a://bucket/ck", stream.query_id, 2**20)
-    remote.check_replay(lambda: room.log, leadership, 1, 3)
-    for rows in (0, 2, 4):
-        with pytest.raises(DivergedCheckpointError, match=f"{rows} rows now, but 3 at position"):
-            remote.check_replay(lambda: room.log, leadership, 1, rows)
+    remote.check_replay(lambda: room.log, leadership, 1, content(5, 3, 4))
+    for values in ((), (3, 4), (3, 4, 5, 6)):
+        with pytest.raises(DivergedCheckpointError, match=f"{len(values)} rows now, but 3 at pos"):
+            remote.check_replay(lambda: room.log, leadership, 1, content(*values))
+    with pytest.raises(DivergedCheckpointError, match="3 rows now as at position 2.*not the same"):
+        remote.check_replay(lambda: room.log, leadership, 1, content(3, 4, 6))
     with pytest.raises(DivergedCheckpointError, match="microbatches up to 1"):
-        remote.check_replay(lambda: room.log, leadership, 0, 3)
+        remote.check_replay(lambda: room.log, leadership, 0, content(0, 1, 2))
 
 
 def test_a_query_that_wrote_before_there_were_checkpoints_is_not_held_to_one(room: Room) -> None:
@@ -235,18 +245,18 @@ def test_a_query_that_wrote_before_there_were_checkpoints_is_not_held_to_one(roo
     old = replace(leadership_of(room), checkpoints={})
     carrier = StreamCheckpoint(str(stream.place), stream.query_id, 2**20)
     room.store.counts.clear()
-    carrier.check_replay(lambda: pytest.fail("a request"), old, 0, 99)
+    carrier.check_replay(lambda: pytest.fail("a request"), old, 0, content(99))
 
 
-def test_without_room_for_the_offsets_the_row_count_decides(room: Room) -> None:
+def test_without_room_for_the_offsets_the_rows_decide(room: Room) -> None:
     stream = room.stream(room.tmp / "ck", max_bytes=1)
     stream.run(range(4), each=2)
     (stream.place / "commits/1").unlink()
     room.stream(stream.place).run(range(4), each=2)
     assert room.values() == [0, 1, 2, 3]
     carrier = StreamCheckpoint(str(stream.place), stream.query_id, 1)
-    with pytest.raises(DivergedCheckpointError, match="5 rows now, but 2"):
-        carrier.check_replay(lambda: room.log, leadership_of(room), 1, 5)
+    with pytest.raises(DivergedCheckpointError, match="not the same ones"):
+        carrier.check_replay(lambda: room.log, leadership_of(room), 1, content(2, 4))
 
 
 def leadership_of(room: Room):  # type: ignore[no-untyped-def]
@@ -274,3 +284,38 @@ def test_folders_are_compared_where_the_checkpoint_moved(room: Room, tmp_path: P
     shutil.move(stream.place, tmp_path / "moved")
     room.stream(tmp_path / "moved").run(range(5))
     assert room.values() == list(range(5))
+
+
+def test_the_log_knows_a_query_by_its_name(room: Room) -> None:
+    place = room.checkpoint("orders")
+    stream = room.stream(place)
+    stream.run(range(2))
+    first, second = room.commits()
+    assert first.query == second.query == "orders" != second.query_id
+    # Also where the folder was lost and is made from the log.
+    shutil.rmtree(place)
+    room.stream(room.checkpoint("orders")).run(range(3))
+    assert room.commits()[-1].query == "orders"
+
+
+def test_a_query_without_a_name_is_known_by_its_id(room: Room) -> None:
+    stream = room.stream(room.tmp / "plain")
+    stream.run(range(1))
+    (commit,) = room.commits()
+    assert commit.query == commit.query_id == stream.query_id
+    assert b'"name"' not in to_json(commit)
+
+
+def test_a_new_checkpoint_on_a_log_that_another_query_wrote_is_told_once(room: Room) -> None:
+    told: list[events.Event] = []
+    unsubscribe = events.subscribe(told.append)
+    try:
+        first = room.stream(room.tmp / "first")
+        first.run(range(2))
+        second = room.stream(room.tmp / "second")
+        second.run(range(3))
+        room.stream(first.place).run(range(4))
+    finally:
+        unsubscribe()
+    (event,) = [each for each in told if isinstance(each, events.AnotherQuery)]
+    assert (event.query, event.other, event.position) == (second.query_id, first.query_id, 2)

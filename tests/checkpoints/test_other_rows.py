@@ -54,6 +54,8 @@ def test_with_a_remote_checkpoint_the_microbatch_is_marked_as_done_by_hand(
         add_file(tmp_path, number)
     run(spark, tmp_path, location, "value % 2 = 0")
     crash_before_the_note(checkpoint, 1)
+    with pytest.raises(Exception, match="DivergedCheckpointError.*not the same ones"):
+        run(spark, tmp_path, location, "value % 2 = 1")  # other rows, just as many
     with pytest.raises(Exception, match="DivergedCheckpointError") as error:
         run(spark, tmp_path, location, "value % 5 = 0")
     assert '"other rows" in docs/operations.md' in str(error.value)

@@ -13,7 +13,7 @@ from sparkwal.checkpoints.folder import Owner
 from sparkwal.checkpoints.rebuild import State, why_rebuild
 from sparkwal.errors import DivergedCheckpointError
 from sparkwal.format.memory import REMOTE, STATEFUL, Checkpoint
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 QUERY = "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"
@@ -78,6 +78,32 @@ def test_a_note_without_its_plan_is_found(place: Path) -> None:
     for number in (6, 7, 8):
         (place / f"offsets/{number}").unlink()
     assert why(place, None) == "offsets/7 in it is not whole"
+
+
+@pytest.mark.parametrize("left", ["nothing", "older lists", "an empty folder"])
+def test_a_plan_of_files_without_the_list_of_them_is_found(place: Path, left: str) -> None:
+    """Spark would stop at every start: batch 8 doesn't exist."""
+    (place / "sources/0/8").unlink()
+    if left != "older lists":
+        (place / "sources/0/5").unlink()
+    if left == "nothing":
+        (place / "sources/0").rmdir()
+        (place / "sources").rmdir()
+    for last in (None, 6, 7, 8):
+        assert why(place, last) == "sources/0 in it is not whole"
+
+
+def test_the_list_of_files_that_a_later_one_repeats_may_be_gone(place: Path) -> None:
+    (place / "sources/0/8").rename(place / "sources/0/9.compact")
+    assert why(place, None) is None
+
+
+def test_a_source_that_keeps_no_list_needs_none(place: Path) -> None:
+    for name in ("sources/0/5", "sources/0/8"):
+        (place / name).unlink()
+    for number in (6, 7, 8):
+        (place / f"offsets/{number}").write_bytes(b'v1\n{"batchWatermarkMs":0}\n{"default":8}\n')
+    assert why(place, None) is None
 
 
 @pytest.mark.spark

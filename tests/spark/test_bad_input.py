@@ -70,6 +70,7 @@ CASES = {
     "a column of nulls only": Case("write", ("column 'n' has type void", "cast"), {"path": "{folder}/new"}, columns="id, null as n"),
     "nulls only inside a column": Case("write", ("column 'c.element' has type void",), {"path": "{folder}/new"}, columns="id, array() as c"),
     "a collation": Case("write", ("column 'c' has the collation UTF8_LCASE", "c collate UTF8_BINARY"), {"path": "{folder}/new"}, columns="id, 'x' collate UTF8_LCASE as c"),
+    "structs deeper than Arrow writes them": Case("write", ("column 'c' is nested 65 levels deep", "64"), {"path": "{folder}/new"}, columns="id, " + "named_struct('a'," * 64 + "1" + ")" * 64 + " as c"),
     "names that differ only in case": Case("write", ("'id' and 'ID' differ only in case",), {"path": "{folder}/new"}, columns="id, id as ID"),
     "names inside a column that differ only in case": Case("write", ("'c.a' and 'c.A' differ only in case",), {"path": "{folder}/new"}, columns="id, named_struct('a',1,'A',2) as c"),
     "a transaction named as an anonymous append": Case("write", ("txnAppId must not begin with 'append:'",), {"txnAppId": "append:x", "txnVersion": 1}),
@@ -180,3 +181,9 @@ def test_a_store_that_is_not_there_is_one_line_without_secrets(
         shown = refused(action)
         assert_one_error(shown, kind, *says)
         assert SECRET not in shown
+
+
+def test_a_misspelled_path_in_sql_is_guessed(spark: SparkSession, folder: Path) -> None:
+    given = f"USING weaselwal OPTIONS (paht '{folder}/log')"
+    shown = refused(lambda: spark.sql(f"CREATE TEMPORARY VIEW misspelled {given}"))
+    assert_one_error(shown, "OptionError", "unknown option 'paht'; did you mean 'path'?")

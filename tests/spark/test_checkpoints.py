@@ -11,11 +11,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from queries import append, assert_one_error, commits, numbers, objects, refused, wait_for
+from reading.collected import move_floor
 
 import sparkwal
+from sparkwal import events
 from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.errors import OptionError
+from sparkwal.lifecycle.consumers import bound
+from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import S3Proxy
 
 pytestmark = pytest.mark.spark
@@ -102,8 +107,9 @@ def test_the_folder_is_lost_again_and_again_and_each_run_costs_a_few_requests(
         assert rebuilt["LIST"] == 1 and rebuilt["GET"] <= 3 and rebuilt.keys() <= {"LIST", "GET"}
         append(read_files(spark, source), path, place, **options)
         # One PUT for each microbatch, of rows and checkpoint together; before the first a cold
-        # start, and later a look at the head: this application is the leader already.
-        first = {"LIST": 1, "PUT": 1 + more}
+        # start with a look whose path it is, and later a look at the head: this application is the
+        # leader already.
+        first = {"LIST": 2, "PUT": 1 + more}
         assert counted() == ({"LIST": 1, "GET": 1, "PUT": more} if done else first)
         done += more
         for file in source.iterdir():
@@ -151,9 +157,13 @@ def test_a_source_of_numbers_goes_on_where_the_log_ends(
 def test_a_source_of_times_goes_on_where_the_log_ends(spark: SparkSession, tmp_path: Path) -> None:
     """It counts from the moment of its first start, which only its checkpoint knows."""
     log = tmp_path / "log"
+
+    def written() -> int:
+        return len([each for each in commits(log) if each.rows]) if log.exists() else 0
+
     for _ in range(3):
         place = checkpoint(log, tmp_path / "ck")
-        before = len(commits(log)) if log.exists() else 0
+        before = written()
         rows = spark.readStream.format("rate").option("rowsPerSecond", 7).load()
         query = (
             rows.writeStream.format("weaselwal")
@@ -161,7 +171,7 @@ def test_a_source_of_times_goes_on_where_the_log_ends(spark: SparkSession, tmp_p
             .start(str(log))
         )
         try:
-            wait_for(lambda: log.exists() and len(commits(log)) > before)  # noqa: B023
+            wait_for(lambda: written() > before)  # noqa: B023
         finally:
             query.stop()
         shutil.rmtree(place)
@@ -331,3 +341,75 @@ def test_another_machine_goes_on_while_the_first_still_runs(
     add(source, range(4, 5))
     append(read_files(spark, source, 2), log, checkpoint(log, second))
     assert stored(log) == list(range(50))
+
+
+def test_a_checkpoint_among_the_objects_of_the_log_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    append(numbers(spark, 10), log, tmp_path / "beside")
+    before = objects(log)
+    place = log / "batches" / "ck"
+    shown = refused(lambda: append(numbers(spark, 10), log, place))
+    assert_one_error(shown, "OptionError", "where the log keeps its objects", "Nothing was written")
+    shutil.rmtree(place)
+    assert objects(log) == before
+
+
+def test_a_query_that_rarely_matches_reads_nothing_again_after_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, source = tmp_path / "log", tmp_path / "in"
+    told: list[events.Event] = []
+    unsubscribe = events.subscribe(told.append)
+    try:
+        for files in (range(1), range(1, 4), range(4, 6), range(6, 7)):
+            add(source, files)
+            place = checkpoint(log, tmp_path / "ck")
+            rows = read_files(spark, source).where("value < 10 or value >= 60")
+            query = append(rows, log, place)
+            assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [
+                10 for _ in files
+            ]
+    finally:
+        unsubscribe()
+    assert len([each for each in told if isinstance(each, events.CheckpointRebuilt)]) == 1
+    assert stored(log) == [*range(10), *range(60, 70)]
+    assert [(each.batch_id, each.rows) for each in commits(log)] == [(0, 10), (6, 10)]
+
+
+def test_a_disk_is_lost_after_rows_that_a_consumer_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The floor of the log that the query reads is as high as its consumer lets it be."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    reader = LogStore(LocalStore(first, fsync=False), "")
+    schema = pa.schema([("value", pa.int64())])
+
+    def grow(values: range) -> None:
+        with sparkwal.Appender(str(first), schema, producer_id="p") as wal:
+            for value in values:
+                wal.append([{"value": value}]).result()
+
+    def run() -> None:
+        options = {"maxCommitsPerTrigger": 1, "consumer": "copy", "cursorInterval": "1ms"}
+        rows = spark.readStream.format("weaselwal").options(**options).load(str(first))
+        append(rows.where("value in (0, 12)"), second, checkpoint(second, tmp_path / "ck"))
+
+    for begin in (0, 4, 8):
+        grow(range(begin, begin + 4))
+        run()
+    (consumer,) = sparkwal.consumers(str(first))
+    head = sparkwal.Log(str(first)).head()
+    assert head is not None
+    assert 0 < consumer.position < head.position
+    move_floor(reader, bound(reader, head.log_id, head.position, None))
+    shutil.rmtree(tmp_path / "ck")
+    grow(range(12, 14))
+    run()
+    assert stored(second) == [0, 12]
+    # And when rows have come the cursor moves on.
+    grow(range(14, 15))
+    run()
+    (after,) = sparkwal.consumers(str(first))
+    assert after.position > head.position

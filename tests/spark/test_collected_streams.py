@@ -18,9 +18,9 @@ from reading.collected import collect, move_floor
 from sparkwal.errors import CollectedError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 
 COMMITS = 1020
 FLOOR = 1010

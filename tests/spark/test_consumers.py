@@ -18,9 +18,9 @@ from sparkwal.lifecycle import consumers
 from sparkwal.lifecycle.consumers import ConsumerInfo, bound
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.source import BatchReader
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 
 
 def store_of(stream: Stream) -> LogStore:

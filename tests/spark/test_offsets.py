@@ -18,12 +18,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sparkwal import InvalidLogError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.tasks import PieceTask, StretchTask, read_tasks
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 SCHEMA = StructType([StructField("v", LongType())])

@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ import pytest
 from queries import commits
 
 import sparkwal
+from sparkwal import events
 from sparkwal.errors import OptionError
+from sparkwal.events.emitting import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +54,14 @@ spark.stop()
 
 def run(script: str, log: Path, pythonpath: list[Path]) -> str:
     """What a Python of its own prints."""
+    done = running(script, log, pythonpath)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def running(
+    script: str, log: Path, pythonpath: list[Path], **others: str
+) -> subprocess.CompletedProcess[str]:
     # Without what the session of the other tests told its JVM and its workers.
     environment = {
         name: value
@@ -61,7 +72,8 @@ def run(script: str, log: Path, pythonpath: list[Path]) -> str:
     }
     environment["PYTHONPATH"] = os.pathsep.join(map(str, pythonpath))
     environment["PYSPARK_PYTHON"] = sys.executable
-    done = subprocess.run(
+    environment |= others
+    return subprocess.run(
         [sys.executable, "-c", f"path = {str(log)!r}\n{script}"],
         cwd=log.parent,
         env=environment,
@@ -69,8 +81,6 @@ def run(script: str, log: Path, pythonpath: list[Path]) -> str:
         text=True,
         timeout=180,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
 
 
 def installed(tmp_path: Path) -> list[Path]:
@@ -150,3 +160,80 @@ def test_spark_connect_writes_and_reads(tmp_path: Path) -> None:
     shown = run(CONNECT, tmp_path / "log", [SOURCE.parent])
     assert "sum pyspark.sql.connect.session 45" in shown
     assert [commit.rows for commit in commits(tmp_path / "log-copy")] == [10]
+
+
+NOT_ACTIVATED = """
+import sys
+from pyspark.sql import SparkSession
+import sparkwal
+spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+         .config("spark.driver.host", "127.0.0.1").getOrCreate())
+sparkwal.register(spark)
+spark.range(10).coalesce(1).write.format("weaselwal").mode("append").save(path)
+stream = spark.readStream.format("weaselwal").load(path)
+folder = sparkwal.checkpoint(path + "-copy", "copy", folder=path + "-cp")
+query = (stream.writeStream.format("weaselwal").option("checkpointLocation", folder)
+         .trigger(availableNow=True).start(path + "-copy"))
+query.awaitTermination()
+copied = spark.read.format("weaselwal").load(path + "-copy")
+print("sum", copied.agg({"id": "sum"}).collect()[0][0])
+spark.stop()
+"""
+
+
+def test_an_environment_that_is_not_activated_is_enough(tmp_path: Path) -> None:
+    strange = tmp_path / "bin" / "python3"
+    strange.parent.mkdir()
+    strange.write_text("#!/bin/sh\necho a Python without sparkwal >&2\nexit 1\n")
+    strange.chmod(0o755)
+    places = os.pathsep.join([str(strange.parent), os.defpath])
+    done = running(NOT_ACTIVATED, tmp_path / "log", [SOURCE.parent], PYSPARK_PYTHON="", PATH=places)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "sum 45" in done.stdout
+    # The first words of a new user's stream are no warning of ours.
+    assert "slow_checkpoint_files" not in done.stderr
+
+
+@dataclass
+class Context:
+    """What `register` asks of a cluster's SparkContext."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    master: str = "spark://host:7077"
+    pythonExec: str = "python3"
+
+    def getConf(self) -> dict[str, str]:
+        return self.settings
+
+
+def told_of_python(context: Context, monkeypatch: pytest.MonkeyPatch, path: Path) -> list[Event]:
+    from sparkwal.spark.registering import _choose_python
+
+    monkeypatch.setenv("PATH", str(path))
+    told: list[Event] = []
+    unsubscribe = events.subscribe(told.append)
+    try:
+        _choose_python(context)  # type: ignore[arg-type]
+    finally:
+        unsubscribe()
+    return told
+
+
+def test_on_a_cluster_another_python_is_told_before_any_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    (told,) = told_of_python(Context(), monkeypatch, tmp_path)
+    assert isinstance(told, events.OtherPython) and "set PYSPARK_PYTHON" in told.advice
+    chosen = Context({"spark.pyspark.python": "/opt/venv/bin/python"})
+    assert told_of_python(chosen, monkeypatch, tmp_path) == []
+    (tmp_path / "python3").symlink_to(sys.executable)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python3"))
+    context = Context()
+    assert told_of_python(context, monkeypatch, tmp_path) == []
+    assert context.pythonExec == "python3"
+    local = Context(master="local[2]")
+    assert told_of_python(local, monkeypatch, tmp_path) == []
+    assert local.pythonExec == str(tmp_path / "python3")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/venv/bin/python")
+    assert told_of_python(Context(), monkeypatch, tmp_path / "none") == []

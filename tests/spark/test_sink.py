@@ -27,7 +27,7 @@ from queries import (
 
 from sparkwal.format import keys
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.proxy import S3Proxy
@@ -51,11 +51,24 @@ def test_each_microbatch_and_each_batch_write_is_one_commit(
 def test_a_batch_write_with_a_transaction_is_stored_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    for version, start_at in ((1, 0), (1, 0), (3, 10), (2, 90), (3, 10), (4, 20)):
+    for version, start_at in ((1, 0), (1, 0), (3, 10), (3, 10), (4, 20)):
         rows = spark.range(start_at, start_at + 10).selectExpr("id as value")
-        write(rows, tmp_path, txnAppId="nightly", txnVersion=version)
+        # Dealt out otherwise each time.
+        again = rows.repartition(version + start_at % 3 + len(commits(tmp_path)) + 1)
+        write(again, tmp_path, txnAppId="nightly", txnVersion=version, inlineThreshold=0)
     assert [c.batch_id for c in commits(tmp_path)] == [1, 3, 4]
     assert values(read(spark, tmp_path).collect()) == list(range(30))
+
+
+def test_a_batch_write_is_not_taken_for_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(10).selectExpr("id as value")
+    write(rows, tmp_path, txnAppId="nightly", txnVersion=20260131)
+    lower = refused(lambda: write(rows, tmp_path, txnAppId="nightly", txnVersion=20260115))
+    assert_one_error(lower, "OptionError", "txnVersion is 20260115", "20260131", "backfill")
+    others = rows.selectExpr("value + 1 as value")
+    equal = refused(lambda: write(others, tmp_path, txnAppId="nightly", txnVersion=20260131))
+    assert_one_error(equal, "DivergedCheckpointError", "with other rows", "higher txnVersion")
+    assert values(read(spark, tmp_path).collect()) == list(range(10))
 
 
 def test_complete_mode_and_overwrite_are_refused_with_what_to_use_instead(
@@ -123,11 +136,21 @@ def test_a_column_that_differs_only_in_case_is_refused_also_when_merging(
     assert_one_error(shown, "OptionError", "'ID'", "'id'", "case")
 
 
-def test_names_of_metadata_columns_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.range(3).selectExpr("id as _wal_position")
+@pytest.mark.parametrize("name", ["_wal_position", "_Wal_Order"])
+def test_names_that_begin_as_those_of_metadata_are_refused(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    rows = spark.range(3).selectExpr(f"id as {name}")
     shown = refused(lambda: write(rows, tmp_path / "log"))
-    assert_one_error(shown, "OptionError", "'_wal_position'", "rename")
+    assert_one_error(shown, "OptionError", f"'{name}'", "rename")
     assert not (tmp_path / "log").exists()
+
+
+def test_a_reserved_name_is_refused_also_when_merging(spark: SparkSession, tmp_path: Path) -> None:
+    write(spark.range(3), tmp_path)
+    more = spark.range(3).selectExpr("id", "id as _wal_order")
+    shown = refused(lambda: write(more, tmp_path, mergeSchema=True))
+    assert_one_error(shown, "OptionError", "'_wal_order'", "reserved")
 
 
 def test_columns_are_matched_by_name_not_by_place(spark: SparkSession, tmp_path: Path) -> None:
@@ -343,3 +366,13 @@ def test_a_large_partition_is_uploaded_in_parts_to_s3(
     assert footer_header(data)["rows"] == 40_000
     assert pa.ipc.open_file(data).read_all()["value"].to_pylist() == list(range(40_000))
     assert read(spark, path, **options).agg({"value": "sum"}).collect()[0][0] == sum(range(40_000))
+
+
+def test_a_folder_of_somebodys_parquet_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    rows = spark.range(4).selectExpr("id", "id % 2 AS part")
+    rows.write.partitionBy("part").parquet(str(folder))
+    before = objects(folder)
+    shown = refused(lambda: write(spark.range(3), folder))
+    assert_one_error(shown, "OptionError", "holds Parquet files", "empty path")
+    assert objects(folder) == before

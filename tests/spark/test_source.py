@@ -35,12 +35,12 @@ from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.task import write_partition
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 
 pytestmark = pytest.mark.spark
 

@@ -1,0 +1,186 @@
+"""A checkpoint's folder and the log never share a folder, and only a checkpoint is replaced."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import sparkwal
+from sparkwal import OptionError
+from sparkwal.protocol.hint import Hints
+from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
+
+from .conftest import Room
+from .stream import FileStream
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Path:
+    """A log of three microbatches and of one sequencer, two folders deep."""
+    path = tmp_path / "data/wal"
+    for log in (LogStore(LocalStore(path), ""), LogStore(LocalStore(path), "sequencers/s")):
+        place = tmp_path / uuid.uuid4().hex
+        sequencer = "s" if log.prefix else "default"
+        sparkwal.checkpoint(str(path), "first", folder=place, sequencer=sequencer)
+        FileStream(log, place, Hints(log.identity, tmp_path / "h")).run(range(3))
+    return path
+
+
+def content(path: Path) -> set[str]:
+    return {str(each.relative_to(path)) for each in path.rglob("*")}
+
+
+OVERLAPS = [
+    "data/wal", "data", "", "data/wal/ck", "data/wal/batches", "data/wal/batches/ck",
+    "data/wal/sequencers", "data/wal/sequencers/s", "data/wal/sequencers/s/batches",
+    "data/wal/txns/a/b", "data/wal/lifecycle", "data/wal/consumers/ck", "data/other/../wal",
+    "data/wal/../wal/./batches/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sequencer", ["default", "s", "new"])
+@pytest.mark.parametrize("place", OVERLAPS)
+def test_a_folder_that_holds_the_log_or_lies_in_it_is_refused(
+    wal: Path, tmp_path: Path, place: str, sequencer: str
+) -> None:
+    before = content(tmp_path)
+    with pytest.raises(OptionError, match="the log .* share a folder.* Nothing was written"):
+        sparkwal.checkpoint(str(wal), "orders", folder=f"{tmp_path}/{place}", sequencer=sequencer)
+    assert content(tmp_path) == before
+    assert sparkwal.verify(str(wal)).ok
+
+
+@pytest.mark.parametrize("place", ["wal", "data", "wal/batches", "wal/ck"])
+def test_a_folder_that_would_hold_the_log_one_day_or_lie_in_it_is_refused(
+    tmp_path: Path, place: str
+) -> None:
+    """What is made before the log is would take the log along when it is replaced."""
+    log = tmp_path / ("data/wal" if place == "data" else "wal")
+    with pytest.raises(OptionError, match="share a folder"):
+        sparkwal.checkpoint(str(log), "orders", folder=tmp_path / place)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "given", ["file://{}", "file:{}/", "{}//", "relative", "link", "linked log"]
+)
+def test_an_overlap_is_found_however_the_two_are_spelled(
+    wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    log, place = str(wal), given.format(wal / "batches")
+    if given == "relative":
+        monkeypatch.chdir(wal.parent)
+        place = "wal"
+    elif given == "link":
+        (tmp_path / "link").symlink_to(wal.parent)
+        place = str(tmp_path / "link/wal/batches/ck")
+    elif given == "linked log":
+        (tmp_path / "link").symlink_to(wal)
+        log, place = f"file://{tmp_path}/link", str(wal)
+    with pytest.raises(OptionError, match="share a folder"):
+        sparkwal.checkpoint(log, "orders", folder=place)
+    assert sparkwal.verify(str(wal)).ok
+
+
+def test_the_objects_of_a_log_may_lie_on_another_disk(wal: Path, tmp_path: Path) -> None:
+    """A link leads to them: what it leads to is the log's as well."""
+    (wal / "batches").rename(tmp_path / "disk")
+    (wal / "batches").symlink_to(tmp_path / "disk")
+    for place in (tmp_path / "disk", tmp_path / "disk/ck"):
+        with pytest.raises(OptionError, match="share a folder"):
+            sparkwal.checkpoint(str(wal), "orders", folder=place)
+    assert sparkwal.verify(str(wal)).ok
+
+
+def test_the_folder_beside_the_log_is_no_overlap(wal: Path) -> None:
+    for place in (wal.with_name("wal2"), wal.with_name("wa"), wal.with_name("ck")):
+        assert sparkwal.checkpoint(str(wal), "orders", folder=place) == str(place)
+
+
+@pytest.mark.parametrize(
+    "foreign", ["precious", "batches/1", ".hidden", "offsets.bak", "metadata2"]
+)
+def test_what_lies_beside_a_checkpoint_stops_its_replacement(room: Room, foreign: str) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(2))
+    (place / "offsets/1").unlink()
+    (place / foreign).parent.mkdir(exist_ok=True)
+    (place / foreign).write_text("x")
+    name = foreign.partition("/")[0]
+    with pytest.raises(OptionError, match=f"'{name}'.* is no part of a checkpoint"):
+        room.checkpoint()
+    assert (place / foreign).read_text() == "x" and not (place / "offsets/1").exists()
+    assert {each.name for each in room.tmp.iterdir()} == {"ck", "ck.lock", "hints"}
+    (place / name).rename(room.tmp / "moved")
+    assert (room.checkpoint() / "offsets/1").exists()
+
+
+def test_a_folder_that_is_used_as_it_is_may_hold_more(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(2))
+    (place / "notes.txt").write_text("x")
+    room.checkpoint()
+    assert room.why() is None
+
+
+def test_all_that_spark_writes_is_replaced(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(2))
+    (place / "offsets/1").unlink()
+    for name in (".metadata.crc", ".metadata.0b1e.tmp", "state/0/0/1.delta", "commits/.1.crc"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("x")
+    assert (room.checkpoint() / "offsets/1").exists()
+    assert not (place / "state").exists() and not (place / ".metadata.crc").exists()
+    assert {each.name for each in room.tmp.iterdir()} == {"ck", "ck.lock", "hints"}
+
+
+def test_a_folder_that_is_a_link_leaves_what_it_led_to(room: Room) -> None:
+    place = room.checkpoint("orders", "real")
+    room.stream(place).run(range(2))
+    (room.tmp / "ck").symlink_to(place)
+    (place / "offsets/1").unlink()
+    assert (room.checkpoint() / "offsets/1").exists()
+    assert (room.tmp / "real/offsets/0").exists()
+    assert not [each for each in os.listdir(room.tmp) if each.startswith("ck.new-")]
+
+
+@pytest.mark.parametrize("left", ["", "-old"])
+def test_what_a_rebuild_left_is_removed_only_where_it_is_a_checkpoint(
+    room: Room, left: str
+) -> None:
+    folders = {name: room.tmp / f"ck.new-{name * 32}{left}" for name in "ab"}
+    for place in folders.values():
+        (place / "offsets").mkdir(parents=True)
+        (place / "offsets/0").write_text("x")
+    (folders["b"] / "precious").write_text("x")
+    room.checkpoint()
+    assert not folders["a"].exists()
+    assert (folders["b"] / "precious").exists() and (folders["b"] / "offsets/0").exists()
+
+
+def test_a_link_in_a_checkpoint_is_no_part_of_it(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(2))
+    (place / "offsets/1").unlink()
+    (room.tmp / "elsewhere").mkdir()
+    (place / "state").symlink_to(room.tmp / "elsewhere")
+    with pytest.raises(OptionError, match="'state'.* is no part of a checkpoint"):
+        room.checkpoint()
+
+
+@pytest.mark.parametrize("inside", ["lifecycle", "batches/cp", "txns/a/b", ""])
+def test_a_folder_in_another_log_is_refused(tmp_path: Path, inside: str) -> None:
+    schema = pa.schema([("v", pa.int64())])
+    for name in ("one", "other"):
+        with sparkwal.Appender(str(tmp_path / name), schema, producer_id="p") as wal:
+            wal.append([{"v": 1}]).result()
+    before = sorted((tmp_path / "other").rglob("*"))
+    with pytest.raises(OptionError, match="is another log"):
+        sparkwal.checkpoint(str(tmp_path / "one"), "q", folder=str(tmp_path / "other" / inside))
+    assert sorted((tmp_path / "other").rglob("*")) == before

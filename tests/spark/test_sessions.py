@@ -1,0 +1,72 @@
+"""Several writers of one log in one Spark session, one after the other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from queries import append, commits, numbers, read, refused, start, values, wait_for, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_query_goes_on_after_a_batch_write_of_its_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, stream = tmp_path / "log", numbers(spark, 2)
+    for _ in range(3):
+        append(stream, log, tmp_path / "cp")
+        write(stream_as_batch(spark), log)
+    assert values(read(spark, log).collect()) == [-1, -1, -1, 0, 1, 2, 3, 4, 5]
+
+
+def stream_as_batch(spark: SparkSession):  # type: ignore[no-untyped-def]
+    return spark.sql("SELECT timestamp'2026-01-01' AS timestamp, -1L AS value")
+
+
+def test_queries_of_one_session_take_turns(spark: SparkSession, tmp_path: Path) -> None:
+    log, stream = tmp_path / "log", numbers(spark, 1)
+    for _ in range(3):
+        for name in "ab":
+            append(stream, log, tmp_path / name)
+    assert [commit.rows for commit in commits(log)] == [1] * 6
+
+
+def test_a_query_starts_after_its_log_was_written_by_another_and_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, stream = tmp_path / "log", numbers(spark, 1)
+    append(stream, log, tmp_path / "cp")
+    write(stream_as_batch(spark), log)
+    shutil.rmtree(log)
+    append(stream, log, tmp_path / "cp")
+    assert values(read(spark, log).collect()) == [1]
+
+
+def test_a_query_that_runs_learns_that_a_batch_write_took_its_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    source = tmp_path / "source"
+    write(stream_as_batch(spark), source)
+    rows = spark.readStream.format("weaselwal").load(str(source))
+    query = (
+        rows.writeStream.format("weaselwal")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(processingTime="100 milliseconds")
+        .start(str(log))
+    )
+    wait_for(lambda: log.exists() and len(commits(log)) == 1)
+    query.processAllAvailable()
+    write(stream_as_batch(spark), log)
+    write(stream_as_batch(spark), source)
+    shown = refused(lambda: query.awaitTermination(60))
+    assert "FencedError" in shown and "another writer leads" in shown
+    # Its restart takes the log over.
+    start(rows, log, tmp_path / "cp").awaitTermination()
+    assert [commit.rows for commit in commits(log)] == [1, 1, 1]
