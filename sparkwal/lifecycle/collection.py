@@ -18,13 +18,12 @@ from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.consumers import forget_expired_leases, standing
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head
+from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, NotFound
 from sparkwal.store.listing import all_entries
+from sparkwal.store.log_store import LogStore
 
-# So many slot records stay below the bound: look-backs and the search for the head need them.
-KEPT_SLOTS = 1000
 _AT_ONCE = 1000  # keys of one DELETE
 
 

@@ -9,22 +9,27 @@ the table was read again and holds it. Anyone may carry on from any point, any n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sparkwal import events
 from sparkwal.errors import (
+    CompactionError,
     ConfirmError,
+    InvalidLogError,
     PlanError,
     PublishError,
     StoreUnavailableError,
     WriteError,
 )
+from sparkwal.format import keys
 from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
 from sparkwal.lifecycle.table import Change, Table, TableConflict, TableState, check_history
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 
 # How often other writers of the table may be faster before this one gives up, and what it waits
 # before each attempt, in seconds: doubled each time.
@@ -34,6 +39,19 @@ _FIRST_PAUSE = 0.5
 
 class MovedOn(Exception):
     """Somebody else moved the lifecycle on meanwhile: look again and decide anew."""
+
+
+@contextmanager
+def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
+    """Work that began at `state`: where it fails after somebody moved the chain on, what it relied
+    on is old, and rows that it reads may be collected. Raises MovedOn then."""
+    try:
+        yield
+    except (CompactionError, InvalidLogError) as error:
+        now = look(log)
+        if (now.number if now else keys.MAX + 1) != state.number:
+            raise MovedOn from error
+        raise
 
 
 def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
@@ -84,7 +102,8 @@ def promise(
         if found.k:
             raise PlanError(
                 f"{target.table} holds {found.k} ranges of this log, whose lifecycle knows none: "
-                "its records were deleted, or the log was restored from an older copy"
+                "its records were deleted, or the log was restored from an older copy. Name a "
+                "new table"
             )
         changes |= {"table_id": found.table_id, "table_version": found.version}
     intent = published(log, head, INTENT, clock, host, **changes)
@@ -116,8 +135,14 @@ def carry_out(
     """
     found, was_written = _written(log, intent, table, clock)
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
+    held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
+    tell_done(log, done)
+    return Carried(done, held[0] if held else None, was_written)
+
+
+def tell_done(log: LogStore, done: LifecycleRecord) -> None:
+    """The event of a range that is in the table."""
     assert done.target is not None
-    held = [each for each in found.changes or () if (each.log_id, each.k) == (done.log_id, done.k)]
     events.emit(
         events.CompactionDone(
             path=log.url,
@@ -127,7 +152,6 @@ def carry_out(
             table_version=done.table_version,
         )
     )
-    return Carried(done, held[0] if held else None, was_written)
 
 
 def _written(
@@ -146,7 +170,8 @@ def _written(
         # Safety (§10): "a range is published without another look at the table"; "who carries a
         # range on takes what came since too"
         try:
-            table.write(intent)
+            with unless_moved_on(log, intent):
+                table.write(intent)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
             continue
@@ -170,27 +195,18 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
     Raises ConfirmError, MovedOn.
     """
 
-    def unless_moved_on(error: ConfirmError) -> Exception:
-        # What this process knows may be old, and the table newer.
-        now = look(log)
-        return MovedOn() if now is None or now.number != state.number else error
-
     found = table.look(state.log_id, state.table_version)
     before = state.confirmed_k
-    try:
+    with unless_moved_on(log, state):
         check_history(state, found)
-    except ConfirmError as error:
-        raise unless_moved_on(error) from None
-    assert found is not None and state.target is not None
-    # Safety (§10): "a table whose transactions were forgotten gets a range again"
-    if found.k not in (before, state.k):
-        raise unless_moved_on(
-            ConfirmError(
+        assert found is not None and state.target is not None
+        # Safety (§10): "a table whose transactions were forgotten gets a range again"
+        if found.k not in (before, state.k):
+            raise ConfirmError(
                 f"{state.target.table} says it holds range {found.k} of the log last, and it must "
                 f"be {before} or {state.k}: its transactions were cut off, or the log was restored "
                 "from an older copy"
             )
-        )
     return found
 
 

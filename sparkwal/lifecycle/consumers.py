@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer, decode, encode
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.types import consumer_name, duration
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.sequencers import all_logs
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 

@@ -16,13 +16,16 @@ from sparkwal.errors import CompactionError, PlanError, PublishError
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle import FLOOR, LifecycleRecord, Target
 from sparkwal.lifecycle import collection
+from sparkwal.lifecycle.accepting import accept
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.compaction import (
     MovedOn,
     carry_out,
     check_log,
+    confirmed,
     promise,
     published,
+    unless_moved_on,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.measuring import measure, split
@@ -39,13 +42,15 @@ from sparkwal.lifecycle.report import Range, Recovery, Run, range_of
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.store.log_store import LogStore
 
 DAY_MS = 86_400_000
 R = TypeVar("R")
 # How often others may move the lifecycle on first before this one gives up.
 _LOOKS = 10
+# So many versions of others are confirmed at once.
+_VERSIONS = 20
 
 
 class Lifecycle:
@@ -107,9 +112,10 @@ class Lifecycle:
 
     def accept_table(self) -> LifecycleRecord:
         """Take the table as it is now for one that holds everything below the cut: somebody
-        compared it with the log.
+        restored it, or compared it with the log.
 
-        Raises PlanError where there is nothing to accept.
+        Raises PlanError where there is nothing to accept, and where the table's history
+        contradicts it.
         """
         return self._until_still(self._accept)
 
@@ -117,17 +123,7 @@ class Lifecycle:
         _, state = self._look()
         if state is None or state.target is None:
             raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
-        found = self._the_table(state).look(state.log_id, state.table_version)
-        if found is None or found.k not in (state.confirmed_k, state.k):
-            told = "there is no table" if found is None else f"it says it holds range {found.k}"
-            raise PlanError(
-                f"{state.target.table} cannot be taken for one that holds range {state.k} of "
-                f"{self._log.url}: {told}"
-            )
-        return published(
-            self._log, state, FLOOR, self._clock, self._host,
-            table_id=found.table_id, table_version=found.version,
-        )  # fmt: skip
+        return accept(self._log, state, self._the_table(state), self._clock, self._host)
 
     def _until_still(self, work: Callable[[], R]) -> R:
         try:
@@ -196,10 +192,11 @@ class Lifecycle:
             state = replace(state, cut=state.floor, to=state.floor)
         now_ms = self._clock.now_ms()
         policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
-        measured = measure(
-            self._log, head, state, policy, now_ms,
-            table=self._table is not None, before=self._measured,
-        )  # fmt: skip
+        with unless_moved_on(self._log, state):
+            measured = measure(
+                self._log, head, state, policy, now_ms,
+                table=self._table is not None, before=self._measured,
+            )  # fmt: skip
         self._measured = measured
         actions = tuple(decide(measured, policy, now_ms))
         self._tell_limits(actions)
@@ -210,8 +207,23 @@ class Lifecycle:
         for action in actions:
             if isinstance(action, Persist):
                 state, compacted = self._compact(head, state, action.before_ms)
-        state = self._move_floor(head, state, measured)
-        return Run(recovery, compacted, state.floor, self._collect(head, state), actions)
+        before, state = state, self._move_floor(head, state, measured)
+        collected = self._collect(head, state)
+        if compacted is None and recovery.finished is None:
+            self._confirm_forward(state, floor_moved=state is not before)
+        return Run(recovery, compacted, state.floor, collected, actions)
+
+    def _confirm_forward(self, state: LifecycleRecord, *, floor_moved: bool) -> None:
+        """Name a newer version of the table, after many of others or a day: a table forgets its
+        history, and readers look at all of it since that version."""
+        if self._table is None or state.target is None or state.is_open:
+            return
+        found = confirmed(self._log, state, self._table)
+        came = found.version - state.table_version
+        is_late = self._clock.now_ms() - state.timestamp_ms >= DAY_MS
+        # A floor that moves again and again makes no record late.
+        if came >= _VERSIONS or (came and (is_late or floor_moved)):
+            published(self._log, state, FLOOR, self._clock, self._host, table_version=found.version)
 
     def _tell_limits(self, actions: tuple[Action, ...]) -> None:
         """An event when the log reaches a limit, not each time that it is still there."""
@@ -228,7 +240,8 @@ class Lifecycle:
     def _compact(
         self, head: Head, state: LifecycleRecord, before_ms: int
     ) -> tuple[LifecycleRecord, Range | None]:
-        to = split(self._log, head, state.cut, before_ms)
+        with unless_moved_on(self._log, state):
+            to = split(self._log, head, state.cut, before_ms)
         if self._target is None or self._table is None or to <= state.cut:
             return state, None
         assert head.live is not None

@@ -15,13 +15,14 @@ from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, Target
-from sparkwal.lifecycle.table import TableState, check_history
+from sparkwal.format.widening import widened
+from sparkwal.lifecycle.table import TableState, check_apart, check_history
 from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.reading.floor import handed_on
 from sparkwal.reading.log_range import LogRange
+from sparkwal.store.log_store import LogStore
 
 # Looks at chain and table before giving up. A look takes less than a second, a compaction many.
 ATTEMPTS = 8
@@ -100,9 +101,10 @@ def plan_current(
     """
     for log in logs:
         log.look()
+    at = logs[0].log.url if logs else "this path"
     logs = [log for log in logs if log.log_id is not None]
     if not logs:
-        raise OptionError("there is no log at this path; check it")
+        raise OptionError(f"there is no log at {at}; check the path")
     for _ in range(ATTEMPTS):
         heads = [look(log.log, log.log_id) for log in logs]
         target = common_target(heads)
@@ -110,6 +112,7 @@ def plan_current(
             version = NO_TABLE_VERSION
             starts: list[int] | None = [head.floor if head else 0 for head in heads]
         else:
+            check_apart(logs[0].options.path, target)
             version, starts = _pin(heads, open_table(target))
         if starts is not None:
             # Only now: the chain may have gone on since the first look at the log.
@@ -204,6 +207,13 @@ def _columns(tails: Sequence[Tail]) -> str:
     for tail in tails[1:]:
         union = union_of(union, tail.spark_schema, f"sequencer {tail.name}")
     return union
+
+
+def with_table(spark_schema: str, table_schema: str) -> str:
+    """The logs' columns, and after them those that only the table has; of the table's types where
+    those are wider. Raises OptionError as `union_of`."""
+    wide = widened(spark_schema, schema.columns(table_schema))
+    return union_of(wide, table_schema, "its table")
 
 
 def union_of(first: str, second: str, name: str) -> str:

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from sparkwal.lifecycle.table import Change
+
+
+def history(
+    since: int, version: int, infos: Iterator[Mapping[str, Any] | None]
+) -> tuple[tuple[Change, ...], bool]:
+    """The versions since + 1 … version, and whether these are all: where older ones are gone, those
+    that are left.
+
+    Args:
+        infos: the commitInfo of each version as `change` takes it, the newest first. Raises
+            FileNotFoundError at one that is gone.
+    """
+    found: list[Change] = []
+    with suppress(FileNotFoundError):
+        for each, info in zip(range(version, since, -1), infos, strict=False):
+            found.append(change(each, info))
+    return tuple(reversed(found)), len(found) >= version - since
 
 
 def change(version: int, info: Mapping[str, Any] | None) -> Change:
@@ -26,7 +44,7 @@ def change(version: int, info: Mapping[str, Any] | None) -> Change:
         # Of a write, and of a merge.
         rows=_first(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
         bytes=_first(metrics, "numOutputBytes", "numTargetBytesAdded"),
-        cut=cut, to=to,
+        cut=cut, to=to, restores=_restores(operation, info),
     )  # fmt: skip
 
 
@@ -51,6 +69,12 @@ def _range(told: object) -> tuple[str, int, int, int]:
     if not (isinstance(cut, int) and isinstance(to, int)):
         return log_id, k, 0, 0
     return log_id, k, cut, to
+
+
+def _restores(operation: str, info: Mapping[str, Any]) -> int | None:
+    given = (info.get("operationParameters") or {}).get("version")
+    told = str(given).strip('"')
+    return int(told) if operation.upper().startswith("RESTORE") and told.isdecimal() else None
 
 
 def _undoes(version: int, operation: str, info: Mapping[str, Any]) -> bool:

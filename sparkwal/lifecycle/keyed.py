@@ -6,6 +6,7 @@ A null in a key is a value like others here: two rows whose keys are null are on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,8 +38,13 @@ def winners(
     """The row of each key that stays: the last, or the last of those with the greatest
     `sequence_by`, where a null is less than any value.
 
-    Holds one row for each key in memory, and PART_ROWS or as many again.
+    Holds one row for each key in memory, and PART_ROWS or as many again. Raises OptionError for
+    columns that only Spark compares.
     """
+    for name in keys:
+        _comparable(name, pa.chunked_array([], schema.field(name).type))
+    if sequence_by and pa.types.is_nested(schema.field(sequence_by).type):
+        raise _only_spark(sequence_by, schema.field(sequence_by).type)
     kept, waiting, rows = schema.empty_table(), list[pa.RecordBatch](), 0
     for batch in batches:
         waiting.append(batch)
@@ -61,18 +67,35 @@ def _last(
         columns = pa.table(dict(zip(names, (by.is_valid(), by, order), strict=True)))
         ranks = pc.sort_indices(columns, sort_keys=[(name, "ascending") for name in names])
         table = table.take(ranks)
-    values = {f"key{i}": _comparable(table.column(name)) for i, name in enumerate(keys)}
+    values = {f"key{i}": each for i, each in enumerate(_values(table, keys))}
     groups = pa.table({**values, _ORDER: order}).group_by(list(values), use_threads=False)
     last = groups.aggregate([(_ORDER, "max")]).column(f"{_ORDER}_max")
     return table.take(last.combine_chunks().sort())
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Equal where Spark finds values equal: −0.0 is 0.0, and every NaN the same."""
+def _values(rows: pa.Table, keys: Sequence[str]) -> list[pa.ChunkedArray]:
+    """The keys' values as columns that Arrow compares as Spark compares the keys."""
+    return [each for name in keys for each in _comparable(name, rows.column(name))]
+
+
+def _comparable(name: str, column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """−0.0 is 0.0, and every NaN the same; a struct is whether it is there, and its fields."""
+    if pa.types.is_struct(column.type):
+        inner = (_comparable(name, field) for field in column.flatten())
+        return [column.is_valid(), *chain.from_iterable(inner)]
+    if pa.types.is_nested(column.type):
+        raise _only_spark(name, column.type)
     if not pa.types.is_floating(column.type):
-        return column
+        return [column]
     nan = pa.scalar(float("nan"), column.type)
-    return pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))
+    return [pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))]
+
+
+def _only_spark(name: str, kind: pa.DataType) -> OptionError:
+    return OptionError(
+        f"column {name!r}, which the compaction goes by, is a {kind}, whose values only Spark "
+        "compares: use sparkwal.read_current(spark, path)"
+    )
 
 
 def merged(
@@ -94,41 +117,36 @@ def merged(
     if not tail.num_rows:
         yield from batches
         return
-    index = _Index([_comparable(tail.column(name)) for name in keys])
-    # Rows of the table that the tail came too late for, by `sequence_by`.
-    stronger: list[pa.Array] = []
-    replaced: list[pa.Table] = []
-    for part in _parts(batches):
-        found = index.find([_comparable(part.column(name)) for name in keys])
-        stays = found.is_null()
-        if sequence_by:
-            matching = tail.column(sequence_by).take(found)
-            later = _greater(part.column(sequence_by), matching)
-            later = pc.and_(pc.is_valid(found), later)
-            stronger.append(pc.unique(found.filter(later)))
-            stays = pc.or_(stays, later)
-        if only_table:
-            others = part.select([*only_table]).append_column(_ORDER, found)
-            replaced.append(others.filter(pc.invert(stays)))
-        yield from part.filter(stays).to_batches()
+    index = _Index(_values(tail, keys))
     lives = pc.invert(deleted)
-    order = pa.array(range(tail.num_rows if stronger or replaced else 0), pa.int64())
-    if stronger:
-        beaten = pc.is_in(order, value_set=pa.concat_arrays(stronger).cast(pa.int64()))
-        lives = pc.and_(lives, pc.invert(beaten))
-    if replaced:
-        others = pa.concat_tables(replaced)
-        known = others.column(_ORDER).cast(pa.int64()).combine_chunks()
-        places = pc.index_in(order, value_set=known)
+    # Which rows of the tail the table has a row for.
+    known: list[pa.Array] = []
+    for part in _parts(batches):
+        found = index.find(_values(part, keys))
+        taken = found.is_valid()
+        known.append(pc.unique(found.drop_null()))
+        if sequence_by:
+            later = _greater(part.column(sequence_by), tail.column(sequence_by).take(found))
+            taken = pc.and_(taken, pc.invert(later))
+        yield from part.filter(pc.invert(taken)).to_batches()
+        # Each row of a key for itself: the table may have it twice.
+        before, places = part.filter(taken), found.filter(taken)
+        after = tail.take(places)
         for name in only_table:
-            index = tail.schema.get_field_index(name)
-            tail = tail.set_column(index, tail.field(index), others.column(name).take(places))
-    yield from tail.filter(lives).to_batches()
+            at = after.schema.get_field_index(name)
+            after = after.set_column(at, after.field(at), before.column(name))
+        yield from after.filter(lives.take(places)).to_batches()
+    order = pa.array(range(tail.num_rows), pa.int32())
+    there = pc.is_in(order, value_set=pa.concat_arrays([pa.array([], pa.int32()), *known]))
+    yield from tail.filter(pc.and_(lives, pc.invert(there))).to_batches()
 
 
 def _greater(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether `one` is greater; null is less than any value."""
-    greater = pc.fill_null(pc.greater(one, other), False)
+    """Whether `one` is greater; null is less than any value, and NaN greater."""
+    greater = pc.greater(one, other)
+    if pa.types.is_floating(one.type):
+        greater = pc.or_(greater, pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other))))
+    greater = pc.fill_null(greater, False)
     return pc.or_(greater, pc.and_(one.is_valid(), other.is_null()))
 
 

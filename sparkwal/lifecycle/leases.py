@@ -10,8 +10,8 @@ from sparkwal import events
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.consumers import forget, lease
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.log_range import LogRange
+from sparkwal.store.log_store import LogStore
 
 _CLOCK = SystemClock()
 

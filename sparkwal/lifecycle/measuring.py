@@ -8,11 +8,11 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.policy import LogState, Policy, is_aged, is_whole, late_before
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.store.listing import all_entries
+from sparkwal.store.log_store import LogStore
 
 # Records whose sizes stand for all, where a limit is to be kept.
 _SAMPLES = 32

@@ -16,7 +16,9 @@ from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join, publish, read
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock, is_old
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.holds import Holds
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.path import state_folder
 
 _CLOCK = SystemClock()
 
@@ -38,7 +40,9 @@ class _Told:
 
 def publisher(options: SourceOptions) -> Publisher | None:
     """Of a stream, if it is a consumer."""
-    return Publisher(options.consumer, options.cursor_interval_ms) if options.consumer else None
+    if not options.consumer:
+        return None
+    return Publisher(options.consumer, options.cursor_interval_ms, Holds(state_folder()))
 
 
 class Publisher:
@@ -47,10 +51,12 @@ class Publisher:
     Args:
         name: of the consumer; one stream's own.
         interval_ms: it tells at most so often.
+        holds: what queries of this machine would read again.
     """
 
-    def __init__(self, name: str, interval_ms: int, clock: Clock = _CLOCK) -> None:
+    def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = _CLOCK) -> None:
         self._name, self._interval_ms, self._clock = name, interval_ms, clock
+        self._holds = holds
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
         self._told: dict[str, _Told] = {}
 
@@ -60,7 +66,8 @@ class Publisher:
 
     def join(self, log: LogStore, log_id: str, position: int) -> int:
         """Register before anything is read, and where the stream may begin: `consumers.join`."""
-        begin = join(log, self._consumer(log_id, position))
+        told = self._holds.lowest(log_id, position)
+        begin = max(position, join(log, self._consumer(log_id, told)))
         self._told[log.prefix] = _Told(log, log_id, begin)
         return begin
 
@@ -85,7 +92,8 @@ class Publisher:
         # Where the store is down each attempt takes long: the next is an interval away too.
         told.boot_ms = self._clock.boot_ms()
         try:
-            position = min(told.position, self._of_another(told))
+            held = self._holds.lowest(told.log_id, told.position)
+            position = min(held, self._of_another(told))
             publish(told.log, self._consumer(told.log_id, position))
             told.published = told.position
         except SparkWalError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sparkwal.errors import OptionError
+from sparkwal.errors import OptionError, need_pandas
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.condition import holds
@@ -17,17 +18,15 @@ from sparkwal.lifecycle.current import (
     plan_current,
     refuse_parts,
     tell,
-    union_of,
+    with_table,
 )
 from sparkwal.lifecycle.keyed import merged, resolve, winners
-from sparkwal.lifecycle.lake import LakeTable, storage_options
-from sparkwal.needed import need_pandas
+from sparkwal.lifecycle.lake import LakeTable, as_stored, storage_options
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
-from sparkwal.protocol.replay import AnotherLog
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column
 from sparkwal.reading.scan import scan
+from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +55,7 @@ class Current:
         self._plan, self._logs, self._options, self._table = plan, logs, options, table
         spark_schema = plan.spark_schema
         if table is not None:
-            spark_schema = union_of(spark_schema, table.spark_schema(), "its table")
+            spark_schema = with_table(spark_schema, table.spark_schema())
         self.schema: pa.Schema = schema.to_arrow(spark_schema)
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None
@@ -131,11 +130,14 @@ class Current:
     def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         if tail.end <= tail.start:
             return
-        log = LogRange(self._options, tail.name, self._logs[tail.name])
+        # With the plan's look at the floor: the next compaction does not end this read.
+        options = replace(self._options, log_id=tail.log_id, floor_seen=tail.floor_seen)
+        log = LogRange(options, tail.name, self._logs[tail.name])
         log.look()
-        if log.log_id != tail.log_id:
-            raise AnotherLog(f"the log at {log.log.url} was made again: read its current state")
-        yield from scan(log, tail.start, tail.end, target)
+        log.check_id()
+        partitioned = self._table.partitioned if self._table is not None else ()
+        for batch in scan(log, tail.start, tail.end, target):
+            yield as_stored(batch, partitioned)
 
 
 def current(
@@ -158,7 +160,7 @@ def current(
     opened: list[LakeTable] = []
 
     def open_table(target: Target) -> LakeTable:
-        opened.append(LakeTable(target.table, storage))
+        opened.append(LakeTable(target.table, storage, target.mode))
         return opened[-1]
 
     ranges = [LogRange(options, name, log) for name, log in logs.items()]

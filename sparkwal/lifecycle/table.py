@@ -9,9 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.errors import ConfirmError, OptionError, PlanError
+from sparkwal.format.keys import sequencers_prefix
 from sparkwal.format.lifecycle import LifecycleRecord, Target
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.path import overlap
+
+# Texts that Delta Lake stores as null in a column that a table is partitioned by.
+NULL_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 class TableConflict(Exception):
@@ -29,6 +34,8 @@ class Change:
         undoes: it takes away, or may take away, what earlier versions held as a whole: a
             restore, an overwrite, a table replaced or made anew.
         rows, bytes: that it brought; None where its writer did not tell.
+        restores: the version whose content it brings back; None for all but a RESTORE, and
+            where that does not name it.
     """
 
     version: int
@@ -40,6 +47,7 @@ class Change:
     bytes: int | None = None
     cut: int = 0
     to: int = 0
+    restores: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,14 +57,15 @@ class TableState:
     Attributes:
         table_id: drawn when the table was made.
         k: of the last range of the log that was asked about; 0 for none.
-        changes: the versions after the one that was asked about, oldest first; None where the
-            history does not reach back so far.
+        changes: the versions after the one that was asked about, oldest first.
+        whole: whether these are all; else the history does not reach back so far.
     """
 
     table_id: str
     version: int
     k: int
-    changes: tuple[Change, ...] | None
+    changes: tuple[Change, ...]
+    whole: bool = True
 
 
 class Table(Protocol):
@@ -81,12 +90,24 @@ class Table(Protocol):
         """
 
 
+def check_apart(path: str, target: Target) -> None:
+    """Raises OptionError where a log, of any sequencer under `path`, and its table are not apart:
+    a VACUUM of the table would delete the log."""
+    above, found, name = path.strip().rstrip("/").rpartition("/" + sequencers_prefix(""))
+    # The path of a sequencer's log was given as if it were a log by itself.
+    if overlap(above if found and "/" not in name else path, target.table):
+        raise OptionError(
+            f"of the log {path} and the table {target.table} one is inside the other, and a VACUUM "
+            "of the table would delete the log: give the table a folder beside the log"
+        )
+
+
 def check_history(state: LifecycleRecord, table: TableState | None) -> None:
     """The table still holds all that the lifecycle believes to be there.
 
     A transaction survives a RESTORE of the table: the number alone proves nothing. So the
     history since the version that was last confirmed must show no version that takes rows of
-    others away, and no range since then but the open one, once.
+    others away, and no range since then but the open one, once, if the table says it has that.
 
     Raises ConfirmError.
     """
@@ -102,10 +123,10 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             f"{name} was dropped and made again: it is table {table.table_id}, the log was "
             f"compacted into {state.table_id}. Put the old table back, or begin a new log"
         )
-    if table.changes is None or table.version < state.table_version:
+    if not table.whole or table.version < state.table_version:
         raise ConfirmError(
             f"the history of {name} does not reach back to version {state.table_version}, which "
-            f"was confirmed to hold the log up to position {state.cut}: {_ACCEPT}"
+            f"was confirmed to hold the log up to position {state.cut}. {way_back(state)}"
         )
     # Safety (§10): "a table that was restored is taken as it is"
     for change in table.changes:
@@ -113,7 +134,7 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             raise ConfirmError(
                 f"version {change.version} of {name} is a {change.operation}: what was confirmed "
                 f"in version {state.table_version}, the log up to position {state.cut}, may be "
-                f"gone. {_ACCEPT}"
+                f"gone. {way_back(state)}"
             )
     expected = (state.k,) if state.is_open else ()
     found = [change.k for change in table.changes if change.log_id == state.log_id and change.k]
@@ -121,7 +142,14 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
     if len(set(found)) != len(found) or not set(found) <= set(expected):
         raise ConfirmError(
             f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
-            f"{list(expected)} could be there: the log came back from an older copy? {_ACCEPT}"
+            f"{list(expected)} could be there: the log came back from an older copy? "
+            f"{way_back(state)}"
+        )
+    # Defends against: a range counts that an older sparkwal accepted after it was undone
+    if state.is_open and table.k == state.k and not found:
+        raise ConfirmError(
+            f"{name} says it holds range {state.k}, and no version since {state.table_version} "
+            f"brought it: it was taken away. {way_back(state)}"
         )
     for change in table.changes:
         differs = change.to and (change.cut, change.to) != (state.cut, state.to)
@@ -130,14 +158,16 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             raise ConfirmError(
                 f"{name} has positions {change.cut} … {change.to - 1} as range {change.k} of the "
                 f"log, whose lifecycle promises {state.cut} … {state.to - 1}: the log was restored "
-                f"from an older copy, or is there twice. {_ACCEPT}"
+                f"from an older copy, or is there twice. {way_back(state)}"
             )
 
 
-_ACCEPT = (
-    "Compare the table with the log; when it holds every row below that position, go on with "
-    "--accept-table"
-)
+def way_back(state: LifecycleRecord) -> str:
+    """What to do about a table that does not hold what it should."""
+    return (
+        f"RESTORE it to version {state.table_version}, or overwrite it with the log's rows below "
+        f"position {state.cut} and none from there on; then go on with --accept-table"
+    )
 
 
 def fits(target: Target, before: Target) -> None:

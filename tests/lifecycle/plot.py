@@ -11,8 +11,8 @@ from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.lifecycle.measuring import measure
 from sparkwal.lifecycle.policy import LogState, Policy
 from sparkwal.protocol.chain import beginning
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import StoppedClock
 

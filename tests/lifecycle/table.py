@@ -9,11 +9,11 @@ from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.table import Change, TableConflict, TableState
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
+from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,16 @@ class ModelTable:
 
     def restore(self, version: int) -> None:
         # Delta keeps the newest transactions over a restore.
-        self._commit("RESTORE", self.versions[version].rows, self.versions[-1].txns, undoes=True)
+        self._commit(
+            "RESTORE",
+            self.versions[version].rows,
+            self.versions[-1].txns,
+            undoes=True,
+            restores=version,
+        )
+
+    def overwrite(self, rows: list[int]) -> None:
+        self._commit("WRITE", tuple(rows), self.versions[-1].txns, undoes=True)
 
     def make_again(self) -> None:
         self.table_id, self.versions = self.table_id + "'", []
@@ -81,9 +90,9 @@ class ModelTable:
 
     def _commit(
         self, operation: str, rows: tuple[int, ...], txns: dict[str, int],
-        state: LifecycleRecord | None = None, undoes: bool = False,
+        state: LifecycleRecord | None = None, undoes: bool = False, restores: int | None = None,
     ) -> None:  # fmt: skip
-        change = Change(len(self.versions), operation, undoes=undoes)
+        change = Change(len(self.versions), operation, undoes=undoes, restores=restores)
         if state is not None:
             told = {name: getattr(state, name) for name in ("log_id", "k", "cut", "to")}
             change = replace(change, **told)

@@ -26,8 +26,8 @@ from sparkwal.lifecycle.consumers import (
     standing,
 )
 from sparkwal.protocol.chain import beginning, look, put_next
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 CLOCK = StoppedClock()

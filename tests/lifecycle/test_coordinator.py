@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from sparkwal import events
-from sparkwal.errors import CompactionError, ConfirmError, PlanError
+from sparkwal.errors import CompactionError, ConfirmError, PlanError, ReadError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
-from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.format.lifecycle import MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.consumers import lease, publish
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import look
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .plot import Plot
@@ -213,6 +213,28 @@ def test_a_conflict_is_tried_again_with_the_same_number(life: Life) -> None:
     life.table.before = optimize
     life.process().run_once()
     assert life.table.rows == life.written and life.table.ranges == [1]
+
+
+def test_a_range_that_another_finished_and_collected_is_no_failure_of_who_slept(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[events.Event] = []
+    write = life.table.write
+
+    def slept(state: LifecycleRecord) -> None:
+        monkeypatch.setattr(life.table, "write", write)
+        life.process().run_once()
+        raise ReadError(f"positions {state.cut}…{state.to - 1} (range {state.k}) cannot be read")
+
+    life.write(2)
+    monkeypatch.setattr(life.table, "write", slept)
+    stop = events.subscribe(told.append)
+    try:
+        run = life.process().run_once()
+    finally:
+        stop()
+    assert run.recovery.found == "at rest" and life.table.ranges == [1]
+    assert not any(isinstance(each, events.CompactionSuspended) for each in told)
 
 
 def test_it_pauses_only_where_another_writer_was_faster(

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sparkwal.errors import OptionError
 from sparkwal.lifecycle import keyed
 from sparkwal.lifecycle.keyed import merged, winners
 
@@ -82,3 +83,85 @@ def test_nan_is_one_key() -> None:
     no = pa.chunked_array([[False] * won.num_rows])
     found = pa.Table.from_batches(merged(iter([table]), won, no, ["k"], ""))
     assert found.column("row").to_pylist() == [3]
+
+
+def after_merge(
+    table: list[dict[str, Any]], tail: list[dict[str, Any]], schema: pa.Schema, by: str = "",
+    only_table: tuple[str, ...] = (),
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The table's rows after a MERGE of `tail` by the column k; a row with v = "gone" deletes."""
+    rows = [pa.RecordBatch.from_pylist(each, schema) for each in (table, tail)]
+    won = winners(iter([rows[1]]), schema, ["k"], by)
+    gone = pa.chunked_array([[row["v"] == "gone" for row in won.to_pylist()]], pa.bool_())
+    found = merged(iter([rows[0]]), won, gone, ["k"], by, only_table)
+    return sorted((row for batch in found for row in batch.to_pylist()), key=repr)
+
+
+LONG = pa.schema([("k", pa.int64()), ("v", pa.string())])
+
+
+def test_a_key_that_the_table_has_twice_is_updated_twice() -> None:
+    twice = [{"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
+    assert after_merge(twice, [{"k": 1, "v": "new"}], LONG) == [{"k": 1, "v": "new"}] * 2
+    assert after_merge(twice, [{"k": 1, "v": "gone"}], LONG) == []
+    # Each for itself: the one that is newer than the log's stays.
+    schema = pa.schema([*LONG, ("n", pa.int64())])
+    table = [{"k": 1, "v": "old", "n": 1}, {"k": 1, "v": "newer", "n": 3}]
+    tail = [{"k": 1, "v": "new", "n": 2}]
+    assert after_merge(table, tail, schema, "n") == [*tail, table[1]]
+
+
+def test_a_column_of_the_table_alone_may_have_any_name() -> None:
+    schema = pa.schema([*LONG, ("order", pa.string())])
+    table = [{"k": 1, "v": "a", "order": "kept"}]
+    tail = [{"k": n, "v": "new", "order": None} for n in (1, 2)]
+    found = after_merge(table, tail, schema, only_table=("order",))
+    assert found == [{**tail[0], "order": "kept"}, tail[1]]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_nan_is_the_greatest_value_as_in_spark(kind: pa.DataType) -> None:
+    schema = pa.schema([*LONG, ("n", kind)])
+    nan, inf = float("nan"), float("inf")
+
+    def winner(*values: float | None) -> str:
+        """Of rows of one key: the first is the table's."""
+        rows = [{"k": 1, "v": str(place), "n": value} for place, value in enumerate(values)]
+        (found,) = after_merge(rows[:1], rows[1:], schema, "n")
+        return str(found["v"])
+
+    assert winner(nan, 1.0, inf) == "0"
+    assert winner(1.0, nan, inf) == "1"
+    assert winner(nan, nan) == "1"
+    assert winner(nan, nan, nan) == "2"
+    assert winner(nan, None) == "0"
+    assert winner(None, nan) == "1"
+    assert winner(0.0, -0.0) == "1"
+
+
+def test_a_struct_is_a_key() -> None:
+    inner = pa.struct([("x", pa.float64()), ("y", pa.struct([("z", pa.string())]))])
+    schema = pa.schema([("k", inner), ("v", pa.string())])
+    values: list[Any] = [
+        None,
+        {"x": None, "y": None},
+        {"x": None, "y": {"z": None}},
+        {"x": 0.0, "y": {"z": "a"}},
+        {"x": float("inf"), "y": {"z": "a"}},
+    ]
+    table = [{"k": key, "v": "old"} for key in values]
+    for place, key in enumerate(values):
+        found = after_merge(table, [{"k": key, "v": "gone"}], schema)
+        assert found == sorted(table[:place] + table[place + 1 :], key=repr), key
+    found = after_merge(table[3:4], [{"k": {"x": -0.0, "y": {"z": "a"}}, "v": "new"}], schema)
+    assert [row["v"] for row in found] == ["new"]
+
+
+@pytest.mark.parametrize(("key", "by"), [("list", ""), ("k", "list"), ("k", "struct")])
+def test_what_arrow_does_not_compare_is_for_spark(key: str, by: str) -> None:
+    schema = pa.schema(
+        [("k", pa.int64()), ("list", pa.list_(pa.int64())), ("struct", pa.struct([LONG.field(0)]))]
+    )
+    row = pa.RecordBatch.from_pylist([{"k": 1, "list": [1], "struct": {"k": 1}}], schema)
+    with pytest.raises(OptionError, match="read_current"):
+        winners(iter([row]), schema, [key], by)

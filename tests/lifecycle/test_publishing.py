@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from protocol.query import StoppedClock
@@ -12,7 +13,8 @@ from sparkwal.errors import StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.lifecycle.consumers import bound, forget, read
 from sparkwal.lifecycle.publishing import Publisher
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.protocol.holds import Holds
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 MINUTE = 60_000
@@ -21,12 +23,12 @@ MINUTE = 60_000
 class Stream:
     """Runs of streams over one log, and one clock for all."""
 
-    def __init__(self) -> None:
-        self.store, self.clock = MemoryStore(), StoppedClock()
+    def __init__(self, folder: Path) -> None:
+        self.store, self.clock, self.holds = MemoryStore(), StoppedClock(), Holds(folder)
         self.log = LogStore(self.store, "wal")
 
     def run(self, at: int, log_id: str = "log-1") -> Publisher:
-        publisher = Publisher("daily", MINUTE, self.clock)
+        publisher = Publisher("daily", MINUTE, self.holds, self.clock)
         assert publisher.join(self.log, log_id, at) == at
         self.store.counts.clear()
         return publisher
@@ -42,8 +44,8 @@ class Stream:
 
 
 @pytest.fixture
-def stream() -> Stream:
-    return Stream()
+def stream(tmp_path: Path) -> Stream:
+    return Stream(tmp_path)
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def test_a_stream_that_crashed_goes_on(stream: Stream) -> None:
 
 
 def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
-    run = Publisher("daily", MINUTE, stream.clock)
+    run = Publisher("daily", MINUTE, stream.holds, stream.clock)
     assert not run.has_joined(stream.log)
     run.committed(stream.log, 5)
     run.stop()
@@ -107,7 +109,7 @@ def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
 
 
 def test_a_stream_over_two_sequencers_tells_each_its_own(stream: Stream) -> None:
-    run = Publisher("daily", MINUTE, stream.clock)
+    run = Publisher("daily", MINUTE, stream.holds, stream.clock)
     a, b = stream.log.sequencer("a"), stream.log.sequencer("b")
     run.join(a, "log-a", 1)
     run.join(b, "log-b", 2)
@@ -185,3 +187,60 @@ def test_a_stream_of_a_log_that_was_made_again_is_silent(
     old.stop()
     assert bound(stream.log, "log-2", 50, None) == 4
     assert [event.name for event in warned] == ["consumer_not_published"]
+
+
+def test_a_stream_tells_what_a_rebuild_of_its_query_would_read_again(
+    stream: Stream, warned: list[events.Event]
+) -> None:
+    """A query that passes over rows: its sink's last record lies at position 3 of this log."""
+    run = stream.run(0)
+    for upto in (5, 7):
+        stream.holds.set("/ck", {"log-1": [(3, upto)]})
+        run.committed(stream.log, upto)
+        assert stream.told == 3
+        stream.pass_ms(MINUTE)
+    # Its sink has written a record since.
+    run.committed(stream.log, 9)
+    assert stream.told == 9
+    assert warned == []
+
+
+def test_what_another_log_holds_is_not_this_streams(stream: Stream) -> None:
+    stream.holds.set("/ck", {"log-2": [(3, 9)]})
+    stream.run(0).committed(stream.log, 7)
+    assert stream.told == 7
+
+
+def test_the_lowest_of_all_that_is_held_counts(stream: Stream) -> None:
+    stream.holds.set("/one", {"log-1": [(3, 9), (8, 9)]})
+    stream.holds.set("/two", {"log-1": [(2, 8)]})
+    assert [stream.holds.lowest("log-1", at) for at in (2, 3, 8, 9, 10)] == [2, 2, 2, 3, 10]
+
+
+def test_a_stream_that_comes_back_registers_what_a_rebuild_would_read_again(
+    stream: Stream,
+) -> None:
+    stream.holds.set("/ck", {"log-1": [(3, 7)]})
+    stream.run(7)
+    assert stream.told == 3
+    assert bound(stream.log, "log-1", 7, None) == 3
+
+
+def test_a_damaged_hold_is_reported_and_nothing_is_let_go(
+    stream: Stream, warned: list[events.Event]
+) -> None:
+    run = stream.run(0)
+    stream.holds.set("/ck", {"log-1": [(3, 7)]})
+    (file,) = (stream.holds.state or Path()).glob("holds/*.json")
+    file.write_bytes(bytes(20))
+    run.committed(stream.log, 7)
+    assert stream.told == 0
+    (warning,) = warned
+    assert isinstance(warning, events.ConsumerNotPublished) and str(file) in warning.reason
+
+
+def test_a_user_without_a_home_holds_nothing() -> None:
+    homeless = Holds(None)
+    assert homeless.lowest("log-1", 5) == 5
+    with pytest.raises(OSError, match="no home"):
+        homeless.set("/ck", {"log-1": [(3, 7)]})

@@ -17,7 +17,7 @@ from sparkwal.protocol.recovery import find_head
 from .test_coordinator import GRACE_MS, Life
 
 
-def _restore(life: Life, copy: dict[str, bytes], folder: str = "") -> None:
+def restore_log(life: Life, copy: dict[str, bytes], folder: str = "") -> None:
     """The log, or one folder of it, as it was when it was copied."""
     store = life.plot.store
     for key in [key for key in store.objects if folder in key]:
@@ -34,7 +34,7 @@ def test_a_range_of_before_the_restore_is_not_taken_for_the_one_that_is_promised
     copy = dict(life.plot.store.objects)
     life.write(2)
     life.process().run_once()
-    _restore(life, copy)
+    restore_log(life, copy)
     life.write(4)
     for _ in range(2):
         with pytest.raises(ConfirmError, match=r"holds the ranges \[2\].*older copy"):
@@ -51,7 +51,7 @@ def test_a_log_that_ends_before_its_floor_is_not_collected() -> None:
     alone: dict[str, Any] = {"policy": Policy(retain_seconds=0), "table": None, "target": None}
     life.later(1000)
     life.process(**alone).run_once()
-    _restore(life, copy, "/batches/")
+    restore_log(life, copy, "/batches/")
     life.later(2 * GRACE_MS)
     for work in (
         lambda: life.process(**alone).run_once(),

@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import sparkwal
 from sparkwal.format.lifecycle import APPEND, INTENT, MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.table import TableState, check_history
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_log import spark_path
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 Rows = list[dict[str, Any]]
@@ -63,9 +63,9 @@ class Compaction:
             gc_grace_ms=0, timestamp_ms=0, host="",
         )  # fmt: skip
 
-    def carry(self, to: int | None = None) -> TableState:
-        """One range, confirmed as rule 4 asks for."""
-        state = self.intent(to)
+    def carry(self, state: LifecycleRecord | None = None) -> TableState:
+        """The next range, or one that was promised before, confirmed as rule 4 asks for."""
+        state = state or self.intent()
         self.table.write(state)
         found = self.table.look(state.log_id, state.table_version)
         check_history(state, found)

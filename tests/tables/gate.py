@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 
 from sparkwal.format.lifecycle import DONE, LifecycleRecord
 from sparkwal.lifecycle import compaction
-from sparkwal.spark.delta import SparkDeltaTable, quoted
+from sparkwal.spark.compacting import quoted
+from sparkwal.spark.delta import SparkDeltaTable
 
 
 class Gate:

@@ -225,3 +225,71 @@ def test_what_was_pinned_outlives_the_compactions_after_it(
     lake.put(FLOOR, floor=head.cut)
     assert rows(found) == of(value(1), value(2))
     assert rows(lake.current()) == of(value(1), value(2))
+
+
+@pytest.mark.parametrize("by", ["", "n"])
+def test_what_is_current_is_what_the_table_has_after_the_merge(
+    delta: SparkSession, tmp_path: Path, by: str
+) -> None:
+    """A key that the table has twice, a struct as key, NaN, and any name of the table's own."""
+    nan = float("nan")
+    schema = pa.schema(
+        [("k", pa.struct([("a", pa.string())])), ("n", pa.float64()), ("v", pa.string())]
+    )
+
+    def row(key: str | None, n: float | None, v: str) -> dict[str, Any]:
+        return {"k": {"a": key}, "n": n, "v": v}
+
+    lake = Lake(delta, tmp_path, "k", sequence_by=by, delete_when="v = 'gone'")
+    lake.append(*(row(key, n, "old") for key, n in zip("abcd", (nan, 1.0, nan, 2.0), strict=True)),
+                row(None, 1.0, "old"), schema=schema)  # fmt: skip
+    lake.compact()
+    table = f"delta.`{lake.target.table}`"
+    delta.sql(f"INSERT INTO {table} SELECT k, 5.0, 'again' FROM {table} WHERE k.a IN ('b', 'd')")
+    tail = [row("a", 5.0, "new"), row("b", 3.0, "new"), row("c", nan, "new"), row("d", 7.0, "gone"),
+            row(None, nan, "new"), row("e", nan, "first"), row("e", 1.0, "new")]  # fmt: skip
+    lake.append(*tail, schema=schema)
+    small, without = rows(lake.current()), arrow_rows(lake)
+    delta.sql(f"ALTER TABLE {table} ADD COLUMN `order` STRING")
+    delta.sql(f"UPDATE {table} SET `order` = 'kept'").collect()
+    before, without_ = rows(lake.current()), arrow_rows(lake)
+    lake.compact()
+    after = rows(delta.table(table))
+    assert before == after == without_
+    expected = rows(delta.table(table).drop("order"))
+    assert small == expected == without
+
+
+def test_a_delete_condition_means_what_it_means_to_the_compaction(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    """Whatever time zone and settings the session has that reads."""
+    schema = pa.schema(
+        [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.string()))]
+    )
+    when = (
+        "(at < TIMESTAMP '2024-01-01 05:00:00' AND hour(at) > 1) OR size(tags) = -1"
+        " OR CAST(at AS STRING) = '2024-01-01 12:00:00'"
+    )
+    lake = Lake(delta, tmp_path, "id", delete_when=when)
+    lake.append({"id": 0, "at": None, "tags": None}, schema=schema)
+    lake.compact()
+    hours = [
+        {"id": hour, "at": datetime(2024, 1, 1, hour, tzinfo=UTC), "tags": None}
+        for hour in range(24)
+    ]
+    lake.append(*hours, schema=schema)
+    session = delta.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    found = sparkwal.read_current(session, lake.path)
+    found.createOrReplaceTempView("now")
+
+    def ids(rows: DataFrame) -> list[int]:
+        return sorted(row.id for row in rows.select("id").collect())
+
+    before = ids(found), ids(session.table("now"))
+    lake.compact()
+    assert ids(lake.current()) == [hour for hour in range(24) if hour not in (2, 3, 4, 12)]
+    assert before == (ids(lake.current()), ids(lake.current()))
+    assert session.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"

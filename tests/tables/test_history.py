@@ -13,13 +13,14 @@ import pytest
 from delta import DeltaTable
 from pyspark.sql import SparkSession
 
+from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import TableConflict, check_history
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_log import DeltaLog, spark_path
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .compaction import Compaction, as_set
@@ -100,9 +101,10 @@ def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
     log.sql("INSERT INTO {t} VALUES (8, 'user')")
     (Path(log.target.table) / "_delta_log" / f"{1:020d}.json").unlink()
     found = log.table.look(log.log_id, 0)
-    assert found is not None and found.k == 1 and found.changes is None
+    assert found is not None and found.k == 1 and not found.whole
+    assert [each.version for each in found.changes] == [*range(2, found.version + 1)]
     found = log.table.look(log.log_id, 1)
-    assert found is not None and found.changes is not None
+    assert found is not None and found.whole
 
 
 def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another(
@@ -172,6 +174,33 @@ def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
     assert told == []
     assert log.ranges() == [1, 2]
     assert as_set(log.rows()) == as_set(ONE + TWO)
+
+
+def test_who_waits_for_the_table_says_so(log: Compaction) -> None:
+    """On a local disk one writes at a time."""
+    waits, done = threading.Event(), threading.Event()
+    told: list[events.Event] = []
+
+    def tell(event: events.Event) -> None:
+        if isinstance(event, events.CompactionWaits):
+            told.append(event)
+            waits.set()
+
+    def write() -> None:
+        with log.table._log.held():
+            done.set()
+
+    stop = events.subscribe(tell)
+    try:
+        with log.table._log.held():
+            second = threading.Thread(target=write)
+            second.start()
+            assert waits.wait(60) and not done.is_set()
+        second.join()
+    finally:
+        stop()
+    assert done.is_set()
+    assert told == [events.CompactionWaits(spark_path(log.target.table))]
 
 
 def prepare(delta: SparkSession, target: Target) -> None:

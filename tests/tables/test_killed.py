@@ -65,7 +65,7 @@ class Log:
         head = sparkwal.Log(self.path).head()
         assert head is not None
         table = DeltaLog(self.spark, path).look(head.log_id, 0)
-        assert table is not None and table.changes is not None
+        assert table is not None
         assert [each.k for each in table.changes if each.k] == [*range(1, ranges + 1)]
         state = self.life.recover()
         assert (state.found, state.cut) == ("at rest", head.position + 1)

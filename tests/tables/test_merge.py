@@ -13,6 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkwal.errors import OptionError
+from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.spark.compacting import last_of_each
+
 from .compaction import Compaction, Rows, as_set
 
 SCHEMA = pa.schema(
@@ -176,3 +180,9 @@ def test_rows_are_appended_to_partitions(delta: SparkSession, tmp_path: Path) ->
     log.prepare()
     log.carry()
     assert as_set([utc(row) for row in log.rows()]) == as_set(rows)
+
+
+def test_a_log_that_has_a_column_of_a_name_reserved_since_is_refused(delta: SparkSession) -> None:
+    rows = delta.range(1).selectExpr("id", "id AS _wal_order")
+    with pytest.raises(OptionError, match="_wal_order"):
+        last_of_each(rows, Target("table", MERGE, ("id",)))

@@ -1,0 +1,210 @@
+"""A table that was restored or overwritten is accepted: each row is in it once afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.format.lifecycle import FLOOR
+from sparkwal.protocol.chain import look, put_next
+
+from .test_coordinator import Died, Life, Mortal
+from .test_restored import restore_log
+
+
+@pytest.fixture
+def life() -> Life:
+    """A log whose range 2 is in version 2 of the table; the compactor died before it said so."""
+    return with_open_range()
+
+
+def with_open_range(step: str = "written") -> Life:
+    found = Life()
+    found.write(2)
+    found.process().run_once()
+    found.write(2)
+    die_at(found, step)
+    return found
+
+
+def die_at(life: Life, step: str) -> None:
+    def die(now: str) -> None:
+        if now == step:
+            raise Died
+
+    life.table.before = die
+    with pytest.raises(Died):
+        life.process().run_once()
+    life.table.before = lambda step: None
+
+
+def check_all_once(life: Life) -> None:
+    life.process().run_once()
+    life.write(1)
+    life.process().run_once()
+    assert life.table.rows == life.written
+
+
+def test_an_open_range_that_a_restore_took_away_is_written_again(life: Life) -> None:
+    life.table.restore(1)
+    with pytest.raises(ConfirmError, match="is a RESTORE.*RESTORE it to version 1.*--accept-table"):
+        life.process().run_once()
+    state = life.process().accept_table()
+    assert (state.kind, state.k, state.confirmed_k, state.is_open) == ("intent", 3, 2, True)
+    check_all_once(life)
+    assert life.table.ranges == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("accepts_between", [False, True])
+def test_it_is_written_once_after_several_restores(life: Life, accepts_between: bool) -> None:
+    for _ in range(3):
+        life.table.restore(1)
+        if accepts_between:
+            life.process().accept_table()
+    life.process().accept_table()
+    die_at(life, "written")
+    life.table.restore(1)
+    life.process().accept_table()
+    check_all_once(life)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_restore_to_a_version_that_holds_the_open_range_keeps_it(life: Life, back: bool) -> None:
+    if back:
+        life.table.restore(1)
+        life.process().accept_table()
+        die_at(life, "written")
+    life.table.restore(len(life.table.versions) - 1)
+    assert life.process().accept_table().kind == "done"
+    check_all_once(life)
+
+
+def test_a_restore_that_is_undone_by_another_keeps_it(life: Life) -> None:
+    life.table.restore(0)
+    life.table.restore(2)
+    life.process().accept_table()
+    check_all_once(life)
+
+
+def test_a_range_that_comes_after_the_restore_counts() -> None:
+    life = with_open_range("write")
+    late = look(life.log)
+    assert late is not None
+    life.table.restore(1)
+    life.table.write(late)
+    assert life.process().accept_table().kind == "done"
+    check_all_once(life)
+
+
+def test_a_compactor_that_wakes_after_the_table_was_accepted_writes_nothing_twice() -> None:
+    for written in (False, True):
+        life = with_open_range("written" if written else "write")
+        late = look(life.log)
+        assert late is not None
+        life.table.restore(1)
+        life.process().accept_table()
+        life.table.write(late)
+        check_all_once(life)
+        life.table.write(late)
+        check_all_once(life)
+
+
+def test_a_restore_to_before_what_was_confirmed_is_refused(life: Life) -> None:
+    life.table.restore(0)
+    with pytest.raises(PlanError, match="version 0, which is older.*RESTORE it to version 1"):
+        life.process().accept_table()
+    life.table.restore(1)
+    life.process().accept_table()
+    check_all_once(life)
+
+
+def test_a_restore_that_names_no_version_is_refused(life: Life) -> None:
+    life.table._commit("RESTORE", (), life.table.versions[-1].txns, undoes=True)
+    with pytest.raises(PlanError, match="version 3 is a RESTORE that names no version"):
+        life.process().accept_table()
+
+
+def test_a_table_that_was_overwritten_gets_the_open_range_again(life: Life) -> None:
+    life.table.overwrite(life.written[:2])
+    life.process().accept_table()
+    check_all_once(life)
+
+
+def test_a_range_that_was_accepted_after_it_was_taken_away_does_not_count(life: Life) -> None:
+    """As an older sparkwal did."""
+    life.table.restore(1)
+    state = look(life.log)
+    assert state is not None
+    put_next(life.log, state, FLOOR, life.plot.clock, "here", table_version=3)
+    with pytest.raises(ConfirmError, match="no version since 3 brought it"):
+        life.process().run_once()
+    life.process().accept_table()
+    check_all_once(life)
+
+
+def test_who_accepts_may_die_at_every_store_call() -> None:
+    for answered in (True, False):
+        for lives in range(1, 100):
+            life = with_open_range()
+            life.table.restore(1)
+            try:
+                process = life.process(Mortal(life.plot.store, lives, answered))
+                process.accept_table()
+                process.run_once()
+            except Died:
+                life.process().accept_table()
+                check_all_once(life)
+            else:
+                assert lives > 10
+                break
+
+
+def test_a_history_that_does_not_reach_back_says_nothing_of_an_open_range(life: Life) -> None:
+    life.table.restore(1)
+    table = life.table.look
+
+    def cut(first: int) -> Callable[..., Any]:
+        def looked(log_id: str, since: int) -> Any:
+            found = table(log_id, since)
+            assert found is not None
+            left = tuple(each for each in found.changes if each.version >= first)
+            return type(found)(found.table_id, found.version, found.k, left, False)
+
+        return looked
+
+    life.table.look = cut(4)  # type: ignore[method-assign]
+    with pytest.raises(PlanError, match="does not reach back to version 1"):
+        life.process().accept_table()
+    life.table.overwrite(life.written[:2])
+    life.process().accept_table()
+    life.table.look = table  # type: ignore[method-assign]
+    check_all_once(life)
+
+
+@pytest.mark.parametrize("open_range", [False, True])
+def test_a_log_that_came_back_with_its_lifecycle_goes_on_when_the_table_is_restored(
+    open_range: bool,
+) -> None:
+    life = Life()
+    life.write(2)
+    life.process().run_once()
+    life.write(1)
+    if open_range:
+        die_at(life, "write")
+    copy, lost = dict(life.plot.store.objects), len(life.written)
+    for _ in range(3):
+        life.write(2)
+        life.process().run_once()
+    restore_log(life, copy)
+    del life.written[lost:]
+    life.write(1)
+    with pytest.raises(ConfirmError, match="RESTORE it to version 1"):
+        life.process().run_once()
+    with pytest.raises(PlanError, match=r"holds the ranges \[2.*RESTORE it to version 1"):
+        life.process().accept_table()
+    life.table.restore(1)
+    life.process().accept_table()
+    check_all_once(life)

@@ -1,0 +1,82 @@
+"""A log that is quiet while others write its table: what was confirmed moves on with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwal.errors import ConfirmError
+from sparkwal.lifecycle.table import TableState
+from sparkwal.protocol.chain import look
+
+from .test_coordinator import Life
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def life() -> Life:
+    found = Life()
+    found.write(2)
+    found.process().run_once()
+    return found
+
+
+def confirmed(life: Life) -> int:
+    life.process().run_once()
+    state = look(life.log)
+    assert state is not None
+    return state.table_version
+
+
+def records(life: Life) -> int:
+    return sum("/lifecycle/" in key for key in life.plot.store.objects)
+
+
+def test_many_versions_of_others_are_confirmed_at_once_and_few_after_a_day(life: Life) -> None:
+    for _ in range(3):
+        life.table.optimize()
+    before = records(life)
+    assert confirmed(life) == 1 and records(life) == before
+    life.later(DAY_MS)
+    assert confirmed(life) == 4 and records(life) == before + 1
+    for _ in range(100):
+        life.table.optimize()
+    assert confirmed(life) == 104 and records(life) == before + 2
+    life.later(9 * DAY_MS)
+    assert confirmed(life) == 104 and records(life) == before + 2
+
+
+def test_a_table_whose_old_history_is_deleted_takes_ranges_of_a_log_that_was_quiet(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, kept = life.table.look, 30
+
+    def look_(log_id: str, since: int) -> Any:
+        found = whole(log_id, since)
+        assert found is not None
+        left = tuple(each for each in found.changes if each.version > found.version - kept)
+        return TableState(
+            found.table_id, found.version, found.k, left, len(left) == found.version - since
+        )
+
+    monkeypatch.setattr(life.table, "look", look_)
+    for _ in range(30):
+        for _ in range(3):
+            life.table.optimize()
+        life.later(DAY_MS)
+        life.process().run_once()
+    life.write(1)
+    life.process().run_once()
+    assert life.table.rows == life.written
+
+
+def test_a_restore_is_not_confirmed_by_a_run_that_has_nothing_to_bring(life: Life) -> None:
+    life.table.restore(0)
+    for _ in range(100):
+        life.table.optimize()
+    with pytest.raises(ConfirmError, match="is a RESTORE"):
+        life.process().run_once()
+    state = look(life.log)
+    assert state is not None and state.table_version == 1
