@@ -60,12 +60,12 @@ class Acceptor:
 
     def _accept_some(self) -> _Told:
         told: _Told = []
-        self._is_full = False
         while self._waiting and len(told) < _MOST:
             accepted, block, done = self._waiting[0]
             try:
                 if not done.cancelled():
                     told.append((done, self._appender.admit_unsynced(accepted)))
+                    self._is_full = False
             except BackPressureError as error:
                 if block:
                     self._is_full = True
@@ -74,6 +74,8 @@ class Acceptor:
             except BaseException as error:
                 told.append((done, error))
             self._waiting.popleft()
+        # Until then who does not wait is refused: it would wait behind the first.
+        self._is_full &= bool(self._waiting)
         return [(done, self._synced(each)) for done, each in reversed(told)][::-1]
 
     def _synced(self, each: Ticket | BaseException) -> Ticket | BaseException:

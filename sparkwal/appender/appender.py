@@ -19,6 +19,7 @@ import pyarrow as pa
 from sparkwal.appender import exits
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.rows import Accepted, RowSchema
+from sparkwal.appender.salvage import Incident
 from sparkwal.appender.session import Session, Writer
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.with_journal import Journaled
@@ -26,11 +27,11 @@ from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
 from sparkwal.journal.storage import Folder
-from sparkwal.open import open_log
 from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
     from sparkwal.appender.rows import Rows
@@ -148,10 +149,29 @@ class Appender:
 
     @property
     def lost(self) -> range:
-        """Sequences that a journal had accepted and that are damaged on the disk; they are in its
-        `quarantine/`. Send them again, in this order and before anything else: they get these
-        sequences. Empty without damage, and without a journal."""
+        """Sequences that a journal had accepted and that are damaged on the disk: see
+        `resend_lost`. Empty without damage, and without a journal."""
         return self._way.lost
+
+    def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
+        """Append again what damage took from the journal, in order: each gets its sequence again.
+        Before anything else is appended. Harmless when repeated, also after a crash.
+
+        Args:
+            unreadable: gives the rows of an append (its sequence) of which nothing is left; an
+                empty list gives them up.
+
+        Returns the sequences of these. Raises as `append`; OptionError where something else was
+        appended meanwhile; JournalReadError where the disk does not give a file in quarantine.
+        """
+        if not isinstance(self._way, Journaled):
+            return []
+        return self._way.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
+
+    def incidents(self) -> list[Incident]:
+        """What damage took from the journal so far, the oldest first, and what is left of it; until
+        its files in `quarantine/` are removed. Reads them. Raises JournalReadError."""
+        return self._way.incidents() if isinstance(self._way, Journaled) else []
 
     def admit_unsynced(self, accepted: Accepted) -> Ticket:
         """As `admit`, and never waits: with a journal the rows are accepted once

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -88,7 +87,7 @@ class Batch:
     """Appends that become one commit record, and their one completion."""
 
     __slots__ = (
-        "_callbacks", "_caller", "_done", "_error", "_failure", "_position", "_rejections",
+        "_caller", "_done", "_error", "_failure", "_position", "_rejections",
         "appends", "count", "first_held", "first_sequence", "held", "opened", "rejected", "room",
         "weight",
     )  # fmt: skip
@@ -115,7 +114,6 @@ class Batch:
         self._error: SparkWalError | None = None
         self._failure: Failure | None = None
         self._done = Latch()
-        self._callbacks: deque[Callable[[], None]] = deque()
 
     @property
     def next_sequence(self) -> int:
@@ -149,20 +147,12 @@ class Batch:
     def _finish(self) -> None:
         self._done.open()
         # Not here: a callback may append, flush, close, or take its time.
-        if self._callbacks:
-            self._caller.submit(self._call_back)
+        self._caller.wake()
 
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back once, in order of completion."""
+    def when_done(self, sequence: int, callback: Callable[[], None]) -> None:
+        """Call back once, in the order of the appends."""
         self._caller.check_process()
-        self._callbacks.append(callback)
-        # `_finish` opens first and looks then: one of the two sees the other.
-        if self._done.is_open:
-            self._caller.submit(self._call_back)
-
-    def _call_back(self) -> None:
-        while self._callbacks:
-            self._caller.call(self._callbacks.popleft())
+        self._caller.add(sequence, lambda: self._done.is_open, callback)
 
     def wait(self, timeout: float | None) -> bool:
         if not self._done.is_open:
@@ -197,6 +187,9 @@ class Ticket:
         self._batch = batch
         self.sequence = sequence
 
+    def __repr__(self) -> str:
+        return f"Ticket(sequence={self.sequence})"
+
     def done(self) -> bool:
         """Whether `result` would return or raise at once."""
         return self._batch.is_done()
@@ -225,4 +218,4 @@ class Ticket:
         From one thread of the appender, which calls in the order of the appends and
         nothing else: a callback may append, flush or close; a slow one delays the next.
         """
-        self._batch.when_done(callback)
+        self._batch.when_done(self.sequence, callback)

@@ -7,21 +7,38 @@ import logging
 import multiprocessing
 import os
 from multiprocessing import util
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sparkwal.appender.appender import Appender
+from typing import Protocol
 
 _logger = logging.getLogger("sparkwal")
 
 # In most cases as long as the retries for a store that is down.
 WAIT_SECONDS = 60.0
 
-_open: set[Appender] = set()
+
+class Open(Protocol):
+    """What the end of the interpreter needs of an appender."""
+
+    @property
+    def pid(self) -> int:
+        """The process that opened it."""
+
+    @property
+    def unacknowledged(self) -> int:
+        """Appends that are not known to be durable."""
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether they are in a journal."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what was accepted, and end."""
+
+
+_open: set[Open] = set()
 _hooked = -1  # the process whose end is watched
 
 
-def add(appender: Appender) -> None:
+def add(appender: Open) -> None:
     """Close it at the end, unless it is removed."""
     global _hooked
     if _hooked != os.getpid():
@@ -33,7 +50,7 @@ def add(appender: Appender) -> None:
     _open.add(appender)
 
 
-def remove(appender: Appender) -> None:
+def remove(appender: Open) -> None:
     """Do not close it at the end: it is closed, or its user knows that it is not."""
     _open.discard(appender)
 

@@ -31,7 +31,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.replay import live_records
 
 if TYPE_CHECKING:
-    from sparkwal.appender.rows import Accepted
+    from sparkwal.appender.rows import Accepted, RowSchema
 
 # Between two attempts to lead the log again: doubled from the first to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
@@ -181,9 +181,7 @@ class Feeder:
         try:
             if self._schema[0] != schema:
                 self._schema = schema, pa.ipc.read_schema(pa.py_buffer(schema))
-            batch = pa.ipc.read_record_batch(pa.py_buffer(content), self._schema[1])
-            rows = self._writer.rows
-            return rows.accept(_with_all_columns(batch, rows.arrow), nulls=True)
+            return entry_rows(content, self._schema[1], self._writer.rows)
         except (pa.ArrowException, OSError, ValueError, OptionError) as error:
             raise JournalReadError(
                 f"entry {sequence} of {self._journal.path} holds no rows that this appender can "
@@ -313,6 +311,12 @@ class Feeder:
         if not self._front.wait_for(lambda: self._ended, timeout):
             raise TimeoutError(f"what was sent is not decided after {timeout} seconds")
         self._tell_replayed()
+
+
+def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> Accepted:
+    """The rows of an entry, to be appended. Raises OptionError, ArrowException."""
+    batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
+    return rows.accept(_with_all_columns(batch, rows.arrow), nulls=True)
 
 
 def _with_all_columns(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:

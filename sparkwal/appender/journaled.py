@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 import pyarrow as pa
 
@@ -79,7 +78,6 @@ class Front:
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=1000)
         self.reached = -1
         self.on_awaited: Callable[[], None] = lambda: None
-        self._to_call: dict[int, list[tuple[JournalTicket, Callable[[], None]]]] = {}
         self.failure: Failure | None = None
         self._end: Failure | None = None  # what is told of all that is not in the log
         self.closing = False
@@ -155,7 +153,6 @@ class Front:
     def decide(self, sequence: int, position: int) -> None:
         """The log has every append up to `sequence`; those not decided before lie at `position`,
         or −1: in the log, and nobody knows where."""
-        called = []
         with self._changed:
             if sequence <= self._decided:
                 return
@@ -164,30 +161,18 @@ class Front:
                 ticket = self._tickets.get(each)
                 if ticket is not None:
                     ticket._position = position
-                called += self._to_call.pop(each, [])
             self._decided = sequence
             self._recent.append((first, sequence, position))
             self.reached = max(self.reached, position)
             self._changed.notify_all()
-        for _, callback in called:
-            self._call(callback)
-
-    def _call(self, callback: Callable[[], None]) -> None:
-        self.callbacks.submit(partial(self.callbacks.call, callback))
+        self.callbacks.wake()
 
     def fail(self, error: SparkWalError) -> None:
         """Nothing more goes to the log."""
         with self._changed:
             self.failure = self._end = self.failure or Failure(error)
-        self._call_all()
-
-    def _call_all(self) -> None:
-        with self._changed:
-            called, self._to_call = self._to_call, {}
             self._changed.notify_all()
-        for sequence in sorted(called):
-            for _, callback in called[sequence]:
-                self._call(callback)
+        self.callbacks.wake()
 
     def end(self) -> None:
         """It was closed, which is no failure: whoever waits is told where its rows are."""
@@ -197,7 +182,8 @@ class Front:
         )
         with self._changed:
             self._end = self.failure or Failure(error)
-        self._call_all()
+            self._changed.notify_all()
+        self.callbacks.wake()
 
     def is_decided(self, sequence: int) -> bool:
         self.callbacks.check_process()
@@ -221,11 +207,8 @@ class Front:
         """Call back once, in order."""
         self.callbacks.check_process()
         self.on_awaited()
-        with self._changed:
-            if self._decided < ticket.sequence and self._end is None:
-                self._to_call.setdefault(ticket.sequence, []).append((ticket, callback))
-                return
-        self._call(callback)
+        # It holds the ticket, which so learns its position.
+        self.callbacks.add(ticket.sequence, ticket.done, callback)
 
     def wait_idle(self, upto: int, may_end: Callable[[], bool], timeout: float | None) -> None:
         """Until the log has everything up to a sequence, or `may_end` or a failure ends it.

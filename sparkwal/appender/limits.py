@@ -19,8 +19,8 @@ from sparkwal.errors import SparkWalError
 from sparkwal.events import Event, SizeLimit
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.replay import about_bytes
+from sparkwal.store.log_store import LogStore
 
 _logger = logging.getLogger("sparkwal")
 

@@ -1,29 +1,30 @@
 """Whether what the log has of a producer was sent from its journal, or by another appender.
 
 Sequences tell only how far a producer came. An appender that was opened without the journal while
-entries waited there wrote other rows under the sequences of these.
+entries waited there wrote other rows under the sequences of these. The record of the producer's
+last commit says who wrote it, and a note in the journal who sent from there. Where one of the two
+is gone nobody knows, which is neither the one nor the other.
 """
 
 from __future__ import annotations
 
 from typing import TypeGuard
 
-from sparkwal.appender.session import Session
+from sparkwal.appender.session import Session, Writer
 from sparkwal.errors import OptionError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.journal.scanning import Contents
-from sparkwal.journal.sender import whose
+from sparkwal.journal.sender import Sender, whose
 from sparkwal.protocol.archive import last_batch
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import last_live
 from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.reading.floor import Floor
+from sparkwal.reading.floor import KEPT_SLOTS, Floor
 
 # Leaders that wrote nothing to step over before the search begins.
 _STEPS = 4
 
 
-def check_sent(log: LogStore, producer: str, session: Session, contents: Contents) -> None:
+def check_sent(writer: Writer, session: Session, contents: Contents, path: str) -> None:
     """No request where nothing can have been sent since the last sender began; else a few, or as
     many as a binary search takes.
 
@@ -31,59 +32,80 @@ def check_sent(log: LogStore, producer: str, session: Session, contents: Content
     rows of another, InvalidLogError.
     """
     segments, cursor, sender = contents.segments, contents.cursor, contents.sender
-    mine = (session.log_id, producer)
+    mine = (session.log_id, writer.producer_id)
     if segments and segments[0].header.owner != mine:
         return  # of another log or producer: whoever opens the journal is told
-    if sender is not None and sender.whose != whose(*mine):
-        sender = None
+    if isinstance(sender, Sender) and sender.whose != whose(*mine):
+        sender = f"{path} names a sender of another log or producer"
     known_done = [contents.first - 1]
     if cursor is not None and cursor.owner == mine:
         known_done.append(cursor.sequence)
-    if sender is not None:
+    if isinstance(sender, Sender):
         known_done.append(sender.sequence)
     first = max(known_done) + 1
     newest = contents.damage.newest if contents.damage is not None else -1
     last = min(max(contents.last, newest), session.known)
-    # Safety (§11): "rows of another appender count as the journal's after a restart"
-    if first <= last and (
-        sender is None or _last_leader(log, producer, session) != sender.leader_id
-    ):
+    if first > last:
+        return
+    wrote = _last_leader(writer, session)
+    has = f"the log has appends of producer {writer.producer_id!r} up to {session.known}"
+    if wrote is None:
+        unknown = "the record of the last of them was collected, with who wrote it"
+    elif isinstance(sender, Sender):
+        # Safety (§11): "rows of another appender count as the journal's after a restart"
+        if wrote != sender.leader_id:
+            raise OptionError(
+                f"{has}, and another appender ({wrote}) than the journal's ({sender.leader_id}) "
+                f"wrote the last of them: entries {first} to {last} of the journal may not be "
+                "among them. They are in the journal still, which sends nothing more: see what "
+                "the log has, and give another journal folder. Use a producer_id with one journal "
+                "only"
+            )
+        return
+    else:
+        unknown = f"{sender}; appender {wrote} wrote the last of them"
+    confirmed = writer.settings.journal_sent_up_to
+    # Safety (§11): "what nobody knows counts as sent"
+    if confirmed != session.known:
         raise OptionError(
-            f"the log has appends of producer {producer!r} up to {session.known}, and another "
-            f"appender than the journal's wrote the last of them: entries {first} to {last} of the "
-            "journal may not be among them. They are in the journal still, which sends nothing "
-            "more: see what the log has, and give another journal folder. Use a producer_id with "
-            "one journal only"
+            f"{has}, and nobody knows whether the journal {path} sent them: {unknown}. If no other "
+            "appender had this producer_id since the journal was opened last, open it once with "
+            f"journalSentUpTo={session.known}: then entries {first} to {last} count as sent, and "
+            "what comes after them is sent. Else compare them with the log, and give another "
+            "journal folder. Nothing of it is lost"
         )
 
 
-def _last_leader(log: LogStore, producer: str, session: Session) -> str | None:
+def _last_leader(writer: Writer, session: Session) -> str | None:
     """Who wrote the producer's last commit; None where its record was collected."""
-    lead = session.leadership
-    low, high = Floor(log, lead.log_id).current(), lead.began
+    log, producer, lead = writer.log, writer.producer_id, session.leadership
+    # No collection has come further: nothing there is a stray in a place that was free again.
+    # Safety (§11): "records that no collection takes are not looked at"
+    kept = max(0, Floor(log, lead.log_id).current() - KEPT_SLOTS)
 
     def live(position: int) -> SlotHeader | None:
-        record = read_slot(log, position, lead.window, GLANCE) if position >= low else None
-        return None if record is None else last_live(log, record).header
+        record = read_slot(log, position, lead.window, GLANCE) if position >= kept else None
+        if record is None or max(0, position + 1 - record.header.in_flight_limit) < kept:
+            return None  # of a record that could be dead, too, nobody knows
+        return last_live(log, record).header
 
     def is_it(header: SlotHeader | None) -> TypeGuard[CommitHeader]:
         mine = (producer, session.known)
         return isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == mine
 
     # Most often nobody has written since, or leaders only.
-    header = live(high - 1)
+    header = live(lead.began - 1)
     for _ in range(_STEPS):
         if isinstance(header, LeaderHeader):
             header = live(header.prev_position)
     if is_it(header):
         return header.leader_id
-    # The first position at which the log had all that it has of the producer.
+    # The first position at which the log had all that it has of the producer, of those that say.
+    low, high = kept, lead.began
     while low < high:
         middle = (low + high) // 2
         header = live(middle)
-        if header is None:
-            return None
-        if last_batch(lambda: log, header, producer) < session.known:
+        if header is None or last_batch(lambda: log, header, producer) < session.known:
             low = middle + 1
         else:
             high = middle

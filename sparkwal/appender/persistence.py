@@ -27,8 +27,8 @@ from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.pipeline import Pipeline, Sent
+from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)

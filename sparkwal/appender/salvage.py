@@ -8,13 +8,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal.disk import DiskReader
+from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Appends that a journal had accepted and that one damage of its files took.
+
+    Attributes:
+        lost: their sequences.
+        waiting: of these, those that were not appended again; what was appended since then under
+            one of the others is what the log gets.
+        held: of `lost`, those that `files` hold intact.
+        files: paths of what is left of them, in quarantine.
+        reason: what was found.
+    """
+
+    lost: range
+    waiting: range
+    held: list[int]
+    files: list[str]
+    reason: str
+
+
+def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
+    """Every incident, the oldest first. Raises OSError.
+
+    Args:
+        last: the newest sequence that was appended.
+    """
+    waiting = dict(quarantine.waiting(last))
+    found = []
+    for each in quarantine.incidents:
+        lost = range(each.first, each.last + 1)
+        held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
+        paths = [f"{quarantine.folder.path}/{name}" for name in each.files]
+        found.append(Incident(lost, waiting.get(each, range(0)), held, paths, each.reason))
+    return found
+
+
+def unreadable_file(path: str, error: OSError) -> JournalReadError:
+    """For a file in quarantine that the disk does not give."""
+    return JournalReadError(
+        f"{path}: a file in quarantine cannot be read ({error}): look at the disk. Without that "
+        "file, which you may remove then, the rest can be"
+    )
 
 
 def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -7,6 +7,7 @@ import socket
 import threading
 import uuid
 from dataclasses import dataclass
+from functools import partial
 
 from sparkwal.appender.batches import Failure
 from sparkwal.appender.buffer import Buffer
@@ -19,15 +20,16 @@ from sparkwal.appender.verdicts import fenced
 from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.open import check_place
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import Claim, lead
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.store.conditional_put import prove_put_if_absent
+from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Session:
             reason="appender",
             log_id=known.log_id if known else None,
             continues=known is not None,
+            check_place=partial(check_place, settings.path),
         )
         subscribers = writer.subscribers
         subscribers.enter_thread()
@@ -99,12 +102,18 @@ class Session:
         finally:
             subscribers.leave_thread()
         limit = settings.max_in_flight
-        age = ClaimAge(
-            log, clock, settings.plan_ttl_ms, leadership.began, limit, looked_ms=looked_ms
-        )
         self.leadership: Leadership = leadership
         self.began = leadership.next_position
         self.known = last_batch(lambda: log, leadership, writer.producer_id)
+        age = ClaimAge(
+            log,
+            clock,
+            settings.plan_ttl_ms,
+            leadership.began,
+            limit,
+            looked_ms=looked_ms,
+            known=self.known,
+        )
         lookout = Lookout(log, leadership.log_id, leadership.term, clock)
         pipeline = Pipeline(log, leadership, plan_id, writer.producer_id, settings.codec)
         timeout = settings.batch_timeout_ms / 1000

@@ -13,7 +13,7 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
 )
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 
 ASK = "open a new appender with the same producer_id, its last_sequence tells what is durable"
 

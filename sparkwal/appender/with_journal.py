@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from time import monotonic
 
 import pyarrow as pa
 
 from sparkwal.appender.batches import Failure
-from sparkwal.appender.feeding import Feeder
+from sparkwal.appender.feeding import Feeder, entry_rows
 from sparkwal.appender.journaled import Front, JournalTicket
 from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import Accepted, RowSchema
+from sparkwal.appender.salvage import Incident, incidents_of, unreadable_file
 from sparkwal.appender.session import Session, Writer
 from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import DiskFolder
@@ -47,7 +49,7 @@ class Journaled:
             session = Session(writer, self._told)
             try:
                 _check_schema(self._folder.path, contents, session.known, writer.rows)
-                check_sent(writer.log, writer.producer_id, session, contents)
+                check_sent(writer, session, contents, self._folder.path)
                 self._open(writer, settings, contents, session)
             except BaseException:
                 with suppress(SparkWalError, TimeoutError):
@@ -68,17 +70,53 @@ class Journaled:
             schema=writer.rows.arrow.serialize().to_pybytes(),
         )
         opened = begin(self._folder, contents, owner, settings, writer.subscribers.publish)
-        self.lost, self.journal = opened.lost, opened.journal
+        self.lost, self.journal, self.quarantine = opened.lost, opened.journal, opened.quarantine
         mine = whose(session.log_id, writer.producer_id)
-        # Before it sends anything.
-        write_sender(self._folder, Sender(mine, session.leadership.leader_id, session.known))
-        self._front = Front(self.journal, writer.rows, session.known)
-        self._feeder = Feeder(writer, self._front, session, self._next_session)
-        self._told.feeder = self._feeder
-        self._feeder.start()
+        with ExitStack() as failed:
+            failed.callback(self._give_up)
+            # Before it sends anything.
+            write_sender(self._folder, Sender(mine, session.leadership.leader_id, session.known))
+            self._front = Front(self.journal, writer.rows, session.known)
+            failed.callback(self._front.callbacks.stop)
+            self._feeder = Feeder(writer, self._front, session, self._next_session)
+            self._told.feeder = self._feeder
+            self._feeder.start()
+            failed.pop_all()
+
+    def _give_up(self) -> None:
+        with suppress(JournalError):  # what made the opening fail is told
+            self.journal.close()
 
     def _next_session(self, feeder: Feeder, former: Session) -> Session:
         return Session(self._writer, feeder, former)
+
+    def resend_lost(self, unreadable: Callable[[int], Accepted]) -> list[int]:
+        """See `Appender.resend_lost`."""
+        gone = []
+        try:
+            for sequence, found in self.quarantine.entries(self.journal.last):
+                if sequence != self.journal.last + 1:
+                    raise OptionError(
+                        f"append {sequence} was lost and is to be appended again, and "
+                        f"{self.journal.last} was appended meanwhile: call it before anything else "
+                        "is appended. What is left of the lost ones is where `incidents` says"
+                    )
+                if found is None:
+                    gone.append(sequence)
+                    self.append(unreadable(sequence), True)
+                else:
+                    content, schema = found[0], pa.ipc.read_schema(pa.py_buffer(found[1]))
+                    self.append(entry_rows(content, schema, self._writer.rows), True)
+        except OSError as error:
+            raise unreadable_file(self._folder.path, error) from error
+        return gone
+
+    def incidents(self) -> list[Incident]:
+        """See `Appender.incidents`."""
+        try:
+            return incidents_of(self.quarantine, self.journal.last)
+        except OSError as error:
+            raise unreadable_file(self._folder.path, error) from error
 
     # As `Session` has them.
 

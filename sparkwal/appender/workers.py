@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
 from queue import SimpleQueue
 
 from sparkwal.errors import OptionError
@@ -76,46 +78,58 @@ class Workers:
 class Callbacks:
     """Runs what tickets call back, one after another, in a thread of its own, holding no lock.
 
+    In the order of the appends: of those that wait, none goes before one with a lower sequence.
+
     Attributes:
         pid: of the process that this appender was opened in.
     """
 
     def __init__(self) -> None:
         self.pid, self._forks = os.getpid(), _forks
-        self._tasks: deque[Callable[[], None]] = deque()
+        # A heap of (sequence, number, is done, callback); its two steps are one instruction each.
+        self._waiting: list[tuple[int, int, Callable[[], bool], Callable[[], None]]] = []
+        self._numbers = count()
         # Its `put` may be interrupted anywhere, even by another `put` of the same thread.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="sparkwal-callbacks", daemon=True)
         self._thread.start()
 
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run a task after all before it; at once when the thread has ended."""
-        self._tasks.append(task)
-        self._wakes.put(True)
-        if self._ended:
-            self._run_all()
+    def add(self, sequence: int, is_done: Callable[[], bool], callback: Callable[[], None]) -> None:
+        """Call back once the append of this sequence is done, and `wake` was called after that."""
+        heappush(self._waiting, (sequence, next(self._numbers), is_done, callback))
+        # Who makes it done calls `wake` after that: one of the two sees the other.
+        if is_done():
+            self.wake()
 
-    def call(self, callback: Callable[[], None]) -> None:
-        """Nothing that a callback raises keeps the next from being called."""
+    def wake(self) -> None:
+        """Appends are done."""
+        if self._waiting:
+            self._wakes.put(True)
+            if self._ended:
+                self._run_done()
+
+    def _run(self) -> None:
+        while self._wakes.get():
+            self._run_done()
+        self._ended = True
+        self._run_done()
+
+    def _run_done(self) -> None:
+        with suppress(IndexError):  # none is left; after the end two threads may look
+            while self._waiting[0][2]():
+                first = heappop(self._waiting)
+                if first[2]():
+                    self._call(first[3])
+                else:  # a lower one came in between
+                    heappush(self._waiting, first)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        # Nothing that a callback raises keeps the next from being called.
         try:
             callback()
         except BaseException:  # sys.exit() would end this thread, and no process
             _logger.exception("a callback of an append failed")
-
-    def _run(self) -> None:
-        while self._wakes.get():
-            self._run_all()
-        self._ended = True
-        self._run_all()
-
-    def _run_all(self) -> None:
-        while self._tasks:
-            try:
-                task = self._tasks.popleft()
-            except IndexError:
-                return
-            task()
 
     def stop(self) -> None:
         """Call back what is done, but do not wait forever for a callback that hangs."""

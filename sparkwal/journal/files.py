@@ -4,7 +4,7 @@
 cursor          how far the log has the entries
 accepted        how far entries were acknowledged, as a hint: never synced by itself
 reserve         given up on a full disk, so that letting go of what the log has goes on
-lost            up to where accepted entries cannot be read and were not sent again yet
+lost            what damage took of accepted entries, and which files in quarantine had them
 lock            held by the process that has the journal open
 quarantine/     what was found damaged, untouched
 """
@@ -37,7 +37,7 @@ _SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
 # Beyond any that was counted up to: such a name is a stranger's.
 _IDS = 10**18
 _COPIED = 4 * 2**20
-# Bytes of a cursor that are read, and of what was lost.
+# Bytes of a cursor that are read.
 _MOST = 2**16
 _MARK = struct.Struct("<IQq")
 
@@ -50,6 +50,12 @@ def segment_id(name: str) -> int | None:
     """The id in a segment's name, of one in quarantine too; None for any other file."""
     found = _SEGMENT.fullmatch(name)
     return int(found[1]) if found and int(found[1]) < _IDS else None
+
+
+def segment_number(name: str) -> int:
+    """As `segment_id`; −1 for any other file."""
+    found = segment_id(name)
+    return -1 if found is None else found
 
 
 def is_temporary(name: str) -> bool:
@@ -111,23 +117,6 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
         return None, "it is torn"
 
 
-def read_lost(folder: Folder, log_id: str, producer: str) -> int:
-    """The newest sequence of this owner that was found lost; −1 for none. Raises OSError."""
-    data = content_of(folder, LOST, _MOST)
-    if data is None:
-        return -1
-    try:
-        found, whose, name = json.loads(data)
-        return int(found) if (whose, name) == (log_id, producer) else -1
-    except (ValueError, TypeError, RecursionError):
-        return -1  # it was told when it was found
-
-
-def write_lost(folder: Folder, log_id: str, producer: str, newest: int) -> None:
-    """Durable when it returns. Raises as `write_cursor`."""
-    _put_with_reserve(folder, LOST, json.dumps([newest, log_id, producer]).encode())
-
-
 def write_cursor(folder: Folder, cursor: Cursor) -> None:
     """Durable when it returns. Raises JournalError of the stage that failed, OSError where there
     is no room."""
@@ -135,7 +124,7 @@ def write_cursor(folder: Folder, cursor: Cursor) -> None:
         data = cursor.encode()
     except (TypeError, ValueError) as error:
         raise JournalEncodeError(f"the cursor cannot be encoded: {error}") from error
-    _put_with_reserve(folder, CURSOR, data)
+    put_with_reserve(folder, CURSOR, data)
 
 
 def make_segment(
@@ -165,7 +154,7 @@ def make_segment(
         )
     name = segment_name(header.id)
     if spare:
-        _put_with_reserve(folder, name, head)
+        put_with_reserve(folder, name, head)
     else:
         _put(folder, name, head, source, begin, end)
     return len(head)
@@ -179,7 +168,9 @@ def keep_reserve(folder: Folder) -> None:
         _put(folder, RESERVE, secrets.token_bytes(_RESERVED))  # zeros may be stored as a hole
 
 
-def _put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
+def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
+    """A file of this content, durable when it returns; on a full disk in the reserve's room.
+    Raises as `write_cursor`."""
     try:
         _put(folder, name, data)
     except OSError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from sparkwal import events
@@ -18,6 +18,7 @@ from sparkwal.journal import files
 from sparkwal.journal.files import Cursor, segment_id, segment_name
 from sparkwal.journal.journal import Journal
 from sparkwal.journal.owner import Owner, check_owner
+from sparkwal.journal.quarantine import Incident, Quarantine
 from sparkwal.journal.scanning import Contents, Damage, Segment
 from sparkwal.journal.segment import Header
 from sparkwal.journal.segments import Segments
@@ -35,10 +36,12 @@ class Opened:
     Attributes:
         lost: sequences that were accepted and cannot be read: they must be sent again, in this
             order, before anything else. Told at each opening until they were.
+        quarantine: what is left of them.
     """
 
     journal: Journal
     lost: range
+    quarantine: Quarantine
 
 
 def begin(
@@ -70,7 +73,9 @@ class _Opening:
     ) -> None:
         self._folder, self._contents, self._owner = folder, contents, owner
         self._settings, self._publish = settings, publish
-        self._segments = list(contents.segments)
+        self._segments, self._quarantine = list(contents.segments), contents.quarantine
+        if (contents.quarantine.log_id, contents.quarantine.producer) != owner.name:
+            self._quarantine = Quarantine(folder, *owner.name)
         self._next_id = contents.next_id
 
     def run(self) -> Opened:
@@ -100,11 +105,13 @@ class _Opening:
         if foreign or (self._segments and contents.last <= owner.durable):
             # All of it is in the log. Its sequences may go on elsewhere: nothing follows.
             self._remove_all()
-        writer = self._go_on()
-        segments = Segments(self._folder, self._segments, contents.ring, writer, self._next_id)
-        files.keep_reserve(self._folder)
-        acked = max(owner.durable, segments.oldest.header.first - 1)
-        journal = Journal(self._folder, self._settings, segments, acked, self._publish)
+        with ExitStack() as failed:
+            writer = self._go_on(failed)
+            segments = Segments(self._folder, self._segments, contents.ring, writer, self._next_id)
+            files.keep_reserve(self._folder)
+            acked = max(owner.durable, segments.oldest.header.first - 1)
+            journal = Journal(self._folder, self._settings, segments, acked, self._publish)
+            failed.pop_all()
         self._publish(
             events.JournalOpened(
                 path=self._folder.path,
@@ -113,8 +120,7 @@ class _Opening:
                 sequence=journal.last,
             )
         )
-        newest = files.read_lost(self._folder, owner.log_id, owner.producer)
-        return Opened(journal, range(journal.last + 1, max(newest, journal.last) + 1))
+        return Opened(journal, self._quarantine.lost(journal.last), self._quarantine)
 
     # What a crash, or a bad disk, left.
 
@@ -159,11 +165,18 @@ class _Opening:
             return
         owner = self._owner
         lost = range(max(damage.sequence, owner.durable + 1), damage.newest + 1)
+        there = set(self._folder.names())
+        aside = {
+            each: self._free(f"{QUARANTINE}/{each}")
+            for each in (damage.name, *damage.also) if each in there
+        }  # fmt: skip
         if lost:
+            incident = Incident(
+                damage.name, lost.start, lost.stop - 1, tuple(aside.values()), damage.reason
+            )
             # Safety (§11): "what is lost is told once only"
-            before = files.read_lost(self._folder, owner.log_id, owner.producer)
-            files.write_lost(self._folder, owner.log_id, owner.producer, max(before, damage.newest))
-        aside = self._set_aside(damage)
+            self._quarantine = self._quarantine.add(incident)
+        self._set_aside(damage, aside)
         self._publish(
             events.ReplayStopped(
                 path=self._folder.path,
@@ -183,19 +196,16 @@ class _Opening:
         )
 
     def _truncate(self, segment: Segment) -> None:
-        with closing(Handle(self._folder.open(segment.name), segment.name)) as writer:
+        with self._writer(segment.name) as writer:
             writer.truncate(segment.size)
             writer.sync()
 
-    def _set_aside(self, damage: Damage) -> list[str]:
+    def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """The damaged file and all after it into quarantine, its intact beginning into a new file.
 
-        In this order, and the damaged one last: a crash in between finds the same again. Returns
-        those that were there.
+        In this order, and the damaged one last: a crash in between finds the same again.
         """
         name = damage.name
-        there = set(self._folder.names())
-        aside = [each for each in [name, *damage.also] if each in there]
         # A crash in between finds no less.
         if damage.newest >= damage.sequence:
             number = segment_id([name, *damage.also][-1])
@@ -205,15 +215,14 @@ class _Opening:
             kept = self._segments.pop()
             if kept.last >= kept.header.first:
                 self._segments.append(self._copy(kept))
-        for each in reversed(aside):
+        for each, free in reversed(aside.items()):
             try:
-                self._folder.rename(each, self._free(f"{QUARANTINE}/{each}"))
+                self._folder.rename(each, free)
             except OSError as error:
                 raise JournalRenameError(
                     f"{self._folder.path}/{each} was not moved to {QUARANTINE} ({error})"
                 ) from error
             sync_folder(self._folder)
-        return aside
 
     def _copy(self, segment: Segment) -> Segment:
         header = self._header(segment.header.first, segment.header.schema, segment.header.salt)
@@ -265,8 +274,8 @@ class _Opening:
             schema,
         )
 
-    def _go_on(self) -> Handle:
-        """The segment that takes the next entry."""
+    def _go_on(self, failed: ExitStack) -> Handle:
+        """The segment that takes the next entry, which `failed` closes."""
         last = self._segments[-1] if self._segments else None
         if (
             last is not None
@@ -274,7 +283,7 @@ class _Opening:
             and last.header.slots == self._contents.ring.slots
             and (self._contents.damage is None or self._contents.damage.torn)
         ):
-            handle = Handle(self._folder.open(last.name), last.name)
+            handle = failed.enter_context(self._writer(last.name))
             if not self._is_synced(last):
                 self._write_again(last, handle)
             # Who made the file may have died before it was certain that its name stays.
@@ -282,7 +291,7 @@ class _Opening:
             sync_folder(self._folder)
             return handle
         if last is not None and not self._is_synced(last):
-            with closing(Handle(self._folder.open(last.name), last.name)) as handle:
+            with self._writer(last.name) as handle:
                 self._write_again(last, handle)
         # Safety (§11): "sequences begin anew in an empty journal"
         header = self._header(
@@ -291,7 +300,10 @@ class _Opening:
         begin = files.make_segment(self._folder, header)
         name = segment_name(header.id)
         self._segments.append(Segment(name, header, begin, begin, header.first - 1))
-        return Handle(self._folder.open(name), name)
+        return failed.enter_context(self._writer(name))
+
+    def _writer(self, name: str) -> closing[Handle]:
+        return closing(Handle(self._folder.open(name), name))
 
     def _is_synced(self, segment: Segment) -> bool:
         cursor = self._contents.cursor

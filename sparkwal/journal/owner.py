@@ -29,8 +29,12 @@ class Owner:
     durable: int
     schema: bytes
 
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.log_id, self.producer
+
     def owns(self, what: Cursor | Header) -> bool:
-        return what.owner == (self.log_id, self.producer)
+        return what.owner == self.name
 
 
 def check_owner(

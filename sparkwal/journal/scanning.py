@@ -19,6 +19,7 @@ from sparkwal.journal.files import (
     segment_id,
     segment_name,
 )
+from sparkwal.journal.quarantine import Quarantine, read_quarantine
 from sparkwal.journal.ring import Ring
 from sparkwal.journal.segment import (
     ENTRY_BYTES,
@@ -79,7 +80,8 @@ class Contents:
     Attributes:
         segments: in order, up to the damage; the last may be the damaged one's intact beginning.
         rejected: why the cursor cannot be used; "" where it can, or there is none.
-        sender: the last appender that may have sent entries; None where nobody has.
+        quarantine: what was lost before.
+        sender: the last appender that may have sent entries, or why nobody knows it.
         stale: files that are left of what was removed before.
         next_id: no segment from it on was ever there.
     """
@@ -91,7 +93,8 @@ class Contents:
     damage: Damage | None
     stale: list[str]
     next_id: int
-    sender: Sender | None
+    sender: Sender | str
+    quarantine: Quarantine
 
     @property
     def last(self) -> int:
@@ -111,7 +114,7 @@ def scan_folder(folder: Folder, largest: int, slots: int | None, default_slots: 
         largest: bytes of the largest content of an entry.
         slots: of the ring; None: as many as the newest segment has, else `default_slots`.
 
-    Raises JournalReadError where the disk does not give the bytes.
+    Raises JournalReadError where the disk does not give the bytes, or nobody knows what was lost.
     """
     try:
         return _scan(folder, largest, slots, default_slots)
@@ -148,7 +151,7 @@ def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -
         reading.check_end(oldest)
     return Contents(
         reading.segments, reading.ring, cursor, rejected, reading.damage, stale, next_id,
-        read_sender(folder),
+        read_sender(folder), read_quarantine(folder),
     )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from sparkwal.journal.files import failed, is_full, no_room
 from sparkwal.journal.storage import Folder, Handle, content_of, sync_folder
 
 SENDER = "sender"
-# Two places for it: one is always whole. Written over, not anew, because a full disk has no room
-# for a new file, and is made empty by sending.
+# It is there twice, one written after the other: no crash and no bit that flips hides it. Written
+# over, not anew, because a full disk has no room for a new file, and is made empty by sending.
 _PLACE = 4096
 _HEAD = struct.Struct("<IIQ")
 
@@ -39,10 +39,14 @@ def whose(log_id: str, producer: str) -> str:
     return sha256(f"{log_id}\0{producer}".encode()).hexdigest()
 
 
-def read_sender(folder: Folder) -> Sender | None:
-    """The last that was written. Raises OSError."""
+def read_sender(folder: Folder) -> Sender | str:
+    """The last that was written, or why nobody knows it. Raises OSError."""
     found = _places(folder)
-    return max(found, key=lambda each: each[0])[1] if found else None
+    if found:
+        return max(found, key=lambda each: each[0])[1]
+    if SENDER in folder.names():
+        return f"the note of who sent last ({folder.path}/{SENDER}) cannot be read"
+    return f"there is no note of who sent last ({folder.path}/{SENDER})"
 
 
 def _places(folder: Folder) -> list[tuple[int, Sender]]:
@@ -71,9 +75,11 @@ def write_sender(folder: Folder, sender: Sender) -> None:
             count = max([each for each, _ in _places(folder)], default=0) + 1
             head = _HEAD.pack(0, len(body), count)[4:]
             crc = zlib.crc32(head + body).to_bytes(4, "little")
-            file.write_at(count % 2 * _PLACE, crc + head + body)
-            # Safety (§11): "rows are sent whose sender a restart does not know"
-            file.sync()
+            # Safety (§11): "one flipped bit hides who sent"
+            for place in (0, _PLACE):
+                file.write_at(place, crc + head + body)
+                # Safety (§11): "rows are sent whose sender a restart does not know"
+                file.sync()
     except OSError as error:
         if is_full(error):
             raise no_room(folder.path) from error

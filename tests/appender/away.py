@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwal import Appender
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import Page, Transient
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.disk import MemoryFolder
 
 from .plot import PREFIX, Plot

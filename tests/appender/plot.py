@@ -13,11 +13,11 @@ from sparkwal import Appender
 from sparkwal.appender.appender import appender_over
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import Transient
 from sparkwal.store.config import RetryPolicy
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
 

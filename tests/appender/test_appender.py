@@ -20,8 +20,8 @@ from sparkwal.errors import (
 from sparkwal.events import Accepted, Durable, Event, Rejected, Retried
 from sparkwal.format import keys
 from sparkwal.options.appender import AppenderOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.verification import verify_store
+from sparkwal.store.log_store import LogStore
 
 from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
 
@@ -53,6 +53,7 @@ def test_appends_while_one_is_in_flight_go_together(plot: Plot) -> None:
         tickets = [wal.append(rows(0))]
         started(plot, first)
         tickets += [wal.append(rows(i)) for i in range(1, 100)]
+        assert repr(tickets[7]) == "Ticket(sequence=7)"
         plot.release(first)
         assert [ticket.result() for ticket in tickets] == [first] + [first + 1] * 99
     assert stored(plot.inner) == list(range(100))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.format.header import LeaderHeader
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import Transient
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.disk import MemoryFolder
 from sparkwal.testing.memory import MemoryStore
 
@@ -220,14 +221,33 @@ def test_a_store_that_takes_no_rows_is_not_led_again_and_again(
             return real(key, body)
 
         monkeypatch.setattr(plot, "put_if_absent", put)
+        pauses = wal._way._feeder._ended_early = Pauses()
         wal.append(rows(0))
-        until(lambda: leaders(plot.inner) > 3)
-        threading.Event().wait(0.5)
-        # Each waits twice as long as the one before it: 0.05, 0.1, 0.2, 0.4 seconds, …
-        assert leaders(plot.inner) < 9
+        until(lambda: len(pauses.asked) == pauses.most)
+        assert pauses.asked == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+        # The first, the one that led again at once, and one after each pause.
+        assert leaders(plot.inner) == 2 + len(pauses.asked) - 1
         monkeypatch.setattr(plot, "put_if_absent", real)
-        wal._way._feeder._ended_early.set()  # wait no longer
+        pauses.set()
     assert stored(plot.inner) in ([], [0])
+
+
+class Pauses:
+    """How long each pause would be; the last one of so many lasts until it is set."""
+
+    most = 6
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self._over = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        if len(self.asked) >= self.most:
+            self._over.wait(60)
+
+    def set(self) -> None:
+        self._over.set()
 
 
 def leaders(store: MemoryStore) -> int:
@@ -479,6 +499,22 @@ def test_tickets_are_called_back_in_order_and_may_do_what_they_like(
     assert sorted(stored(plot.inner)) == [*range(20), 100]
 
 
+def test_a_ticket_that_was_decided_before_it_was_asked_is_called_back_in_its_turn(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    called: list[int] = []
+    goes_on = threading.Event()
+    with plot.journaled(folder) as wal:
+        tickets = [wal.append(rows(value)) for value in range(4)]
+        tickets[0].when_done(lambda: (called.append(0), goes_on.wait(30)))  # type: ignore[func-returns-value, arg-type, return-value]
+        until(lambda: called == [0])
+        tickets[3].result(timeout=30)
+        for number in (2, 3, 1):
+            tickets[number].when_done(partial(called.append, number))
+        goes_on.set()
+    assert called == [0, 1, 2, 3]
+
+
 def test_a_callback_that_fails_keeps_no_other_from_being_called(
     plot: Away, folder: MemoryFolder
 ) -> None:
@@ -512,7 +548,7 @@ def test_tickets_that_nobody_holds_take_no_memory(plot: Away, folder: MemoryFold
             wal.append(rows(value))
         gc.collect()
         front = wal._way._front
-        assert len(front._tickets) == 0 and not front._to_call
+        assert len(front._tickets) == 0
         plot.is_away = False
 
 

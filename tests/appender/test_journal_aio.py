@@ -11,6 +11,8 @@ import pytest
 from sparkwal import AsyncAppender
 from sparkwal.appender import feeding
 from sparkwal.appender.aio import durable
+from sparkwal.appender.batches import Ticket
+from sparkwal.appender.rows import Accepted
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
 from sparkwal.testing.disk import MemoryFolder
 
@@ -73,8 +75,14 @@ def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share
     async def scenario() -> None:
         async with OverAway(plot, folder) as wal:
             before = folder.syncs
-            tickets = await asyncio.gather(*(wal.accept(rows(i)) for i in range(1000)))
-            assert folder.syncs - before < 100
+            folder.go_on.clear()
+            tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(1000)]
+            # All but those that the first sync is for wait by then.
+            while wal._acceptor is None or not wal._acceptor._waiting:
+                await asyncio.sleep(0)
+            folder.go_on.set()
+            tickets = await asyncio.gather(*tasks)
+            assert folder.syncs - before <= 3
             assert [ticket.sequence for ticket in tickets] == list(range(1000))
             assert wal.last_sequence == 999
             positions = [await durable(ticket) for ticket in tickets]
@@ -148,7 +156,9 @@ def test_a_cancelled_append_is_accepted_or_not_and_shifts_no_other(
     assert stored(plot.inner) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
-def test_back_pressure_in_an_outage_is_awaited_in_order(plot: Away, folder: Watched) -> None:
+def test_back_pressure_in_an_outage_is_awaited_in_order(
+    plot: Away, folder: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         async with OverAway(plot, folder, journalSlots=10) as wal:
             plot.is_away = True
@@ -157,6 +167,18 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(plot: Away, folder: Watc
             with pytest.raises(BackPressureError):
                 await wal.accept(rows(-1), block=False)
             await asyncio.to_thread(until, lambda: wal.last_sequence == 9)
+            acceptor = wal._acceptor
+            assert acceptor is not None
+            admit, full = wal.appender.admit_unsynced, []
+
+            def watched(accepted: Accepted) -> Ticket:
+                full.append(acceptor._is_full)
+                return admit(accepted)
+
+            monkeypatch.setattr(wal.appender, "admit_unsynced", watched)
+            await asyncio.to_thread(until, lambda: len(full) > 1)
+            # Who does not wait is refused also while the first that waits is tried again.
+            assert full == [True] * len(full)
             plot.is_away = False
             tickets = await asyncio.gather(*tasks)
             assert [ticket.sequence for ticket in tickets] == list(range(100))

@@ -17,7 +17,6 @@ import pytest
 from sparkwal import Appender, Log, verify
 from sparkwal.appender import exits
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
-from sparkwal.format.lifecycle import FLOOR
 from sparkwal.testing.disk import MemoryFolder
 
 from .away import Away
@@ -258,32 +257,6 @@ def test_at_the_hard_limit_it_goes_on_once_the_log_was_compacted() -> None:
     assert stored(plot.inner) == [-1, *range(30)]
 
 
-@pytest.mark.parametrize("closed", [True, False])
-def test_of_records_that_were_collected_nobody_knows_who_wrote_them(closed: bool) -> None:
-    """Killed when the log had all and no cursor told it; when it comes back the log begins after
-    that. Closed in peace it knows that nothing of it waited."""
-    plot, folder = Limited(), MemoryFolder()
-    wal = plot.open(folder=folder, journal="x", journalSlots=100)
-    for value in range(5):
-        wal.append(rows(value))
-    wal.flush(timeout=30)
-    left = folder.after_kill()
-    wal.close()
-    with plot.appender("another") as other:
-        for value in range(50):
-            other.append(rows(-value - 1)).result()
-    plot.compacted()
-    # What stands below may be gone at any time, or be a stray.
-    plot.move(FLOOR, floor=plot.gap() - 10)
-    if closed:
-        left = folder.after_kill()
-        with plot.open(folder=left, journal="x", journalSlots=100) as wal:
-            assert wal.append(rows(5)).sequence == 5
-    else:
-        with pytest.raises(OptionError, match="entries 0 to 4 of the journal may not be"):
-            plot.open(folder=left, journal="x", journalSlots=100)
-
-
 def test_a_full_disk_at_the_start_is_told_and_nothing_is_lost() -> None:
     plot, folder = Away(), MemoryFolder()
     wal = plot.journaled(folder)
@@ -323,3 +296,40 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
     wal.close(timeout=30)
     with pytest.raises(SparkWalError):
         ticket.result(timeout=30)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "sparkwal.appender.with_journal.write_sender",
+        "sparkwal.appender.feeding.Feeder.start",
+        "sparkwal.journal.journal.Mark",
+        "sparkwal.journal.files.keep_reserve",
+        "sparkwal.journal.opening.Segments",
+    ],
+)
+def test_an_opening_that_fails_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def open_it() -> Appender:
+        return Appender(
+            str(tmp_path / "wal"), SCHEMA, producer_id="p", journal=str(tmp_path / "j"),
+            journalSync="interval",
+        )  # fmt: skip
+
+    def fail(*_: object, **__: object) -> None:
+        raise JournalSyncError("the disk failed")
+
+    with open_it() as wal:
+        wal.append(rows(0))
+    journal = str(tmp_path / "j")
+    threads = set(threading.enumerate())
+    monkeypatch.setattr(fails, fail)
+    with pytest.raises(JournalSyncError, match="the disk failed"):
+        open_it()
+    links = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    assert [each for each in links if each.startswith(journal)] == []
+    until(lambda: not {each for each in threading.enumerate() if each not in threads})
+    monkeypatch.undo()
+    with open_it() as wal:
+        assert wal.append(rows(1)).sequence == 1

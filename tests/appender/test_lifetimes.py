@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from sparkwal import Log
 from sparkwal.appender.appender import Appender
 from sparkwal.appender.buffer import Buffer
-from sparkwal.errors import OptionError
+from sparkwal.errors import OptionError, SparkWalError
 
 from .forks import is_refused
 from .interrupts import interrupted
@@ -137,8 +138,38 @@ def test_callbacks_come_one_after_another_in_the_order_of_the_appends(plot: Plot
         tickets = [wal.append(rows(i)) for i in range(200)]
         for number, ticket in enumerate(tickets):
             ticket.when_done(lambda number=number: called.append(number))  # type: ignore[misc]
-    # Those of tickets that were done already come in the order in which they were asked for.
     assert called == list(range(200))
+
+
+def test_callbacks_of_one_batch_come_in_the_order_of_the_appends_too(plot: Plot) -> None:
+    called: list[int] = []
+    first = plot.gap()
+    with plot.appender(batchSizeThreshold=2**20) as wal:
+        plot.hold(first)
+        tickets = [wal.append(rows(number)) for number in range(4)]
+        for number in (2, 3, 0, 1):
+            tickets[number].when_done(partial(called.append, number))
+        plot.release(first)
+    assert called == [0, 1, 2, 3]
+
+
+def test_what_fails_at_once_is_called_back_after_what_is_still_on_its_way(plot: Plot) -> None:
+    """What is in flight may be durable still; what was not sent never will be."""
+    called: list[int] = []
+    wal, first = plot.appender(maxInFlightRequests=2), plot.gap()
+    plot.hold(first)
+    sent = wal.append(rows(0))
+    until(lambda: first in plot.arrived)
+    pipeline = wal._way.persistence._pipeline  # type: ignore[union-attr]
+    pipeline.send = partial(bytes, -1)  # type: ignore[method-assign, assignment]
+    failed = wal.append(rows(1))
+    sent.when_done(partial(called.append, 0))
+    failed.when_done(partial(called.append, 1))
+    until(failed.done)
+    plot.release(first)
+    with pytest.raises(SparkWalError):
+        wal.close()
+    assert called == [0, 1]
 
 
 def test_a_callback_that_is_asked_for_after_the_end_comes_too(plot: Plot) -> None:

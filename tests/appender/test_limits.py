@@ -16,10 +16,10 @@ from sparkwal.events import Event, SizeLimit
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import DONE, FLOOR, Target
 from sparkwal.protocol.chain import beginning, look, put_next
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import Page
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import StoppedClock
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkwal import Appender, Log
 from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import OptionError
 
 ARROW = pa.schema([("id", pa.int64()), ("name", pa.large_string()), ("at", pa.timestamp("s"))])
 ROW = {"id": 1, "name": "Ada", "at": datetime(2026, 1, 1)}
+
+
+def nested(levels: int) -> pa.DataType:
+    kind: pa.DataType = pa.int64()
+    for number in range(levels - 1):
+        kind = pa.struct([("a", kind)]) if number % 2 else pa.list_(kind)
+    return kind
 
 
 @pytest.fixture
@@ -250,9 +259,13 @@ def test_slices_weigh_what_they_hold_not_what_they_share() -> None:
         (pa.schema([("v", pa.uint64())]), "decimal128(20, 0)"),
         (pa.schema([("v", pa.timestamp("ns"))]), "cast it to the unit us"),
         (pa.schema([("_wal_position", pa.int64())]), "rename"),
+        (pa.schema([("_wal_order", pa.int64())]), "reserved"),
+        (pa.schema([("_WAL_anything", pa.int64())]), "reserved"),
         (pa.schema([("v", pa.int64()), ("v", pa.int64())]), "appears twice"),
         (pa.schema([]), "no columns"),
         (pa.schema([("v", pa.null())]), "cast it to the type that it will have"),
+        (pa.schema([("v", nested(65))]), "'v' is nested 65 levels deep; 64"),
+        (pa.schema([("v", pa.map_(pa.string(), nested(63)))]), "'v' is nested 65 levels deep"),
         (pa.schema([("v", pa.int64()), ("V", pa.int64())]), "differ only in case"),
     ],
 )
@@ -281,3 +294,11 @@ def test_values_of_every_type_survive() -> None:
         )
     )  # fmt: skip
     assert converted(rows, [row]) == [row]
+
+
+def test_columns_as_deep_as_arrow_writes_them_are_written(tmp_path: Path) -> None:
+    schema = pa.schema([("v", nested(64)), ("m", pa.map_(pa.string(), nested(62)))])
+    with Appender(str(tmp_path / "wal"), schema, producer_id="p") as wal:
+        nulls = [pa.nulls(1, kind) for kind in schema.types]
+        wal.append(pa.RecordBatch.from_arrays(nulls, schema=schema))
+    assert Log(str(tmp_path / "wal")).scan().read_all().num_rows == 1

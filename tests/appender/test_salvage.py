@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+import struct
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from sparkwal import Appender
+from sparkwal.appender.rows import Accepted
 from sparkwal.appender.salvage import intact_rows
-from sparkwal.errors import FencedError, JournalReadError
+from sparkwal.errors import FencedError, JournalReadError, OptionError
+from sparkwal.testing.disk import MemoryFolder
+
+from .away import Away
+from .plot import rows, stored
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 
@@ -41,6 +48,113 @@ def test_all_but_the_damaged_entry_is_read_from_quarantine(tmp_path: Path) -> No
     found = [(sequence, rows.to_pylist()) for sequence, rows in intact_rows(aside)]
     assert found == [(n, [{"v": n, "s": "x" * n}] * 2) for n in (0, 1, 3, 4)]
     assert aside.read_bytes() == before == bytes(data)
+
+
+def hurt(folder: MemoryFolder, *values: int) -> MemoryFolder:
+    """The folder as a dead process left it, with the entries of these rows damaged."""
+    left = folder.after_kill()
+    for value in values:
+        needle = struct.pack("<q", value)
+        (name,) = [n for n in left.names() if n.endswith(".wal") and needle in left.bytes_of(n)]
+        left.put(name, left.bytes_of(name).replace(needle, bytes(8)))
+    return left
+
+
+def unsent(plot: Away, folder: MemoryFolder, *values: int) -> MemoryFolder:
+    """Append these while the store is away; the folder when the process has died of it."""
+    wal = plot.journaled(folder)
+    plot.is_away = True
+    for value in values:
+        wal.append(rows(value))
+    left = folder.after_kill()
+    wal.close(timeout=30)
+    plot.is_away = False
+    return left
+
+
+def test_what_was_lost_is_appended_again_from_quarantine() -> None:
+    plot = Away()
+    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1006)), 1002, 1004)
+    asked: list[int] = []
+
+    def unreadable(sequence: int) -> list[dict[str, Any]]:
+        asked.append(sequence)
+        return rows(2000 + sequence) if sequence == 2 else []
+
+    with plot.journaled(left) as wal:
+        (incident,) = wal.incidents()
+        assert (incident.lost, incident.waiting) == (range(2, 6), range(2, 6))
+        assert incident.held == [3, 5] and "CRC" in incident.reason
+        (file,) = incident.files
+        assert file.startswith(f"{left.path}/quarantine/")
+        assert wal.resend_lost(unreadable) == [2, 4] == asked
+        assert wal.append(rows(3000)).sequence == 6
+        assert wal.resend_lost(unreadable) == []
+        assert [each.waiting for each in wal.incidents()] == [range(0)]
+    assert stored(plot.inner) == [1000, 1001, 2002, 1003, 1005, 3000]
+
+
+def test_who_died_in_the_middle_of_sending_again_is_followed_by_one_who_goes_on() -> None:
+    plot = Away()
+    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1006)), 1001)
+
+    class Died(Exception):
+        pass
+
+    def dies(sequence: int) -> list[dict[str, Any]]:
+        raise Died
+
+    with plot.journaled(left) as wal:
+        with pytest.raises(Died):
+            wal.resend_lost(dies)
+        wal.append(rows(1001)).result(timeout=30)
+        front = wal._way._front  # type: ignore[union-attr]
+        append, calls = front.append, []
+
+        def third(accepted: Accepted, block: bool) -> Any:
+            calls.append(1)
+            if len(calls) == 3:
+                raise Died
+            return append(accepted, block)
+
+        front.append = third  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            wal.resend_lost(dies)
+    with plot.journaled(left.after_kill()) as again:
+        assert again.lost == range(4, 6)
+        assert again.resend_lost(dies) == []
+    assert stored(plot.inner) == list(range(1000, 1006))
+
+
+def test_a_second_damage_gets_none_of_the_rows_that_the_first_left() -> None:
+    """The first's lost sequences went to other rows."""
+    plot = Away()
+    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1002)
+    left = hurt(unsent(plot, left, 7001, 7002), 7001)
+    with plot.journaled(left) as wal:
+        assert [each.lost for each in wal.incidents()] == [range(2, 4), range(2, 4)]
+        assert [each.held for each in wal.incidents()] == [[3], [3]]
+        assert [each.waiting for each in wal.incidents()] == [range(0), range(2, 4)]
+        assert wal.resend_lost(lambda sequence: []) == [2]
+    assert stored(plot.inner) == [1000, 1001, 7002]
+
+
+def test_who_appends_something_else_in_the_middle_is_told() -> None:
+    plot = Away()
+    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1001)
+    with plot.journaled(left) as wal:
+
+        def appends(sequence: int) -> list[dict[str, Any]]:
+            wal.append(rows(1))
+            return []
+
+        with pytest.raises(OptionError, match="append 2 was lost .* 2 was appended meanwhile"):
+            wal.resend_lost(appends)
+
+
+def test_without_a_journal_nothing_is_lost() -> None:
+    with Away().appender() as wal:
+        assert wal.resend_lost(lambda sequence: []) == [] == wal.incidents()
 
 
 def test_a_file_that_tells_nothing_of_itself_is_refused(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from sparkwal import Appender, Log, list_sequencers, partition_by, sequencer_for, verify
 from sparkwal.errors import OptionError
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.writing import SinkOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.sequencers import all_logs, encode_key, sequencers_under
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .plot import SCHEMA, rows

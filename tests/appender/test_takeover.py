@@ -11,11 +11,11 @@ import pytest
 from sparkwal.errors import FencedError
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Lookout, Requests
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import Transient
+from sparkwal.store.log_store import LogStore
 
 from ..protocol.query import Query, StoppedClock, hints_in
 from .plot import PREFIX, Plot, commits, rows, stored, until

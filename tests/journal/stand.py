@@ -10,6 +10,7 @@ from sparkwal.journal.files import segment_id
 from sparkwal.journal.journal import Journal
 from sparkwal.journal.opening import begin
 from sparkwal.journal.owner import Owner
+from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.segment import Invalid, read_header
 from sparkwal.journal.settings import Settings
@@ -28,6 +29,7 @@ class Run:
 
     journal: Journal
     lost: range
+    quarantine: Quarantine
     told: list[Event]
     contents: Contents
 
@@ -61,7 +63,7 @@ def open_journal(
     told: list[Event] = []
     contents = scan_folder(folder, settings.largest, settings.slots, SLOTS)
     opened = begin(folder, contents, replace(owner, durable=durable), settings, told.append)
-    return Run(opened.journal, opened.lost, told, contents)
+    return Run(opened.journal, opened.lost, opened.quarantine, told, contents)
 
 
 def content(sequence: int, length: int) -> bytes:

@@ -1,0 +1,165 @@
+"""What damage took of a journal: a note of each incident, and what is left in `quarantine/`.
+
+A sequence whose append was lost is given again, and may be lost again with other rows. So each
+incident names its own files, and of the incidents that took a sequence only the newest counts.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+
+from sparkwal.errors import JournalReadError
+from sparkwal.journal import files
+from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
+from sparkwal.journal.storage import QUARANTINE, Folder, Reader, content_of
+
+LOST = files.LOST
+# Bytes that are read of the note: more than any journal has files.
+_MOST = 2**24
+
+# (content, schema) of an entry.
+Entry = tuple[memoryview, bytes]
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Appends that were accepted and that one damage took.
+
+    Attributes:
+        name: of the file in which the damage begins.
+        first, last: sequences of the appends.
+        files: what is left of them, in the order of the entries: names in the journal's folder.
+        reason: what was found.
+    """
+
+    name: str
+    first: int
+    last: int
+    files: tuple[str, ...]
+    reason: str
+
+    def took(self, name: str) -> bool:
+        """Whether it took this segment: it takes all from the damaged one to the last there is."""
+        numbers = [*map(files.segment_number, (self.name, *self.files))]
+        return min(numbers) <= files.segment_number(name) <= max(numbers)
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """Every incident of a producer's journal, the oldest first."""
+
+    folder: Folder
+    log_id: str
+    producer: str
+    incidents: tuple[Incident, ...] = ()
+
+    def waiting(self, last: int) -> list[tuple[Incident, range]]:
+        """Incidents with sequences that were not appended again, and which these are, in order.
+
+        Args:
+            last: the newest sequence that was appended.
+        """
+        found = []
+        # Safety (§11): "rows of an older incident fill the gap of a newer one"
+        for incident in reversed(self.incidents):
+            if incident.last > last:
+                found.append((incident, range(max(incident.first, last + 1), incident.last + 1)))
+                last = incident.last
+        return found
+
+    def lost(self, last: int) -> range:
+        """All sequences that were not appended again."""
+        newest = max([each.last for each in self.incidents], default=-1)
+        return range(last + 1, max(newest, last) + 1)
+
+    def entries(self, last: int) -> Iterator[tuple[int, Entry | None]]:
+        """Each append that is lost and was not appended again, in order; None where it cannot be
+        read. Raises OSError."""
+        for incident, sequences in self.waiting(last):
+            for sequence in range(last + 1, sequences.start):
+                yield sequence, None
+            kept = self.kept(incident)
+            found = next(kept, None)
+            for sequence in sequences:
+                while found is not None and found[0] < sequence:
+                    found = next(kept, None)
+                here = found is not None and found[0] == sequence
+                yield sequence, found[1] if found is not None and here else None
+            last = incident.last
+
+    def kept(self, incident: Incident) -> Iterator[tuple[int, Entry]]:
+        """(sequence, entry) of all that is intact in an incident's files. Raises OSError."""
+        for name in incident.files:
+            try:
+                reader = self.folder.read(name)
+            except FileNotFoundError:
+                continue  # somebody has removed it
+            with closing(reader):
+                yield from self._intact(reader)
+
+    def _intact(self, reader: Reader) -> Iterator[tuple[int, Entry]]:
+        try:
+            header, begin = read_header(reader)
+        except Invalid:
+            return
+        if header.owner != (self.log_id, self.producer):
+            return
+        scan = Scan(reader, begin, header.salt)
+        for entries in (scan, scan.rest()):
+            for each in entries:
+                yield each.sequence, (read_content(reader, each, header.salt), header.schema)
+
+    # The note.
+
+    def add(self, new: Incident) -> Quarantine:
+        """With one more incident, durable. Raises as `files.write_cursor`."""
+        names, before = set(self.folder.names()), list(self.incidents)
+        # An opening that died noted it already, and may have moved the last of its files: no
+        # other segment has the number of one of them.
+        # Safety (§11): "a crash in the middle of an incident makes two of it"
+        if before and before[-1].took(new.name):
+            same = before.pop()
+            moved = [name for name in same.files if name not in new.files]
+            new = replace(new, last=max(new.last, same.last), files=(*new.files, *moved))
+        # What was appended again, and whose files somebody removed, is of no use.
+        kept = [each for each in before if each.last >= new.first or names & {*each.files}]
+        found = replace(self, incidents=(*kept, new))
+        files.put_with_reserve(self.folder, LOST, found._encode())
+        return found
+
+    def _encode(self) -> bytes:
+        document = json.dumps(
+            [self.log_id, self.producer, [asdict(each) for each in self.incidents]]
+        )
+        line = json.dumps({"crc32": zlib.crc32(document.encode()), "lost": document}).encode()
+        # Twice: no bit that flips hides it.
+        return line + line
+
+
+def read_quarantine(folder: Folder) -> Quarantine:
+    """What the note says. Raises JournalReadError where it cannot be read, which is not "nothing
+    was lost"; OSError."""
+    data = content_of(folder, LOST, _MOST)
+    if data is None:
+        return Quarantine(folder, "", "")
+    half = len(data) // 2
+    for line in (data[:half], data[half:]):
+        try:
+            outer = json.loads(line)
+            if zlib.crc32(outer["lost"].encode()) != outer["crc32"]:
+                continue
+            log_id, producer, plain = json.loads(outer["lost"])
+            found = [Incident(**each | {"files": tuple(each["files"])}) for each in plain]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue
+        return Quarantine(folder, log_id, producer, tuple(found))
+    # Safety (§11): "a note that cannot be read says that nothing was lost"
+    raise JournalReadError(
+        f"{folder.path}/{LOST} cannot be read: it says which accepted appends are lost to damage, "
+        f"and nobody knows these now. What is left of them is in {folder.path}/{QUARANTINE}: look "
+        "there what the log lacks; then remove it and open the journal again. Nothing else is lost"
+    )

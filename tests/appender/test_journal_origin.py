@@ -1,0 +1,130 @@
+"""Whether this journal sent what the log has of a producer, or another did, or nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwal.appender import origin
+from sparkwal.errors import OptionError
+from sparkwal.format.lifecycle import FLOOR
+from sparkwal.journal.sender import SENDER
+from sparkwal.testing.disk import MemoryFolder
+
+from .away import Away
+from .plot import rows, stored
+from .test_limits import Limited
+
+
+@pytest.fixture
+def plot() -> Limited:
+    return Limited()
+
+
+def killed(plot: Limited, appends: int = 5) -> MemoryFolder:
+    """The folder of an appender that died when the log had all and no cursor said so."""
+    folder = MemoryFolder()
+    with plot.open(folder=folder, journal="x", journalSlots=100) as wal:
+        for value in range(appends):
+            wal.append(rows(value))
+        wal.flush(timeout=30)
+        return folder.after_kill()
+
+
+def goes_on(plot: Limited, left: MemoryFolder, **options: object) -> None:
+    """It opens, and what it takes next is in the log once."""
+    with plot.open(folder=left, journal="x", journalSlots=100, **options) as wal:
+        value = wal.last_sequence + 1
+        assert wal.append(rows(value)).sequence == value
+    assert [each for each in stored(plot.inner) if each >= 0] == list(range(value + 1))
+
+
+def others(plot: Limited, appends: int) -> None:
+    with plot.appender("another") as other:
+        for value in range(appends):
+            other.append(rows(-value - 1)).result()
+
+
+def test_the_floor_of_an_idle_log_passed_the_last_commit_of_its_only_appender(
+    plot: Limited,
+) -> None:
+    left = killed(plot)
+    plot.compacted()
+    plot.move(FLOOR, floor=plot.gap())
+    goes_on(plot, left)
+
+
+def test_the_floor_passed_it_and_others_wrote_since(plot: Limited) -> None:
+    """A collection leaves the newest records below the floor, and these were never free."""
+    left = killed(plot)
+    others(plot, 30)
+    plot.compacted()
+    plot.move(FLOOR, floor=plot.gap() - 10)
+    goes_on(plot, left)
+
+
+def test_of_records_that_were_collected_nobody_knows_who_wrote_them(
+    plot: Limited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = killed(plot)
+    others(plot, 30)
+    plot.compacted()
+    plot.move(FLOOR, floor=plot.gap() - 5)
+    monkeypatch.setattr(origin, "KEPT_SLOTS", 10)
+    copy = left.after_kill()
+    match = "collected.*journalSentUpTo=4: then entries 0 to 4"
+    with pytest.raises(OptionError, match=match) as error:
+        plot.open(folder=left, journal="x", journalSlots=100)
+    assert "wrote the last" not in str(error.value)
+    with pytest.raises(OptionError, match="journalSentUpTo=4"):
+        plot.open(folder=left.after_kill(), journal="x", journalSlots=100, journalSentUpTo=3)
+    goes_on(plot, copy, journalSentUpTo=4)
+    # Once: what it sent itself it knows.
+    goes_on(plot, copy.after_kill())
+
+
+@pytest.mark.parametrize("power", [0, 5])
+def test_one_flipped_bit_hides_nobody_who_sent(plot: Limited, power: int) -> None:
+    left = killed(plot)
+    size = len(left.bytes_of(SENDER))
+    for at in (*range(0, 240, 7), *range(size // 2, size // 2 + 240, 7)):
+        hurt = left.after_kill()
+        data = bytearray(hurt.bytes_of(SENDER))
+        data[at] ^= 1 << power
+        hurt.put(SENDER, bytes(data))
+        plot.open(folder=hurt, journal="x", journalSlots=100).close()
+    goes_on(plot, left)
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "damaged"])
+def test_a_note_that_cannot_be_read_accuses_nobody(plot: Limited, damage: str) -> None:
+    left = killed(plot)
+    if damage == "gone":
+        left.remove(SENDER)
+    else:
+        left.put(SENDER, bytes(10) if damage == "empty" else b"\x07" * 8192)
+    before = left.after_kill()
+    why = "there is no note" if damage == "gone" else "cannot be read"
+    with pytest.raises(OptionError, match=f"{why}.*journalSentUpTo=4") as error:
+        plot.open(folder=left, journal="x", journalSlots=100)
+    assert "another appender" not in str(error.value)
+    # Nothing of it is gone.
+    names = [name for name in before.names() if name.endswith(".wal")]
+    assert [left.bytes_of(name) for name in names] == [before.bytes_of(name) for name in names]
+    goes_on(plot, left.after_kill(), journalSentUpTo=4)
+
+
+def test_another_that_really_wrote_is_refused_whatever_is_confirmed() -> None:
+    plot, folder = Away(), MemoryFolder()
+    wal = plot.journaled(folder)
+    wal.append(rows(0)).result(timeout=30)
+    plot.is_away = True
+    wal.append(rows(1))
+    left = folder.after_kill()
+    wal.close(timeout=30)
+    plot.is_away = False
+    with plot.appender() as other:
+        other.append(rows(-1)).result()
+    for options in ({}, {"journalSentUpTo": 1}):
+        with pytest.raises(OptionError, match="another appender.*wrote the last"):
+            plot.journaled(left.after_kill(), **options)
+    assert stored(plot.inner) == [0, -1]

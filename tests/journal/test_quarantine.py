@@ -1,0 +1,130 @@
+"""What damage took, incident by incident: noted, kept, and never confused with another's."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from sparkwal.errors import JournalReadError
+from sparkwal.journal.files import segment_name
+from sparkwal.testing.disk import MemoryFolder
+
+from .stand import OWNER, Run, content, everything, fill, open_journal, segments
+
+NOTE = "lost"
+
+
+def damaged(folder: MemoryFolder, sequence: int, length: int) -> MemoryFolder:
+    """The folder as a dead process left it, with this entry damaged."""
+    left = folder.after_kill()
+    written = content(sequence, length)
+    (name,) = [each for each in segments(left) if written in left.bytes_of(each)]
+    left.put(name, left.bytes_of(name).replace(written, bytes(length)))
+    return left
+
+
+def five() -> MemoryFolder:
+    """Five entries, the last two of which cannot be sent: damage at 3, of which 4 is intact."""
+    folder = MemoryFolder()
+    fill(open_journal(folder), [20] * 5)
+    left = damaged(folder, 3, 20)
+    assert open_journal(left).lost == range(3, 5)
+    return left.after_kill()
+
+
+def kept(run: Run) -> dict[int, bytes | None]:
+    return {
+        sequence: None if found is None else bytes(found[0])
+        for sequence, found in run.quarantine.entries(run.journal.last)
+    }
+
+
+def test_a_bit_flips_in_any_byte_of_the_note_of_what_was_lost() -> None:
+    folder, rng = five(), random.Random(6)
+    for at in range(len(folder.bytes_of(NOTE))):
+        left = folder.after_kill()
+        data = bytearray(left.bytes_of(NOTE))
+        data[at] ^= 1 << rng.randrange(8)
+        left.put(NOTE, bytes(data))
+        assert open_journal(left).lost == range(3, 5), at
+
+
+@pytest.mark.parametrize(
+    "note", [b"", bytes(300), b'[4, "log-1", "orders"]', b"garbage"],
+    ids=["empty", "zeros", "without a CRC", "garbage"],
+)  # fmt: skip
+def test_a_note_that_cannot_be_read_is_never_taken_for_empty(note: bytes) -> None:
+    folder = five()
+    folder.put(NOTE, note)
+    before = everything(folder)
+    for _ in range(2):
+        with pytest.raises(JournalReadError, match="/lost cannot be read.*remove it"):
+            open_journal(folder)
+        assert everything(folder) == before
+    # Whoever has looked removes it.
+    folder.remove(NOTE)
+    assert not open_journal(folder).lost
+
+
+def test_a_second_damage_is_not_filled_with_what_the_first_left() -> None:
+    """The sequences 3 and 4 were given again, to other rows, and one of these is damaged too."""
+    folder = five()
+    run = open_journal(folder)
+    assert kept(run) == {3: None, 4: content(4, 20)}
+    assert fill(run, [31, 32, 33]).keys() == {3, 4, 5}
+    run = open_journal(damaged(folder, 4, 32))
+    assert run.lost == range(4, 6)
+    assert kept(run) == {4: None, 5: content(5, 33)}
+    # What was lost is that of the second alone; the first is known still.
+    assert [(each.first, each.last) for each in run.quarantine.incidents] == [(3, 4), (4, 5)]
+
+
+def test_what_a_first_damage_took_and_a_second_did_not_reach_is_what_the_first_left() -> None:
+    folder = MemoryFolder()
+    fill(open_journal(folder), [20] * 6)
+    folder = damaged(folder, 2, 20)
+    run = open_journal(folder)
+    fill(run, [40])
+    run = open_journal(damaged(folder, 2, 40))
+    assert run.lost == range(2, 6)
+    assert kept(run) == {2: None, **{each: content(each, 20) for each in (3, 4, 5)}}
+    assert run.append(b"again") == 2
+    assert list(kept(run)) == [3, 4, 5]
+    assert run.quarantine.waiting(5) == []
+
+
+def test_damage_of_an_older_file_leaves_what_was_lost_of_a_newer_one() -> None:
+    """The older one was intact when the newer one went into quarantine."""
+    folder = MemoryFolder()
+    fill(open_journal(folder), [600] * 4)
+    folder = damaged(folder, 2, 600)
+    assert open_journal(folder).lost == range(2, 4)
+    run = open_journal(damaged(folder, 0, 600))
+    assert run.lost == range(4)
+    assert kept(run) == {0: None, 1: content(1, 600), 2: None, 3: content(3, 600)}
+    assert [(each.first, each.last) for each in run.quarantine.incidents] == [(2, 3), (0, 1)]
+
+
+def test_an_incident_is_forgotten_once_all_is_appended_again_and_its_files_are_removed() -> None:
+    folder = five()
+    fill(open_journal(folder), [20] * 2)
+    left = folder.after_kill()
+    for name in left.names():
+        if name.startswith("quarantine/"):
+            left.remove(name)
+    fill(open_journal(left), [20])
+    run = open_journal(damaged(left, 5, 20))
+    assert [(each.first, each.last) for each in run.quarantine.incidents] == [(5, 5)]
+
+
+def test_entries_of_another_journal_that_lay_behind_are_not_taken_for_lost_ones() -> None:
+    other = MemoryFolder()
+    fill(open_journal(other, owner=replace(OWNER, producer="another")), [50] * 9)
+    (theirs,) = segments(other)
+    folder = MemoryFolder()
+    fill(open_journal(folder), [20] * 5)
+    left = damaged(folder, 3, 20)
+    left.put(segment_name(7), other.bytes_of(theirs))
+    assert kept(open_journal(left)) == {3: None, 4: content(4, 20)}
