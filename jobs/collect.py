@@ -19,12 +19,13 @@ import click
 from rich.console import Console
 
 from sparkwal.cli.asking import key_values, takes_log_options
-from sparkwal.cli.collecting import Collecting, failures_of
+from sparkwal.cli.collect import Collecting, failures_of
 from sparkwal.cli.exits import Refused, Stopped
 from sparkwal.cli.lifecycles import (
     EXIT_CODES,
     Failures,
     checked,
+    takes_delete,
     takes_lifecycle_options,
     takes_sequencers,
     told_by,
@@ -50,10 +51,7 @@ console = Console(stderr=True)
 @takes_log_options()
 @takes_lifecycle_options(policy=False)
 @takes_sequencers
-@click.option(
-    "--dry-run/--delete", default=True,
-    help="Show what would go, or delete it.  [default: --dry-run]",
-)  # fmt: skip
+@takes_delete
 @click.option(
     "--spark", "with_spark", is_flag=True,
     help="Look at the log's table by Spark also where delta-rs is installed.",
@@ -67,8 +65,8 @@ console = Console(stderr=True)
     help="Seconds a signal waits for the end.",
 )  # fmt: skip
 def main(
-    path: str, given: dict[str, str], sequencer: str | None, sequencers: str | None,
-    dry_run: bool, with_spark: bool, conf: tuple[str, ...], drain_timeout: float,
+    path: str, given: dict[str, str], sequencer: str | None, every: bool, deletes: bool,
+    with_spark: bool, conf: tuple[str, ...], drain_timeout: float,
 ) -> None:  # fmt: skip
     """Show, or with --delete delete, what the log at PATH does not need any more.
 
@@ -82,11 +80,11 @@ def main(
     """
     spark: SparkSession | None = None
     try:
-        settings = checked(path, given, sequencer, sequencers)
+        settings = checked(path, given, sequencer, every)
         configured = key_values(conf, "--conf")
         if configured and jvm.started_by_spark_submit():
             raise Refused("--conf here is too late: give it to spark-submit")
-        work = Collecting(settings, bool(sequencers), not dry_run)
+        work = Collecting(settings, every, deletes)
         work.look()
     except SparkWalError as error:
         raise as_exit(error) from None
@@ -101,7 +99,7 @@ def main(
             settings={**s3a_settings(first, settings), **configured},
         )  # fmt: skip
         work.table_of = _by_spark(spark, settings)
-    doing = "counting" if dry_run else "deleting"
+    doing = "deleting" if deletes else "counting"
     try:
         with Signals() as signals, Meter(console, "collect") as meter, told_by(console):
             found = attended(work.run, meter, signals, spark, drain_timeout, lambda: doing)
@@ -113,7 +111,7 @@ def main(
     work.show(found)
     failures = failures_of(found)
     if failures:
-        raise Failures(failures, bool(sequencers))
+        raise Failures(failures, every)
     if signals.received is not None:
         raise Stopped(signals.received)
 

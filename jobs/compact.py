@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import key_values, takes_log_options
+from sparkwal.cli.asking import key_values, takes_log_options, time_with_unit
 from sparkwal.cli.exits import Failed, Refused, Stopped
 from sparkwal.cli.lifecycles import (
     EXIT_CODES,
@@ -32,12 +32,11 @@ from sparkwal.cli.lifecycles import (
     told_by,
 )
 from sparkwal.cli.telling import shown, size
-from sparkwal.cli.times import time_with_unit
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.options import LifecycleOptions
 from sparkwal.lifecycle.report import Range, Run
-from sparkwal.lifecycle.table import fits
+from sparkwal.lifecycle.table import check_apart, fits
 from sparkwal.options.types import duration
 from sparkwal.protocol.chain import look
 from sparkwal.spark.lifecycle import Lifecycle, target_of
@@ -234,7 +233,7 @@ def _continuously(
 @click.option(
     "--accept-table", is_flag=True,
     help="Take the table as it is for one that holds all that the log's lifecycle knows: you "
-    "compared the two.",
+    "restored it, or compared the two.",
 )  # fmt: skip
 @click.option("--continuous", is_flag=True, help="Go on until stopped.")
 @click.option(
@@ -251,7 +250,7 @@ def _continuously(
 )  # fmt: skip
 def main(
     path: str, table: str | None, given: dict[str, str], sequencer: str | None,
-    sequencers: str | None, now: bool, keys: tuple[str, ...], sequence_by: str, delete_when: str,
+    every: bool, now: bool, keys: tuple[str, ...], sequence_by: str, delete_when: str,
     partition_by: tuple[str, ...], cluster_by: tuple[str, ...], properties: tuple[str, ...],
     collect: bool, accept_table: bool, continuous: bool, interval: str, conf: tuple[str, ...],
     drain_timeout: float,
@@ -269,11 +268,13 @@ def main(
     python jobs/compact.py s3://bucket/wal --retain 7d
     """
     try:
-        settings = checked(path, given, sequencer, sequencers)
+        settings = checked(path, given, sequencer, every)
         described = key_values(properties, "--property")
         target = target_of(
             table, keys, sequence_by, delete_when, partition_by, cluster_by, described
         )
+        if target is not None:
+            check_apart(path, target)
         if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
             raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
         if target is None and (now or accept_table or conf):
@@ -283,7 +284,7 @@ def main(
         configured = key_values(conf, "--conf")
         if configured and jvm.started_by_spark_submit():
             raise Refused("--conf here is too late: give it to spark-submit")
-        work = Compaction(settings, given, bool(sequencers), target, collect, now, accept_table)
+        work = Compaction(settings, given, every, target, collect, now, accept_table)
         work.check(waits=continuous)
     except SparkWalError as error:
         raise as_exit(error) from None

@@ -7,7 +7,9 @@ import support.installed  # noqa: F401
 # isort: split
 import fcntl
 import hashlib
+import shlex
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -184,6 +186,20 @@ def contents(records: list[SlotHeader], around: int = 4) -> Table:
     return table
 
 
+def what_next(log: str, endpoint: str | None) -> str:
+    """Commands that look at the log which the quickstart leaves."""
+    command = shlex.quote(str(Path(sys.executable).with_name("sparkwal")))
+    where = shlex.quote(log) + (f" --endpoint {shlex.quote(endpoint)}" if endpoint else "")
+    return "\n".join([
+        "What to try next:",
+        f"  {command} status {where}",
+        f"  {command} log {where} -n 5",
+        f"  {command} tail {where} --where \"dep_delay > 600\" --columns seq,origin,dest,dep_delay",
+        f"  {command} verify {where}",
+        "Then write a stream of your own: the section Write of README.md.",
+    ])  # fmt: skip
+
+
 def _work(path: str | None, endpoint: str | None) -> Path:
     """Where the staged flights and the checkpoint of this log are: beside it if it is local."""
     if path is None:
@@ -279,6 +295,7 @@ def main(
         f"[green]Proven:[/] {table.num_rows:,} flights, each exactly once, in order, "
         f"in {time.monotonic() - began:.0f} s. The log stays at {log}"
     )
+    console.print(what_next(log, endpoint), soft_wrap=True, highlight=False, markup=False)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import takes_log_options
-from sparkwal.cli.exits import Refused, Stopped
-from sparkwal.cli.plain import plain
+from sparkwal.cli.asking import named_or_all, takes_log_options
+from sparkwal.cli.exits import Refused, Stopped, plain
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -198,8 +197,10 @@ def _from_cursor(
     help="Go on from the cursor in this file, and keep it there; without Spark, as Parquet files.",
 )  # fmt: skip
 @click.option(
-    "--sequencers", help="Of --cursor: replay these logs under the path in one order: a,b or *."
-)
+    "--sequencers", metavar="a,b",
+    help="Of --cursor: replay these logs under the path in one order.",
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Of --cursor: all logs under the path, so too.")
 @click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
 @click.option("--checkpoint", help="Of --stream.")
 @click.option(
@@ -225,6 +226,7 @@ def main(
     files: int | None,
     cursor: Path | None,
     sequencers: str | None,
+    every: bool,
     stream: bool,
     checkpoint: str | None,
     trigger_given: str,
@@ -245,19 +247,20 @@ def main(
     python jobs/replay.py --log s3://bucket/wal --cursor wal.cursor \\
         --format parquet --output replayed/
     """
+    sequencers = named_or_all(sequencers, every)
     if cursor is not None:
         if fmt != "parquet":
             raise Refused("--cursor writes --format parquet; for Delta Lake use --stream")
         bounds = (start, end, from_time, to_time, files, checkpoint)
         if stream or mode != "error" or any(bound is not None for bound in bounds):
             raise Refused(
-                "--cursor goes with --output, --sequencers, --columns and --metadata: it says "
-                "itself where to begin, and the end is the log's"
+                "--cursor goes with --output, --sequencers, --all, --columns and --metadata: it "
+                "says itself where to begin, and the end is the log's"
             )
         _from_cursor(log, given, cursor, output, sequencers, columns, metadata)
         return
     if sequencers is not None:
-        raise Refused("--sequencers is for --cursor; else use --log-option sequencers=*")
+        raise Refused("--sequencers and --all are for --cursor; else use --log-option sequencers=*")
     if output is None and fmt not in NO_OUTPUT:
         raise Refused(f"--format {fmt} needs --output")
     if stream:

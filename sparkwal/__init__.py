@@ -24,8 +24,8 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
     TableReadError,
+    need_pyspark,
 )
-from sparkwal.needed import need_pyspark
 
 if TYPE_CHECKING:
     __version__: str
@@ -76,7 +76,11 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Make ``format("weaselwal")`` known to `spark` (classic or Spark Connect).
 
-    Harmless where it is known already. Raises OptionError for a Spark before 4.2, or none.
+    Of a classic session it also notes which runs of queries have ended. Where the master is local
+    and nobody chose otherwise, Spark's workers run this very Python, and checkpoints on the disk
+    are written without a process for each file. Harmless where it is known already.
+
+    Raises OptionError for a Spark before 4.2, or none.
     """
     need_pyspark()
     import pyspark

@@ -1,6 +1,6 @@
 """`python -m sparkwal` is the command `sparkwal`."""
 
-from sparkwal.cli.entry import run
+from sparkwal.cli import run
 
 if __name__ == "__main__":
     run()

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal.errors import OptionError
+from sparkwal.errors import OptionError, need, need_pandas
 from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.leases import leased
-from sparkwal.needed import need_pandas
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log, refuse
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
+from sparkwal.reading.replaying import Replay
 from sparkwal.reading.scan import scan
-from sparkwal.replaying import Replay
 from sparkwal.sequencers import all_logs
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.parallel import run_parallel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +69,9 @@ class Log:
         )
         refuse(self._options, "is for spark.readStream", *CONSUMERS)
         self._log = open_log(self._options, fail_fast=True)
+
+    def __repr__(self) -> str:
+        return f"Log({self._log.url!r})"
 
     def _look(self, *, floor: bool = True) -> LogRange:
         found = LogRange(self._options, self._options.sequencer, self._log)
@@ -228,6 +231,47 @@ class Log:
         from sparkwal.lifecycle.snapshot import current
 
         return current(self._named(sequencers), self._options, table_options)
+
+    def sql(
+        self,
+        query: str,
+        *,
+        sequencers: str | Sequence[str] | None = None,
+        table_options: Mapping[str, str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """The answer to one SELECT in DuckDB's SQL, as it is needed; needs `sparkwal[cli]`.
+
+        >>> log.sql("SELECT count(*) FROM log WHERE _wal_position >= 100").read_pandas()
+
+        Its relations are `log` (the rows that the log's options say, with all `_wal_…` columns),
+        `current` (as `current()`), `records` (one row for each) and `consumers`; docs/sql.md has
+        their columns. Only what the query needs is read: no objects of rows where it names none of
+        their columns, and no records outside of its ranges of `_wal_position` and `_wal_timestamp`.
+        It reaches nothing else: no file, no network, no variable.
+
+        Args:
+            sequencers: as for `replay`; the relations then hold all of them.
+            table_options: as for `current`.
+
+        Raises OptionError for a query that is wrong, and where there is no log; while it is read
+        InvalidLogError, CollectedError, StoreUnavailableError.
+        """
+        need("duckdb", "sparkwal[cli]")
+        from sparkwal.sql.database import answer
+        from sparkwal.sql.relations import relations
+
+        logs = self._named(sequencers)
+        ranges = [LogRange(self._options, name, log) for name, log in logs.items()]
+        for _ in run_parallel(self._log.store, LogRange.look, ranges):
+            pass
+        ranges = [each for each in ranges if each.log_id is not None]
+        if not ranges:
+            raise OptionError(f"there is no log at {self._log.url}; check the path")
+
+        def now() -> Current:
+            return self.current(sequencers=sequencers, table_options=table_options)
+
+        return answer(relations(ranges, now), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """The rows of positions start … end (inclusive) as one pandas frame.

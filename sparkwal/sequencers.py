@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:

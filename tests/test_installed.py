@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -28,3 +30,22 @@ def test_every_file_of_the_tree_is_installed() -> None:
 
     there = {name for name in files(ROOT / "sparkwal") if "pyspark_weaselwal" not in name}
     assert files(Path(sparkwal.__file__).parent) == there
+
+
+def _texts(module: ast.Module) -> set[str]:
+    """All texts of a module but its docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {ast.get_docstring(each, clean=False) for each in ast.walk(module)
+            if isinstance(each, documented)}  # fmt: skip
+    texts = {each.value for each in ast.walk(module) if isinstance(each, ast.Constant)}
+    return {text for text in texts - docs if isinstance(text, str)}
+
+
+def test_no_message_names_a_file_that_is_not_installed() -> None:
+    missing = []
+    for source in sorted((ROOT / "sparkwal").rglob("*.py")):
+        for text in _texts(ast.parse(source.read_text())):
+            for name in re.findall(r"\b(?:jobs|tests|conf|notebooks|docs)/[\w.-]+|README\S*", text):
+                if not (ROOT / "sparkwal" / name).exists():
+                    missing.append(f"{source.name}: {name}")
+    assert missing == []

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import sparkwal
 from sparkwal import events
 from sparkwal.checkpoints.folder import latest, local_folder, query_of
-from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
 from sparkwal.cli.exits import Refused
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import last_batch
@@ -20,12 +20,6 @@ from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# Spark's own choice forks `stat` and `readlink` for each file. Both write a hidden file and rename
-# it, which is atomic on a disk, and neither syncs it.
-FILE_SYSTEM = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 
 
 def made_from_log(

@@ -24,9 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 import sparkwal
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.plain import plain
-from sparkwal.replaying import Entry, Replay, Stop, places_of
+from sparkwal.cli.exits import Refused, plain
+from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
 
 # Rows of one file, about: a commit is never split.
 CHUNK_ROWS = 100_000

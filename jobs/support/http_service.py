@@ -45,6 +45,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON = ("application/x-ndjson", "application/jsonl", "application/json")
 # Each holds the rows of one request; one parses while the other waits for Python's lock.
 _PARSERS = 2
+# Bytes of a body that waits for none larger: for these there is one more.
+_SMALL = 64 * 2**10
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Server:
         self._pending = 0
         # The event loop must go on answering while rows are parsed and converted.
         self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
+        self._small_parser = ThreadPoolExecutor(1, "small-parser")
         # One: while it syncs the journal, what comes waits for the next sync, all of it together.
         self._syncs = ThreadPoolExecutor(1, "sync")
         self.metrics = Metrics(wal, lambda: self._pending)
@@ -111,6 +114,7 @@ class Server:
     def close(self) -> None:
         """End the threads."""
         self._parsers.shutdown()
+        self._small_parser.shutdown()
         self._syncs.shutdown()
 
     def _counted(
@@ -174,7 +178,8 @@ class Server:
             chunks.clear()
             is_arrow = _media_type(request.headers)[0] == ARROW
             loop = asyncio.get_running_loop()
-            ticket, rows = await loop.run_in_executor(self._parsers, self._append, body, is_arrow)
+            parsers = self._small_parser if size <= _SMALL else self._parsers
+            ticket, rows = await loop.run_in_executor(parsers, self._append, body, is_arrow)
             return ticket, rows, size
         finally:
             self._pending -= size

@@ -13,12 +13,12 @@ from rich.table import Table
 
 import sparkwal
 from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Store
+from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

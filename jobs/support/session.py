@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 import sparkwal
-from sparkwal.cli.exits import Failed, Refused
-from sparkwal.cli.plain import plain
+from sparkwal.cli.exits import Failed, Refused, plain
 from sparkwal.errors import OptionError
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions

@@ -1,1 +1,35 @@
-"""`sparkwal` on the command line: looks at logs, and never fences who writes them."""
+"""The command `sparkwal`. It begins here: what it needs is there, or a line says what is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib.util import find_spec
+
+
+def run() -> None:
+    """Run the command that the process was started with."""
+    missing = [name for name in ("click", "rich", "duckdb") if find_spec(name) is None]
+    if missing:
+        raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
+    try:
+        _run()
+    except KeyboardInterrupt:  # also a second one, while the first ends the command
+        os._exit(128 + signal.SIGINT)
+
+
+def _run() -> None:
+    try:
+        from sparkwal.cli.exits import spells_out_the_rest, terminate
+        from sparkwal.cli.main import main
+
+        signal.signal(signal.SIGTERM, terminate)
+        spells_out_the_rest()
+        main(prog_name="sparkwal")
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code > 128:
+            # Stopped: requests that are under way, and their retries, are not waited for.
+            sys.stderr.flush()
+            os._exit(end.code)
+        raise

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import re
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sparkwal.cli.exits import Refused
+from sparkwal.options.types import duration, timestamp
 
 
 def key_values(given: Iterable[str], option: str) -> dict[str, str]:
@@ -40,13 +44,14 @@ def read_options_file(path: Path | None) -> dict[str, str]:
 
 
 def takes_log_options(
-    of: str = "log", example: str = "endpoint=http://127.0.0.1:9000", like: str = ""
+    of: str = "log", example: str = "region=eu-central-1", like: str = "", *, endpoint: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """--log-option and --options-file for a command, which gets the options as `given`.
+    """--endpoint, --log-option and --options-file for a command, which gets them as `given`.
 
     Args:
         of: what they are options of, for people.
         like: ", as in" and a file that shows them.
+        endpoint: False for a command with an --endpoint of its own.
     """
     pairs = click.option(
         "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
@@ -60,20 +65,37 @@ def takes_log_options(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def read(log_options: Iterable[str], options_file: Path | None, **others: Any) -> None:
-            given = {**read_options_file(options_file), **key_values(log_options, "--log-option")}
+        def read(
+            log_options: Iterable[str], options_file: Path | None,
+            store_endpoint: str | None = None, **others: Any,
+        ) -> None:  # fmt: skip
+            pairs = key_values(log_options, "--log-option")
+            given = {**read_options_file(options_file), **pairs}
+            if store_endpoint is not None:
+                if "endpoint" in map(str.lower, pairs):
+                    raise Refused("--endpoint and --log-option endpoint=…: give one of them")
+                given = with_flags(given, endpoint=store_endpoint)
             command(given=given, **others)
 
-        return pairs(file(read))
+        return takes_endpoint(pairs(file(read))) if endpoint else pairs(file(read))
 
     return decorate
 
 
+def with_flags(given: dict[str, str], **flags: str | None) -> dict[str, str]:
+    """The options with those of flags that were given, whatever the case of a name."""
+    told = {name: value for name, value in flags.items() if value is not None}
+    return {**{name: value for name, value in given.items() if name.lower() not in told}, **told}
+
+
+takes_endpoint = click.option(
+    "--endpoint", "store_endpoint", metavar="URL", help="Of an S3-compatible store."
+)
 takes_sequencer = click.option(
     "--sequencer", metavar="NAME", help="The independent log of this name under PATH."
 )
 takes_every = click.option(
-    "--sequencers", type=click.Choice(["*"]), help="All logs under PATH, one after another."
+    "--all", "every", is_flag=True, help="All logs under PATH, one after another."
 )
 
 
@@ -84,27 +106,108 @@ def takes_log(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(command)
-    def read(
-        endpoint: str | None, sequencer: str | None, given: dict[str, str], **others: Any
-    ) -> None:
-        flags = {"endpoint": endpoint, "sequencer": sequencer}
-        told = {name: value for name, value in flags.items() if value is not None}
-        kept = {name: value for name, value in given.items() if name.lower() not in told}
-        command(given={**kept, **told}, **others)
+    def read(sequencer: str | None, given: dict[str, str], **others: Any) -> None:
+        command(given=with_flags(given, sequencer=sequencer), **others)
 
-    path = click.argument("path")
-    endpoint = click.option("--endpoint", metavar="URL", help="Of an S3-compatible store.")
-    return path(endpoint(takes_sequencer(takes_log_options()(read))))
+    return click.argument("path")(takes_sequencer(takes_log_options()(read)))
+
+
+def named_or_all(sequencers: str | None, every: bool) -> str | None:
+    """--sequencers and --all as the option: names, "*" or None. Raises Refused."""
+    if every and sequencers is not None:
+        raise Refused("--sequencers and --all: give one of them")
+    if sequencers == "*":
+        raise Refused("--sequencers takes names: give --all for all logs")
+    return "*" if every else sequencers
 
 
 def takes_logs(command: Callable[..., None]) -> Callable[..., None]:
-    """As `takes_log`, and --sequencers: `given` then asks for all logs under the path."""
+    """As `takes_log`, and --all: `given` then asks for all logs under the path."""
 
     @functools.wraps(command)
-    def read(sequencers: str | None, given: dict[str, str], **others: Any) -> None:
-        command(given={**given, "sequencers": sequencers} if sequencers else given, **others)
+    def read(every: bool, given: dict[str, str], **others: Any) -> None:
+        command(given=with_flags(given, sequencers="*" if every else None), **others)
 
     return takes_log(takes_every(read))
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")
+
+
+_RANGE = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
+
+
+def first_and_last(text: str) -> tuple[int | None, int | None]:
+    """Both inclusive; None where an end is left open.
+
+    Raises ValueError with what is expected.
+    """
+    match = _RANGE.fullmatch(text.strip())
+    if match is None or match[0] == "..":
+        raise ValueError(f"{text!r} is no range of positions: 100..199, 100.., ..199 or 100")
+    low, high, one = match.groups()
+    first, last = low or one, high or one
+    return int(first) if first else None, int(last) if last else None
+
+
+EXAMPLES = "1h (an hour ago), 30min, 2026-01-31T12:00:00Z"
+EXPECTED = "a time before now such as 1h or 30min, a moment such as 2026-01-31T12:00:00Z (UTC \
+unless it says otherwise), or milliseconds since 1970"
+
+
+def moment_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970.
+
+    Args:
+        text: a duration, which is before now: "1h"; or a moment as startingTimestamp takes it.
+
+    Raises ValueError with what is expected.
+    """
+    text = text.strip()
+    if text.isdecimal():
+        return timestamp(text)  # tells seconds and microseconds apart
+    with suppress(ValueError):
+        return max(now_ms - duration(text), 0)
+    with suppress(ValueError):
+        return timestamp(text)
+    raise ValueError(EXPECTED)
+
+
+def as_moment(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """The callback of a TIME: milliseconds since 1970."""
+    if value is None:
+        return None
+    try:
+        return moment_ms(value, time.time_ns() // 1_000_000)
+    except ValueError as expected:
+        raise click.BadParameter(f"{value!r}: {expected} is expected") from None
+
+
+def length(milliseconds: int) -> str:
+    """A time for people, in its greatest unit: "250 ms", "12 s", "5 min", "3.2 h", "9 d"."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    value = milliseconds / 1000
+    for unit, following in (("s", 60), ("min", 60), ("h", 24)):
+        if value < following:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "s" else f"{value:.1f} {unit}"
+        value /= following
+    return f"{value:.1f} d" if value < 10 else f"{value:,.0f} d"
+
+
+def time_with_unit(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """The callback of an option that is a time with a unit: without one it would be
+    milliseconds, and data goes by it."""
+    if value is None:
+        return None
+    try:
+        if value.strip().isdecimal():
+            raise ValueError
+        duration(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time with its unit, as 7d, 24h or 30min"
+        ) from None
+    return value

@@ -101,7 +101,7 @@ def _table(told: dict[str, Any]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from sparkwal.cli.looking_back import requests_text
+    from sparkwal.cli.cost import requests_text
 
     table = Table(box=box.SIMPLE, show_header=False)
     rows = {

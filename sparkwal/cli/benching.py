@@ -21,18 +21,19 @@ import pyarrow as pa
 
 from sparkwal.appender.appender import Appender, appender_over
 from sparkwal.cli.exits import Failed
-from sparkwal.emitting import Event
 from sparkwal.errors import SparkWalError
 from sparkwal.events import Retried
-from sparkwal.history.prices import dollars
-from sparkwal.open import open_log
+from sparkwal.events.emitting import Event
 from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.options.store import StoreOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.scan import scan
+from sparkwal.sql.prices import dollars
 from sparkwal.store.base import Store
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import folder, is_local
 
 SCHEMA = pa.schema([("append", pa.int64()), ("payload", pa.binary())])
@@ -129,7 +130,8 @@ def _quantile(ordered: list[float], share: float) -> float | None:
 
 
 def fresh_path(path: str) -> str:
-    """A path under `path` that nobody else has."""
+    """A path under `path` that nobody else has. Raises OptionError."""
+    from_keywords(StoreOptions, path, {})
     return f"{path.rstrip('/')}/_bench-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:12]}"
 
 

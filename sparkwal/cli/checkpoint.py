@@ -9,7 +9,7 @@ import click
 from sparkwal import events
 from sparkwal.checkpoints.rebuild import checkpoint
 from sparkwal.cli.asking import as_json, takes_log
-from sparkwal.cli.plain import plain
+from sparkwal.cli.exits import plain
 from sparkwal.cli.telling import print_json
 from sparkwal.events import Event
 

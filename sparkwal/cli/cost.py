@@ -2,35 +2,76 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
-from sparkwal.cli.asking import as_json, takes_logs
-from sparkwal.cli.exits import Failed
-from sparkwal.cli.looking import no_log
-from sparkwal.cli.looking_back import dollars, looked_back, requests_text, takes_time, within
+from sparkwal.cli.asking import as_json, as_moment, key_values, length, takes_logs
+from sparkwal.cli.exits import Refused
+from sparkwal.cli.looking import Damage, check, head_of, logs_of
 from sparkwal.cli.telling import moment, print_json, shown, size
-from sparkwal.cli.times import length
-from sparkwal.format.keys import ROOT
-from sparkwal.history.cost import (
-    UNTOLD,
-    Line,
-    Projection,
-    WholeRead,
-    lines,
-    projection,
-    total,
-    whole_read,
-)
-from sparkwal.history.looking import Looked
-from sparkwal.history.prices import OF, Prices
-from sparkwal.history.series import Series
-from sparkwal.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.sequencers import all_logs
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.sql.cost import UNTOLD, Line, lines, month, total, whole_read
+from sparkwal.sql.past import Past
+from sparkwal.sql.prices import OF, Prices, changed
+
+
+def takes_time(command: Callable[..., None]) -> Callable[..., None]:
+    """--since and --until, in milliseconds since 1970 or None, and --price as `prices`."""
+    since = click.option("--since", metavar="TIME", callback=as_moment,
+                         help="Only from then on: 7d, 2026-01-31T12:00Z.")  # fmt: skip
+    until = click.option("--until", metavar="TIME", callback=as_moment, help="Only up to then.")
+    price = click.option(
+        "--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
+        help="put, list, get, delete of 1,000 requests, storage of a GB-month; repeatable.",
+    )  # fmt: skip
+
+    @functools.wraps(command)
+    def read(given_prices: Iterable[str], **others: Any) -> None:
+        try:
+            prices = changed(Prices(), key_values(given_prices, "--price"))
+        except ValueError as wrong:
+            raise Refused(str(wrong)) from None
+        command(prices=prices, **others)
+
+    return since(until(price(read)))
+
+
+def past_of(
+    path: str, given: Mapping[str, str], since: int | None, until: int | None, damage: Damage
+) -> Past:
+    """The past of one log, or with sequencers=* of all; on a terminal it shows how far it is.
+
+    Args:
+        damage: takes in what cannot be read.
+    """
+    if since is not None and until is not None and until < since:
+        raise Refused("--until lies before --since")
+    options = from_keywords(SourceOptions, path, given)
+    if since is not None:
+        options = replace(options, starting_timestamp_ms=since)
+    if until is not None:
+        options = replace(options, ending_timestamp_ms=until)
+    options.check()
+    logs = logs_of(options, damage)
+    for log in logs:
+        log.look()
+        head_of(log)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("records", total=None)
+
+        def told(done: int, of: int) -> None:
+            progress.update(task, completed=done, total=of)
+
+        return Past(logs, SystemClock(), told)
 
 
 @click.command()
@@ -53,55 +94,29 @@ def command(
     The requests are those that the records prove; one GET is made for each record. PATH may lie on
     any store: the prices are S3's.
     """
-    options = within(from_keywords(SourceOptions, path, given), since, until)
-    logs = [found for each in _each(options) if (found := looked_back(each, by)) is not None]
-    if not logs:
-        raise no_log(path)
-    since_ms, until_ms = min(x.since_ms for x in logs), max(x.until_ms for x in logs)
-    periods = Series(by)
-    for each in logs:
-        assert each.history.periods is not None
-        periods.join(each.history.periods)
-    every = lines(periods, sum(each.held for each in logs), since_ms, until_ms, prices)
-    whole = total(every, since_ms, until_ms)
-    month, read = projection(logs, prices), whole_read(logs, prices)
+    damage = Damage()
+    past = past_of(path, given, since, until, damage)
+    every = lines(past, prices, by)
     if as_json:
-        print_json(_document(logs, every, whole, month, read, prices))
+        print_json(_document(past, every, prices, damage))
     else:
-        _show(logs, by, every, whole, month, read)
-    damage = [each.damage for each in logs if each.damage]
-    if damage:
-        raise Failed(f"what comes after it is not counted: {damage[0]}")
+        _show(past, every, by, prices)
+    check(damage.lines(), "counted")
 
 
-def _each(options: SourceOptions) -> list[SourceOptions]:
-    """The options of each log that is asked for."""
-    if not options.sequencers:
-        return [options]
-    names = all_logs(open_log(replace(options, sequencer=ROOT), fail_fast=True))
-    return [replace(options, sequencers=None, sequencer=name) for name in names]
-
-
-def _document(
-    logs: list[Looked],
-    every: list[Line],
-    whole: Line,
-    month: Projection | None,
-    read: WholeRead,
-    prices: Prices,
-) -> dict[str, Any]:
+def _document(past: Past, every: list[Line], prices: Prices, damage: Damage) -> dict[str, Any]:
     return {
         "prices": {"of": OF, "currency": "USD", **asdict(prices)},
         "logs": [
-            {"sequencer": each.sequencer, "start": each.start, "end": each.history.after,
+            {"sequencer": each.sequencer, "start": each.start, "end": each.end,
              "floor": each.floor, "stored": each.stored, "objects": each.objects,
-             "damage": each.damage or None}
-            for each in logs
+             "damage": damage.lines(each.sequencer)}
+            for each in past.logs
         ],
         "periods": [_line(line) for line in every],
-        "total": _line(whole),
-        "month": asdict(month) if month else None,
-        "whole_read": asdict(read),
+        "total": _line(total(every)),
+        "month": month(past, prices),
+        "whole_read": whole_read(past, prices),
         "not_told": list(UNTOLD),
     }  # fmt: skip
 
@@ -113,29 +128,24 @@ def _line(line: Line) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(
-    logs: list[Looked],
-    by: str,
-    every: list[Line],
-    whole: Line,
-    month: Projection | None,
-    read: WholeRead,
-) -> None:
+def _show(past: Past, every: list[Line], by: str, prices: Prices) -> None:
     columns = [by, ">commits", ">PUT", ">GET", ">LIST", ">requests", ">stored", ">storage", ">sum"]
     rows = [_cells(_name(line, by), line) for line in every]
-    shown(f"Cost in dollars, {OF}", columns, [*rows, _cells("total", whole)])
-    if month is None:
+    shown(f"Cost in dollars, {OF}", columns, [*rows, _cells("total", total(every))])
+    monthly, read = month(past, prices), whole_read(past, prices)
+    if monthly is None:
         click.echo("a month at this rate: there is less than an hour to tell it from")
     else:
-        cost = dollars(month.request_cost + month.storage_cost)
+        cost = dollars(monthly["request_cost"] + monthly["storage_cost"])
         click.echo(
-            f"a month at the rate of the last {length(month.span_ms)}: {cost} "
-            f"({dollars(month.request_cost)} for {requests_text(month.requests)}; "
-            f"{dollars(month.storage_cost)} for {size(month.stored)} if nothing is collected)"
+            f"a month at the rate of the last {length(monthly['span_ms'])}: {cost} "
+            f"({dollars(monthly['request_cost'])} for {requests_text(monthly['requests'])}; "
+            f"{dollars(monthly['storage_cost'])} for {size(monthly['stored'])} if nothing is "
+            "collected)"
         )
-    click.echo(f"one whole read: {dollars(read.cost)} ({requests_text(read.requests)}, "
-               f"{size(read.bytes)})")  # fmt: skip
-    if any(each.floor for each in logs):
+    click.echo(f"one whole read: {dollars(read['cost'])} ({requests_text(read['requests'])}, "
+               f"{size(read['bytes'])})")  # fmt: skip
+    if any(each.floor for each in past.logs):
         click.echo("the log begins at its floor: what was collected is not counted")
     click.echo(f"no record tells, and this does not count: {'; '.join(UNTOLD)}")
 
@@ -153,3 +163,16 @@ def _cells(name: str, line: Line) -> list[str]:
         name, f"{line.commits:,}", *requests, dollars(line.request_cost),
         size(line.stored), dollars(line.storage_cost), dollars(line.cost),
     ]  # fmt: skip
+
+
+def dollars(amount: float) -> str:
+    """Dollars for people: cents, and below ten of them two digits that count."""
+    if amount == 0 or amount >= 0.0995:
+        return f"${amount:,.2f}"
+    return f"${amount:#.2g}" if amount >= 0.0001 else "< $0.0001"
+
+
+def requests_text(requests: Mapping[str, int]) -> str:
+    """Requests for people."""
+    told = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
+    return ", ".join(told) or "none"

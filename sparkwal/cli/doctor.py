@@ -1,20 +1,245 @@
-"""`sparkwal doctor`: why a stream does not write."""
+"""`sparkwal doctor`: why a stream does not run, and what to do: the machine, the store, the log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from sparkwal.cli import doctor_log, doctor_machine, doctor_store
+from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
+from sparkwal.cli import doctor_store
 from sparkwal.cli.asking import as_json, key_values, takes_log_options, takes_sequencer
-from sparkwal.cli.findings import Line, to_do
-from sparkwal.cli.probing import stores_at, takes_endpoints, told_line
+from sparkwal.cli.doctor_store import (
+    Line,
+    ok,
+    stores_at,
+    takes_endpoints,
+    to_do,
+    told_line,
+    unknown,
+)
 from sparkwal.cli.telling import print_json
-from sparkwal.errors import SparkWalError
+from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
+from sparkwal.lifecycle import consumers
+from sparkwal.options.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol import chain
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.spark.supported import INSTALL, is_supported
 from sparkwal.store.base import Transient
+from sparkwal.store.log_store import LogStore
+
+_SECONDS = 30
+_JAVA = 17
+_WORKER = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
+_NATIVE = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # fmt: skip  # noqa: E501
+
+
+def versions(conf: Mapping[str, str]) -> Iterator[Line]:
+    """Of all that a query needs here."""
+    # An older one cannot import this.
+    yield ok("Python", ".".join(map(str, sys.version_info[:3])))
+    for name, oldest, newest in (("pyarrow", (15,), None), ("botocore", (1, 36), None)):
+        yield _library(name, oldest, newest)
+    delta = _version("deltalake")
+    if delta is None:
+        yield unknown("delta-rs", "not installed; Log.current alone needs it (sparkwal[lake])")
+    else:
+        yield _library("deltalake", (1, 6), (1, 7))
+    spark = _version("pyspark")
+    if spark is None:
+        yield unknown("Spark", "not installed here; queries need it: pip install 'sparkwal[spark]'")
+        return
+    if is_supported(spark):
+        yield ok("Spark", f"pyspark {spark}")
+    else:
+        yield to_do("Spark", f"pyspark {spark}", INSTALL)
+    yield _java()
+    yield _worker(conf)
+
+
+def settings(conf: Mapping[str, str]) -> Iterator[Line]:
+    """Of Spark and of the query, as far as they were given."""
+    for name in conf:
+        if "asyncprogresstracking" in name.lower():
+            yield to_do(
+                "progress tracking",
+                f"{name}: a restarted query may give a batch id to other rows; the sink refuses it",
+                "remove the option",
+            )
+    manager = conf.get("spark.sql.streaming.checkpointFileManagerClass")
+    if manager == _NATIVE:
+        yield ok("checkpoint files", "written without a process for each of them")
+
+
+def _library(name: str, oldest: tuple[int, ...], newest: tuple[int, ...] | None) -> Line:
+    found = _version(name)
+    wanted = f">={_dotted(oldest)}" + (f",<{_dotted(newest)}" if newest else "")
+    if found is None:
+        return to_do(name, "not installed", f"pip install '{name}{wanted}'")
+    numbers = tuple(map(int, re.findall(r"\d+", found)[:3]))
+    if numbers < oldest or (newest and numbers >= newest):
+        return to_do(name, f"{found} is not supported", f"pip install '{name}{wanted}'")
+    return ok(name, found)
+
+
+def _java() -> Line:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    install = f"install a JDK {_JAVA} or newer, and let JAVA_HOME name its folder"
+    if java is None:
+        return to_do("Java", "not found on PATH, and JAVA_HOME is not set", install)
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return to_do("Java", f"{java} cannot be run ({type(error).__name__})", install)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if match is None:
+        return to_do("Java", f"{java} tells no version", install)
+    # What came before 9 calls itself 1.8.
+    major = int(match[2] or 0) if match[1] == "1" else int(match[1])
+    if major < _JAVA:
+        return to_do("Java", f"{java} is version {major}; Spark needs {_JAVA}", install)
+    return ok("Java", f"version {major} ({java})")
+
+
+def _worker(conf: Mapping[str, str]) -> Line:
+    """The Python that Spark's workers run."""
+    setting = conf.get("spark.pyspark.python")
+    named = setting or os.environ.get("PYSPARK_PYTHON")
+    said = (
+        f"PYSPARK_PYTHON is {named}" if named else "PYSPARK_PYTHON is not set: Spark runs python3"
+    )
+    python = shutil.which(named or "python3")
+    advice = f"export PYSPARK_PYTHON={sys.executable}"
+    if python is None:
+        return to_do("workers' Python", f"{said}, which is not there", advice)
+    try:
+        done = subprocess.run(
+            [python, "-c", _WORKER], capture_output=True, text=True, timeout=_SECONDS, check=False,
+            cwd=os.path.sep,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return to_do("workers' Python", f"{said}: {type(error).__name__}", advice)
+    if done.stdout.strip() != "True":
+        return to_do("workers' Python", f"{said}, which does not have sparkwal", advice)
+    return ok("workers' Python", f"{said}, and has sparkwal (on this machine)")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+_IDLE_MS = 5 * 60_000
+_STALE_MS = 24 * 3_600_000
+_MAKE = "sparkwal.checkpoint(path, name) gives a folder, made from the log where it is lost"
+
+
+def checkpoint_of(path: str, given: Mapping[str, str], location: str | None) -> Iterator[Line]:
+    """Where a query keeps its progress, and what that costs."""
+    if location is None:
+        yield unknown("checkpoint", f"not looked at: give --checkpoint. {_MAKE}")
+        return
+    folder = local_folder(location)
+    if folder is None:
+        remote = location.partition(":")[0].lower()
+        if remote in ("s3", "s3a", "s3n"):
+            yield to_do("checkpoint", "Spark makes 48 requests a microbatch there",
+                        f"use a local one: {_MAKE}")  # fmt: skip
+        else:
+            yield unknown("checkpoint", f"on {remote}://; {_MAKE}")
+        return
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(nearest, os.W_OK):
+        yield to_do("checkpoint", f"this user may not write to {nearest}", "use another folder")
+        return
+    if query_of(folder) is None:
+        yield ok("checkpoint", f"{folder} holds none yet: the query begins anew. {_MAKE}")
+        return
+    owner = owner_of(folder)
+    log = open_log(from_keywords(SourceOptions, path, given), fail_fast=True)
+    if owner is None:
+        yield ok("checkpoint", f"{folder}, on this machine's disk alone: {_MAKE}")
+    elif owner.log != log.identity:
+        yield to_do("checkpoint", f"{folder} is of the log {owner.log}, not of {log.identity}",
+                    "give the query the folder of its own log")  # fmt: skip
+    else:
+        yield ok("checkpoint", f"{folder}, carried by the log under the name {owner.name!r}")
+
+
+def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
+    """What a writer or a reader would find. 2 LIST and some GETs; nothing is written."""
+    log = open_log(from_keywords(SourceOptions, path, given), fail_fast=True)
+    try:
+        head = find_head(log, thorough=True)
+    except InvalidLogError as error:
+        yield to_do(
+            "log",
+            f"damaged: {error}",
+            "see docs/operations.md, A record or an object is damaged or gone",
+        )
+        return
+    if head.live is None:
+        yield ok("log", f"none at {log.url} yet: the first writer begins it")
+        return
+    header = head.live.header
+    yield ok("log", f"{log.url}, head {head.position}, id {header.log_id}")
+    idle = max(time.time_ns() // 1_000_000 - header.timestamp_ms, 0)
+    state = "idle" if idle > _IDLE_MS else "alive"
+    yield ok("leader", f"{header.leader_id}, term {header.term}, {state}: its last record is "
+                       f"{idle // 1000} s old, up to {head.in_flight_limit} in flight")  # fmt: skip
+    yield from _life(log, head)
+
+
+def _life(log: LogStore, head: Head) -> Iterator[Line]:
+    """Floor, compaction and consumers."""
+    assert head.live is not None
+    log_id = head.live.header.log_id
+    try:
+        life = chain.look(log, log_id)
+        readers = consumers.standing(log, log_id)
+    except (InvalidLogError, CollectedError) as error:
+        yield to_do("lifecycle", str(error))
+        return
+    if life is None:
+        yield ok("lifecycle", "none: nothing was compacted or collected")
+    elif life.is_open:
+        age = time.time_ns() // 1_000_000 - life.timestamp_ms
+        said = f"positions {life.cut}…{life.to - 1} were promised to the table {age // 1000} s ago"
+        if age > _IDLE_MS:
+            yield to_do("lifecycle", f"suspended: {said} and are not confirmed there",
+                        "run its compaction again: it goes on, or says what to mend")  # fmt: skip
+        else:
+            yield ok("lifecycle", f"{said}; floor {life.floor}")
+    else:
+        yield ok("lifecycle", f"the table has all below {life.cut}, the floor is {life.floor}")
+    for reader in readers:
+        name, behind = reader.consumer.name, head.gap - reader.consumer.position
+        if reader.of_this_log and reader.age_ms > _STALE_MS and behind > 0:
+            yield to_do("consumer", f"{name} has not told for {reader.age_ms // 3_600_000} h, "
+                                    f"{behind:,} positions behind: the floor waits for it",
+                        "start it again, or forget it if nobody needs it any more")  # fmt: skip
+        else:
+            yield ok("consumer", f"{name} is {max(behind, 0):,} positions behind")
 
 
 @click.command()
@@ -29,7 +254,7 @@ from sparkwal.store.base import Transient
     metavar="NAME=VALUE",
     help="A setting of Spark, or an option of the query; repeatable.",
 )
-@takes_log_options()
+@takes_log_options(endpoint=False)
 @as_json
 def command(
     path: str, endpoints: tuple[str, ...], sequencer: str | None, checkpoint: str | None,
@@ -51,11 +276,11 @@ def command(
     if sequencer is not None:
         given = {**given, "sequencer": sequencer}
     asked: list[Callable[[], Iterator[Line]]] = [
-        partial(doctor_machine.versions, conf),
-        partial(doctor_machine.settings, conf),
+        partial(versions, conf),
+        partial(settings, conf),
         partial(doctor_store.look, stores, prefix),
-        partial(doctor_log.checkpoint, path, given, checkpoint or conf.get(_LOCATION)),
-        partial(doctor_log.look, path, given),
+        partial(checkpoint_of, path, given, checkpoint or conf.get(_LOCATION)),
+        partial(look, path, given),
     ]
     told = []
     for line in (line for each in asked for line in _whole(each)):

@@ -1,18 +1,92 @@
-"""The store, as a writer meets it: credentials, permissions, conditional writes, the bucket."""
+"""The stores that a command tries, and how it says what each check found; what the doctor asks of
+them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from sparkwal.cli.findings import Line, ok, to_do, unknown
+import click
+
+from sparkwal.cli.exits import Refused, plain
 from sparkwal.errors import OptionError
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.local import LocalStore
+from sparkwal.store.path import bucket_and_prefix, folder, is_local
 from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_replies import given
 from sparkwal.testing.conformance import CHECKS, QUICK, Ground, Trial, prove
 from sparkwal.testing.s3_checks import SKEW_SECONDS, skew_seconds
+
+Outcome = Literal["ok", "to do", "unknown"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One finding.
+
+    Attributes:
+        advice: what to do, "" where there is nothing.
+    """
+
+    outcome: Outcome
+    about: str
+    said: str
+    advice: str = ""
+
+
+def ok(about: str, said: str) -> Line:
+    return Line("ok", about, said)
+
+
+def to_do(about: str, said: str, advice: str = "") -> Line:
+    return Line("to do", about, said, advice)
+
+
+def unknown(about: str, said: str) -> Line:
+    """Not found out, or nothing to find out: no error."""
+    return Line("unknown", about, said)
+
+
+_COLOURS = {"ok": "green", "wrong": "red", "to do": "red", "limit": "yellow", "unknown": "yellow"}
+
+takes_endpoints = click.option(
+    "--endpoint", "endpoints", multiple=True, metavar="URL",
+    help="Of an S3-compatible store; repeatable: all its endpoints are tried together.",
+)  # fmt: skip
+
+
+def stores_at(
+    path: str, given: Mapping[str, str], endpoints: Sequence[str]
+) -> tuple[list[Store], str]:
+    """One store for each endpoint, each call one attempt; and the prefix of the path in them.
+
+    Raises OptionError, Refused.
+    """
+    if is_local(path):
+        if endpoints:
+            raise Refused(
+                "a folder has no endpoint: remove --endpoint, or write s3://bucket/folder"
+            )
+        return [LocalStore(folder(path))], ""
+    bucket, prefix = bucket_and_prefix(path)
+    others = {name: value for name, value in given.items() if name.lower() != "endpoint"}
+    asked = [{**others, "endpoint": each} for each in endpoints] or [dict(given)]
+    return [S3Store(bucket, from_keywords(SourceOptions, path, each).s3) for each in asked], prefix
+
+
+def told_line(outcome: str, name: str, said: str, more: str = "") -> None:
+    """One finding on a line; what it means, or what to do, on the next one."""
+    # Not a table: each line comes when it is known, and none is cut.
+    mark = click.style(f"{outcome.upper() if outcome != 'ok' else 'ok':8}", _COLOURS.get(outcome))
+    click.echo(f"{mark}{name}: {plain(said)}")
+    if more:
+        click.echo(f"        → {plain(more)}")
+
 
 _TRIAL = (4, 8)
 _KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken",

@@ -14,19 +14,18 @@ import click
 from rich.console import Console
 
 from sparkwal import events
-from sparkwal.cli.asking import takes_every, takes_sequencer
-from sparkwal.cli.plain import plain
-from sparkwal.cli.times import time_with_unit
+from sparkwal.cli.asking import takes_every, takes_sequencer, time_with_unit
+from sparkwal.cli.exits import plain
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.options import LifecycleOptions
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.types import duration
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.sequencers import all_logs, has_log
+from sparkwal.store.log_store import LogStore
 
 SUSPENDED = 3
 
@@ -122,13 +121,18 @@ def _default(name: str) -> str:
     return "" if default is None else str(default)
 
 
+takes_delete = click.option(
+    "--delete", "deletes", is_flag=True, help="Delete it. Without this nothing is changed."
+)
+
+
 def takes_sequencers(command: Callable[..., None]) -> Callable[..., None]:
-    """--sequencer and --sequencers."""
+    """--sequencer and --all."""
     return takes_sequencer(takes_every(command))
 
 
 def checked(
-    path: str, given: dict[str, str], sequencer: str | None, sequencers: str | None
+    path: str, given: dict[str, str], sequencer: str | None, every: bool
 ) -> LifecycleOptions:
     """The options, checked. Raises OptionError."""
     # Names without regard to case: one of each.
@@ -139,8 +143,8 @@ def checked(
     if sequencer is not None:
         given["sequencer"] = sequencer
     settings = parse(LifecycleOptions, {**given, "path": path})
-    if sequencers and settings.sequencer != ROOT:
-        raise OptionError("--sequencer and --sequencers: give one of them")
+    if every and settings.sequencer != ROOT:
+        raise OptionError("--sequencer and --all: give one of them")
     return settings
 
 

@@ -1,25 +1,126 @@
-"""`sparkwal log`: the records of a log, newest first."""
+"""`sparkwal log`: the records of a log as lines, newest first."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import click
+from rich.cells import cell_len, set_cell_size
 
-from sparkwal.cli.asking import as_json, takes_log
-from sparkwal.cli.exits import Failed
-from sparkwal.cli.following import follow
-from sparkwal.cli.looking import head_of, log_at
-from sparkwal.cli.ranges import first_and_last
-from sparkwal.cli.records import Told
-from sparkwal.cli.times import EXAMPLES, as_moment, time_with_unit
+from sparkwal.cli.asking import (
+    EXAMPLES,
+    as_json,
+    as_moment,
+    first_and_last,
+    takes_log,
+    time_with_unit,
+)
+from sparkwal.cli.exits import plain, takes_colours
+from sparkwal.cli.looking import Damage, check, follow, head_of, log_at
+from sparkwal.cli.telling import as_json_line, moment, size
+from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.options.types import duration
 from sparkwal.protocol.replay import first_at_or_after
-from sparkwal.reading.history import walk
+from sparkwal.reading.damage import PassedOver
+from sparkwal.reading.history import Collected, Found, Unreadable, walk
 from sparkwal.reading.log_range import LogRange
+
+
+class Told:
+    """The lines of one log.
+
+    Args:
+        passed_over: gets what cannot be read.
+
+    Attributes:
+        coloured: whether lines hold the codes of colours.
+    """
+
+    def __init__(self, log: LogRange, as_json: bool, passed_over: PassedOver) -> None:
+        self._log, self._as_json, self._passed_over = log, as_json, passed_over
+        terminal = sys.stdout.isatty()
+        self.coloured = terminal and not as_json and takes_colours()
+        self._place = max(len("position"), len(str(log.gap)))
+        # What comes before the last column, and how wide a line may be.
+        self._room = shutil.get_terminal_size().columns - self._place - 57 if terminal else 400
+
+    def heading(self) -> list[str]:
+        """Of the columns."""
+        if self._as_json:
+            return []
+        names = self._columns("position", "time (UTC)", "kind", "rows", "bytes", "term")
+        return [self._style(f"{names}  query/batch", dim=True)]
+
+    def line(self, found: Found) -> str:
+        """One record, or what is there instead."""
+        if isinstance(found, Unreadable):
+            self._passed_over(found.why)
+        if self._as_json:
+            return as_json_line(document(found))
+        if isinstance(found, Collected):
+            text = f"{found.start}…{found.end - 1} were collected while this was read"
+            return self._style(text, fg="cyan")
+        if isinstance(found, Unreadable):
+            text = self._columns(str(found.position), "", "damaged", "", "", "").rstrip()
+            return self._style(f"{text}  {plain(str(found.why))}", fg="red")
+        return self._record(found.header)
+
+    def ending(self) -> list[str]:
+        """What came before the oldest record, where that is not the first of all."""
+        floor, state = self._log.floor.current(), self._log.floor.state
+        if not floor or state is None:
+            return []
+        where = f": their rows are in {plain(state.target.table)}" if state.target else ""
+        return [self._style(f"positions below {floor} were collected{where}", fg="cyan")]
+
+    def _record(self, header: SlotHeader) -> str:
+        place, time = str(header.position), moment(header.timestamp_ms)
+        if isinstance(header, CommitHeader):
+            counts = (f"{header.rows:,}", size(header.bytes), str(header.term))
+            last = self._clipped(plain(header.query), f"/{header.batch_id}")
+            return f"{self._columns(place, time, 'commit', *counts)}  {last}"
+        columns = self._columns(place, time, "leader", "", "", str(header.term))
+        last = self._clipped(f"{plain(header.host)}: {plain(header.reason)}", "")
+        return self._style(f"{columns}  {last}", fg="yellow")
+
+    def _columns(self, place: str, time: str, kind: str, rows: str, bytes_: str, term: str) -> str:
+        return f"{place:>{self._place}} {time:<24} {kind:<6} {rows:>9} {bytes_:>8} {term:>4}"
+
+    def _clipped(self, text: str, ending: str) -> str:
+        room = max(self._room - len(ending), 6)
+        if cell_len(text) > room:
+            text = set_cell_size(text, room - 1).rstrip() + "…"
+        return text + ending
+
+    def _style(self, text: str, **style: Any) -> str:
+        return click.style(text, **style) if self.coloured else text
+
+
+def document(found: Found) -> dict[str, Any]:
+    """A record for programs."""
+    if isinstance(found, Collected):
+        return {"kind": "collected", "start": found.start, "end": found.end - 1}
+    if isinstance(found, Unreadable):
+        return {"position": found.position, "kind": "damaged", "error": str(found.why)}
+    header = found.header
+    common = {
+        "position": header.position, "kind": header.kind, "timestamp": moment(header.timestamp_ms),
+        "term": header.term, "leader_id": header.leader_id,
+    }  # fmt: skip
+    if isinstance(header, CommitHeader):
+        return {
+            **common, "rows": header.rows, "bytes": header.bytes,
+            "objects": len(header.batches) + 1,
+            "query": header.query, "query_id": header.query_id, "batch_id": header.batch_id,
+        }  # fmt: skip
+    return {**common, "host": header.host, "reason": header.reason}
+
 
 # Of --follow, unless it is told otherwise.
 _FOLLOWED = 10
@@ -77,13 +178,14 @@ def command(
     asked = _asked(positions, start, end, since, until)
     if follows and (asked.end is not None or until is not None):
         raise click.UsageError("--follow has no end: remove --end and --until")
-    log = log_at(path, given, fail_fast=not follows)
+    damage = Damage()
+    log = log_at(path, given, fail_fast=not follows, damage=damage)
     first, after = _bounds(log, asked)
     if follows and asked.is_everything:
         most = most or _FOLLOWED
     oldest_first = reverse or follows
     found = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
-    told = Told(log, as_json)
+    told = Told(log, as_json, damage.of(log.name))
     lines: Iterator[str] = (told.line(each) for each in found)
     if most is not None and oldest_first:
         # The newest are looked for from the end, whichever way they are told.
@@ -104,8 +206,7 @@ def command(
         # The pager's function puts an end of line after the last.
         parts = (f"\n{line}" if place else line for place, line in enumerate(whole))
         click.echo_via_pager(parts, color=told.coloured)
-    if told.unreadable:
-        raise Failed(f"{told.unreadable} positions cannot be read: sparkwal verify tells more")
+    check(damage.lines())
 
 
 def _asked(
@@ -126,11 +227,10 @@ def _bounds(log: LogRange, asked: _Asked) -> tuple[int, int]:
     head = head_of(log)
     floor = log.floor.current()
     first = floor if asked.start is None else log.checked(asked.start, "--start")
-    after = head.gap if asked.end is None else log.until(asked.end, "--end")
+    after = log.gap if asked.end is None else log.until(asked.end, "--end")
 
     def at(timestamp_ms: int) -> int:
-        tolerant = log.options.tolerant
-        return first_at_or_after(log.log, head, timestamp_ms, start=floor, tolerant=tolerant)
+        return first_at_or_after(log.log, head, timestamp_ms, start=floor, tolerant=True)
 
     if asked.since is not None:
         first = max(first, at(asked.since))

@@ -1,39 +1,147 @@
-"""The logs that a command looks at."""
+"""The logs that a command looks at, the damage that it meets, and new records as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import select
+from collections.abc import Iterator, Mapping, Sequence
 
-from sparkwal.cli.exits import Failed
+from sparkwal.cli.exits import Failed, plain
+from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.keys import ROOT
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.recovery import Head
+from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.reading.damage import PassedOver
+from sparkwal.reading.history import Collected, Found, is_seal
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sequencers import all_logs
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.parallel import run_parallel
+
+# Lines of one message, at most.
+_MOST = 20
 
 
-def logs_at(path: str, given: Mapping[str, str]) -> list[LogRange]:
+class Damage:
+    """The records and objects that a command cannot read; it shows the rest of the log."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int | str], str] = {}
+
+    def of(self, log: str) -> PassedOver:
+        """What takes in the damage of the log of this name: a record that is met twice once."""
+
+        def passed_over(error: InvalidLogError) -> None:
+            place = str(error) if error.position is None else error.position
+            self._found.setdefault((log, place), str(error))
+
+        return passed_over
+
+    def lines(self, log: str | None = None) -> list[str]:
+        """One for each, of one log or of all; it names the position and the object."""
+        return [line for (name, _), line in self._found.items() if log in (None, name)]
+
+
+def check(damage: Sequence[str], what: str = "shown") -> None:
+    """Raises Failed where there is damage, of which each line names position and object.
+
+    Args:
+        what: is not done with what is damaged, for people.
+    """
+    if not damage:
+        return
+    lines = [f"  {plain(line)}" for line in damage[:_MOST]]
+    if len(damage) > _MOST:
+        lines.append(f"  … and {len(damage) - _MOST} more")
+    lines.append(
+        "Restore it, for example from a bucket version or a backup: see docs/operations.md, "
+        "A record or an object is damaged or gone. sparkwal verify lists all damage"
+    )
+    raise Failed("\n".join([f"this cannot be read, and is not {what}:", *lines]))
+
+
+def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -> list[LogRange]:
     """The log, or with sequencers=* all under the path; none was looked at yet.
+
+    Args:
+        damage: takes in what cannot be read; None: it is an error.
 
     Raises Failed where there is none, OptionError.
     """
-    options = from_keywords(SourceOptions, path, given)
+    return logs_of(from_keywords(SourceOptions, path, given), damage)
+
+
+def logs_of(options: SourceOptions, damage: Damage | None = None) -> list[LogRange]:
+    """As `logs_at`."""
     root = open_log(options, fail_fast=True)
     names = all_logs(root) if options.sequencers else [options.sequencer]
     if not names:
         raise no_log(root.url)
-    return [LogRange(options, name, root) for name in names]
+    return _ranges(options, names, root, damage)
 
 
-def log_at(path: str, given: Mapping[str, str], *, fail_fast: bool = True) -> LogRange:
+def _ranges(
+    options: SourceOptions, names: Sequence[str], root: LogStore, damage: Damage | None
+) -> list[LogRange]:
+    return [
+        LogRange(options, name, root, passed_over=damage.of(name) if damage else None)
+        for name in names
+    ]
+
+
+def open_logs(
+    path: str, given: dict[str, str], sequencers: str | None, damage: Damage | None = None
+) -> list[LogRange]:
+    """The logs that are asked for, looked at once.
+
+    Args:
+        given: options of reading, which say where to begin and to end too.
+        sequencers: names with commas between them or "*"; None: the one log of the options.
+        damage: as for `logs_at`.
+
+    Raises Failed where there is no log, OptionError, InvalidLogError, StoreUnavailableError.
+    """
+    if sequencers is not None:
+        given = {**given, "sequencers": "*"}
+    options = from_keywords(SourceOptions, path, given)
+    refuse(options, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions", "logId")
+    # A lease is written into the log.
+    refuse(options, "does not go with a command, which only looks", "lease")
+    root = open_log(options, fail_fast=True)
+    several = sequencers or options.sequencers
+    names = [options.sequencer]
+    if several == "*":
+        names = all_logs(root)
+    elif several is not None:
+        names = list(dict.fromkeys(name.strip() for name in several.split(",") if name.strip()))
+        for name in names:
+            from_keywords(SourceOptions, path, {"sequencer": name})
+    logs = _ranges(options, names, root, damage)
+    for _ in run_parallel(root.store, LogRange.look, logs):
+        pass
+    for log in logs:
+        if log.log_id is None and several != "*":
+            raise no_log(options.path, log.name)
+    if not logs:
+        raise no_log(options.path)
+    return logs
+
+
+def log_at(
+    path: str, given: Mapping[str, str], *, fail_fast: bool = True, damage: Damage | None = None
+) -> LogRange:
     """One log, looked at: its head and its floor.
+
+    Args:
+        damage: as for `logs_at`.
 
     Raises Failed where there is none, OptionError, InvalidLogError.
     """
     options = from_keywords(SourceOptions, path, given)
-    log = LogRange(options, options.sequencer, open_log(options, fail_fast=fail_fast))
+    root = open_log(options, fail_fast=fail_fast)
+    (log,) = _ranges(options, [options.sequencer], root, damage)
     log.look()
     head_of(log)
     return log
@@ -50,3 +158,67 @@ def no_log(url: str, sequencer: str = ROOT) -> Failed:
     """The error for a place without a log, or without the one of this name."""
     of = f" of sequencer {sequencer}" if sequencer != ROOT else ""
     return Failed(f"there is no log{of} at {url}; check the path")
+
+
+# Idle looks after which it is asked whether the last record is still there: a log that was
+# made again has free positions where the former one goes on.
+IDLE_LOOKS = 10
+
+
+def follow(log: LogRange, reached: int, interval_ms: int) -> Iterator[Found]:
+    """The live records from `reached` on, as they come, until the reader of standard output goes.
+
+    1 GET each time that nothing came, now and then 1 more.
+
+    Args:
+        log: has looked.
+
+    Raises Failed where the log was made again or is gone, BrokenPipeError, InvalidLogError,
+    StoreUnavailableError.
+    """
+    log_id = log.log_id
+    idle = 0
+    while True:
+        gap = log.look()
+        if log.log_id != log_id:
+            raise made_again(log, log_id)
+        if gap > reached:
+            idle = 0
+            try:
+                for record in log.records(reached, gap):
+                    if not is_seal(record):
+                        yield record
+                    reached = record.header.position + 1
+                reached = gap
+            except CollectedError as error:
+                yield Collected(reached, error.floor)
+                reached = error.floor
+            log.forget(reached)
+            continue
+        idle += 1
+        if idle % IDLE_LOOKS == 0 and not still_there(log):
+            raise made_again(log, log_id)
+        wait(interval_ms)
+
+
+def still_there(log: LogRange) -> bool:
+    """Whether the last position holds a record of this very log."""
+    found = read_slot(log.log, log.gap - 1, log.window, GLANCE)
+    return found is not None and found.header.log_id == log.log_id
+
+
+def made_again(log: LogRange, log_id: str | None) -> Failed:
+    """The error for the end of the log `log_id`."""
+    return Failed(
+        f"the log {log_id} at {log.log.url} is gone, or was made again: follow what is there now "
+        "anew"
+    )
+
+
+def wait(interval_ms: int) -> None:
+    """Sleep, but end at once when nobody reads any more: an idle log would never tell."""
+    poll = select.poll()
+    poll.register(1, 0)
+    gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
+    if any(event & gone for _, event in poll.poll(interval_ms)):
+        raise BrokenPipeError

@@ -8,10 +8,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from sparkwal.cli.exits import EXIT_CODES, ended_quietly
-from sparkwal.cli.plain import takes_colours
+from sparkwal.cli.exits import EXIT_CODES, ended_quietly, takes_colours
 
-# Each command's module holds it as `command`. The line is its help in the list: a test keeps
+# A command's module holds it as `command`. The line is its help in the list: a test keeps
 # both equal.
 COMMANDS = {
     "status": "How far the log at PATH is, who leads it, and what of it is in its table.",
@@ -20,14 +19,15 @@ COMMANDS = {
     "at": "The first position of the log at PATH that is not older than TIME.",
     "consumers": "Who reads the log at PATH, how far they are, and whom its floor waits for.",
     "verify": "Read every byte of the log at PATH and check it; works while others write.",
-    "collect": "What the log at PATH does not need any more; with --confirm it is deleted.",
+    "collect": "What the log at PATH does not need any more; with --delete it is deleted.",
     "checkpoint": "A local checkpoint folder for the query NAME of the log at PATH, made where it "
     "is needed.",
     "cost": "What the log at PATH costs, by period: its writers' requests and its storage, "
     "at list prices.",
     "report": "The past of the log at PATH as one HTML page: rates, latency, leaders, pauses, "
     "cost.",
-    "cat": "Rows of the log at PATH as a table, JSON lines, CSV, Arrow or a text of your own.",
+    "sql": "The answer to QUERY, one SELECT in DuckDB's SQL, about the log at PATH.",
+    "cat": "Rows of the log at PATH as a table, JSON lines, CSV or Arrow.",
     "head": "The first rows of the log at PATH, from its floor on.",
     "tail": "The newest rows of the log at PATH; with -f those that come too.",
     "bench": "How fast a log on this store is from here: appending, latency, reading back.",
@@ -35,6 +35,21 @@ COMMANDS = {
     "doctor": "Why a stream does not write to PATH: each line is ok, or says what to do.",
     "prove-store": "Prove that the store at URL is fit for a log: its conditional writes raced.",
 }
+
+
+# Those that share a module are there by their own names.
+_TOGETHER = {
+    "status": "status", "at": "status", "consumers": "status", "show": "checks",
+    "verify": "checks", "cat": "rows", "head": "rows", "tail": "rows", "sql": "rows",
+}  # fmt: skip
+
+
+def find(name: str) -> click.Command:
+    """A command of COMMANDS."""
+    shared = _TOGETHER.get(name)
+    module = import_module(f"sparkwal.cli.{shared or name.replace('-', '_')}")
+    command: click.Command = getattr(module, name if shared else "command")
+    return command
 
 
 class Commands(click.Group):
@@ -46,9 +61,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"sparkwal.cli.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
-        return command
+        return find(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

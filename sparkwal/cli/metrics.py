@@ -6,7 +6,7 @@ import time
 
 import click
 
-from sparkwal.cli.asking import takes_log
+from sparkwal.cli.asking import takes_logs
 from sparkwal.cli.exits import Refused
 from sparkwal.cli.looking import no_log
 from sparkwal.metrics.following import Following
@@ -24,7 +24,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 @click.command()
-@takes_log
+@takes_logs
 @click.option("--serve", "address", callback=_address, metavar="[HOST]:PORT",
               help="Answer GET /metrics until a signal comes; without HOST to this machine only. "
               "0 picks a free port and prints it.")  # fmt: skip

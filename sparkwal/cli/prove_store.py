@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from sparkwal.cli.asking import as_json, takes_log_options
-from sparkwal.cli.plain import plain
-from sparkwal.cli.probing import stores_at, takes_endpoints, told_line
+from sparkwal.cli.doctor_store import stores_at, takes_endpoints, told_line
+from sparkwal.cli.exits import plain
 from sparkwal.cli.telling import facts, print_json
 from sparkwal.store.base import Store
 from sparkwal.store.s3 import S3Store
@@ -24,7 +24,7 @@ from sparkwal.testing.s3_checks import server
 @click.command()
 @click.argument("url")
 @takes_endpoints
-@takes_log_options()
+@takes_log_options(endpoint=False)
 @click.option(
     "--rounds",
     default=12,

@@ -1,205 +1,291 @@
-"""Which rows a command shows: of one log or several, in order, a range or the newest of it."""
+"""`sparkwal cat`, `head`, `tail` and `sql`: rows of a log, and answers about it.
+
+Nothing here needs pyarrow until a command runs: its help is there at once.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+import click
 
-from sparkwal.cli.exits import Failed, Refused
-from sparkwal.cli.looking import no_log
-from sparkwal.format import schema
-from sparkwal.open import open_log
-from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
-from sparkwal.protocol.slots import WHOLE, SlotRecord
-from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import METADATA, unknown_column, with_metadata_columns
-from sparkwal.reading.pieces import Piece, pieces_of
-from sparkwal.reading.rows import read_pieces
-from sparkwal.sequencers import all_logs
-from sparkwal.store.parallel import run_parallel
+from sparkwal.cli.asking import (
+    as_moment,
+    first_and_last,
+    named_or_all,
+    takes_log,
+    time_with_unit,
+)
+from sparkwal.cli.exits import EXIT_CODES, Refused
+from sparkwal.cli.output import Form, takes_form, writer
+from sparkwal.options.types import duration
 
-# Besides METADATA: what only the command knows.
-_OWN = pa.schema([("_wal_sequencer", pa.string()), ("_wal_row", pa.int64())])
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-Filter = Callable[[pa.RecordBatch], pa.RecordBatch]
+    from sparkwal.cli.looking import Damage
+    from sparkwal.cli.tailing import Shown
+    from sparkwal.reading.log_range import LogRange
 
 
-def open_logs(path: str, given: dict[str, str], sequencers: str | None) -> list[LogRange]:
-    """The logs that are asked for, looked at once.
+def takes_range(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of logs and of a range of them; the command gets `path`, `given`, which says
+    where to begin and to end, and `sequencers`."""
+    options = [
+        click.option("--start", type=click.IntRange(0), metavar="POSITION",
+                     help="The first position.  [default: the log's floor]"),
+        click.option("--end", type=click.IntRange(0), metavar="POSITION",
+                     help="The last position.  [default: the head]"),
+        click.option("--since", callback=as_moment, metavar="TIME",
+                     help="Commits from this time on; 1h: an hour ago."),
+        click.option("--until", callback=as_moment, metavar="TIME",
+                     help="Commits up to this time."),
+        click.option("--sequencers", metavar="a,b",
+                     help="These logs under PATH, in the order of their commits' times."),
+        click.option("--all", "every", is_flag=True, help="All logs under PATH, so too."),
+    ]  # fmt: skip
 
-    Args:
-        given: options of reading, which say where to begin and to end too.
-        sequencers: names with commas between them or "*"; None: the one log of the options.
+    @functools.wraps(command)
+    def read(
+        given: dict[str, str], start: int | None, end: int | None, since: int | None,
+        until: int | None, sequencers: str | None, every: bool, **others: Any,
+    ) -> None:  # fmt: skip
+        bounds = {
+            "startingPosition": start, "endingPosition": end,
+            "startingTimestamp": since, "endingTimestamp": until,
+        }  # fmt: skip
+        given.update({name: str(value) for name, value in bounds.items() if value is not None})
+        command(given=given, sequencers=named_or_all(sequencers, every), **others)
 
-    Raises Failed where there is no log, OptionError, InvalidLogError, StoreUnavailableError.
-    """
-    if sequencers is not None:
-        given = {**given, "sequencers": "*"}
-    options = from_keywords(SourceOptions, path, given)
-    refuse(options, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions", "logId")
-    # A lease is written into the log.
-    refuse(options, "does not go with a command, which only looks", "lease")
-    root = open_log(options, fail_fast=True)
-    several = sequencers or options.sequencers
-    names = [options.sequencer]
-    if several == "*":
-        names = all_logs(root)
-    elif several is not None:
-        names = list(dict.fromkeys(name.strip() for name in several.split(",") if name.strip()))
-        for name in names:
-            from_keywords(SourceOptions, path, {"sequencer": name})
-    logs = [LogRange(options, name, root) for name in names]
-    for _ in run_parallel(root.store, LogRange.look, logs):
-        pass
-    for log in logs:
-        if log.log_id is None and several != "*":
-            raise no_log(options.path, log.name)
-    if not logs:
-        raise no_log(options.path)
-    return logs
+    for option in reversed(options):
+        read = option(read)
+    return takes_log(read)
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What of each row is shown, and which rows are.
+class _Asked:
+    """What of each row, and in which form."""
 
-    Attributes:
-        columns: in their order.
-        needed: those that are read too, because a condition or a template names them.
-        keep: drops the rows that are not asked for.
-    """
-
-    known: pa.Schema
-    columns: tuple[str, ...]
-    needed: frozenset[str] = frozenset()
-    keep: Filter | None = None
-
-    @property
-    def target(self) -> pa.Schema:
-        """All columns that are read: those shown come first."""
-        others = sorted(self.needed - set(self.columns))
-        return pa.schema([self.known.field(name) for name in (*self.columns, *others)])
+    columns: str | None
+    metadata: bool
+    where: str | None
+    sequencers: str | None
+    form: Form
 
 
-def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
-    """All columns of logs, then those that tell where a row came from.
+def _takes_rows(command: Callable[..., None]) -> Callable[..., None]:
+    """As `takes_range`, and what of each row: the command gets `path`, `given` and `asked`."""
+    options = [
+        click.option("--columns", metavar="a,b",
+                     help="Only these, in this order; _wal_… columns may be among them."),
+        click.option("--metadata", is_flag=True,
+                     help="Add the _wal_… columns: where each row came from."),
+        click.option("--where", metavar="CONDITION",
+                     help="Only rows for which it is true, in DuckDB's SQL: "
+                     "\"delay > 30 AND origin = 'JFK'\"."),
+    ]  # fmt: skip
 
-    Raises Failed where two logs have a column of other types.
-    """
-    try:
-        own = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
-    except pa.ArrowException as error:
-        raise Failed(f"the sequencers' columns are of different types: {error}") from None
-    extra = schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}'))
-    return pa.schema([*own, *(each for each in (*extra, *_OWN) if each.name not in own.names)])
+    @functools.wraps(command)
+    def read(
+        columns: str | None, metadata: bool, where: str | None, sequencers: str | None, form: Form,
+        **others: Any,
+    ) -> None:  # fmt: skip
+        if columns is not None and metadata:
+            raise Refused("--columns names the _wal_… columns too: leave --metadata out")
+        command(asked=_Asked(columns, metadata, where, sequencers, form), **others)
 
-
-def log_columns(known: pa.Schema) -> list[str]:
-    """Those that the writers gave."""
-    return [name for name in known.names if name not in METADATA and name not in _OWN.names]
-
-
-def shown_columns(
-    known: pa.Schema, columns: str | None, metadata: bool, several: bool
-) -> tuple[str, ...]:
-    """Raises OptionError for a column that is not there, Refused for one asked for twice."""
-    if columns is not None:
-        names = [name.strip() for name in columns.split(",")]
-        for name in names:
-            if name not in known.names:
-                raise unknown_column(name, known.names, known.names)
-            if names.count(name) > 1:
-                raise Refused(f"--columns names {name!r} twice")
-        return tuple(names)
-    own = log_columns(known)
-    if not metadata:
-        return tuple(own)
-    return (*own, *METADATA, *(["_wal_sequencer"] if several else []))
+    for option in reversed(options):
+        read = option(read)
+    return takes_range(takes_form("table", "json", "csv", "arrow")(read))
 
 
-@dataclass
-class Numbering:
-    """Counts the rows of each commit and partition, whose batches come one after the other."""
-
-    last: tuple[int, int] = (-1, -1)
-    rows: int = 0
-
-    def of(self, batch: pa.RecordBatch) -> pa.Array:
-        place = (
-            batch.column("_wal_position")[0].as_py(),
-            batch.column("_wal_partition")[0].as_py(),
-        )
-        if place != self.last:
-            self.last, self.rows = place, 0
-        first, self.rows = self.rows, self.rows + batch.num_rows
-        return pa.array(range(first, self.rows), pa.int64())
+def tell(message: str) -> None:
+    """What people should know, beside the rows."""
+    click.echo(message, err=True)
 
 
-def read(
-    log: LogRange, pieces: Iterable[Piece], shown: Shown, numbering: Numbering | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces of one log with `shown.target`'s columns, before any is dropped.
+@dataclass(frozen=True)
+class _Opened:
+    """The logs that were asked for, and how their rows are shown."""
 
-    Args:
-        numbering: of a read that begins in the middle of a partition, or goes on.
+    logs: Sequence[LogRange]
+    asked: _Asked
+    damage: Damage
 
-    Raises InvalidLogError, CollectedError.
-    """
-    target, options = shown.target, log.options
-    # A log may have a column of such a name itself.
-    theirs = schema.to_arrow(log.spark_schema).names if log.spark_schema else []
-    own = [each for each in target if each.name in _OWN.names and each.name not in theirs]
-    base = pa.schema([each for each in target if each not in own])
-    if "_wal_row" in [each.name for each in own]:
-        for name in ("_wal_position", "_wal_partition"):
-            if name not in base.names:
-                base = base.append(shown.known.field(name))
-    numbering = numbering or Numbering()
-    for batch in read_pieces(
-        log.log.store, pieces, base, verify=options.verify_checksums, check=log.floor.check
-    ):
-        if not batch.num_rows:
-            continue
-        for each in own:
-            if each.name == "_wal_row":
-                column = numbering.of(batch)
+    def now(self) -> Shown:
+        """Of the columns that the logs had when they were looked at. Raises as `shown`."""
+        from sparkwal.sql.rows import known_columns
+
+        return self.shown(known_columns(log.spark_schema for log in self.logs))
+
+    def shown(self, known: pa.Schema) -> Shown:
+        """Of logs with these columns. Raises Refused, OptionError."""
+        from sparkwal.cli.tailing import Shown, shown_columns
+        from sparkwal.sql.database import Condition
+
+        asked = self.asked
+        columns = shown_columns(known, asked.columns, asked.metadata, len(self.logs) > 1)
+        return Shown(known, columns, Condition(asked.where, known) if asked.where else None)
+
+
+def _open(path: str, given: dict[str, str], asked: _Asked) -> _Opened:
+    from sparkwal.cli.looking import Damage, open_logs
+
+    damage = Damage()
+    return _Opened(open_logs(path, given, asked.sequencers, damage), asked, damage)
+
+
+def _show(opened: _Opened, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], end: Shown) -> None:
+    """Print rows; None among them stands for a pause, in which nothing is held back."""
+    from sparkwal.cli.looking import check
+
+    with writer(opened.asked.form, tell) as out:
+        for shown, batch in rows:
+            if batch is None:
+                out.flush()
             else:
-                column = pa.repeat(pa.scalar(log.name, pa.string()), batch.num_rows)
-            batch = batch.append_column(each, column)
-        yield batch.select(target.names)
+                out.write(batch.select(list(shown.columns)))
+        out.end(end.target.empty_table().select(list(end.columns)).schema)
+        # A file that lacks rows does not appear.
+        check(opened.damage.lines())
 
 
-def bounds(log: LogRange) -> tuple[int, int]:
-    """The first position to read and the one after the last, as the log's options say."""
-    first, after = log.start(), log.end()
-    if log.options.on_corruption == "stop":
-        after = log.intact_end(first, after)
-    return first, after
+@click.command("cat", epilog=EXIT_CODES)
+@_takes_rows
+@click.argument("range", required=False)
+def cat(path: str, given: dict[str, str], asked: _Asked, range: str | None) -> None:
+    """Rows of the log at PATH as a table, JSON lines, CSV or Arrow.
+
+    RANGE is positions, inclusive: 100..199, 100.., ..199 or 100. Without one, all rows that the
+    log holds, from its floor on.
+
+    \b
+    sparkwal cat s3://bucket/wal --where "dep_delay > 30 AND origin = 'JFK'" --columns id,origin
+    sparkwal cat s3://bucket/wal 100..199 --json
+    """
+    if range is not None:
+        try:
+            start, end = first_and_last(range)
+        except ValueError as expected:
+            raise Refused(str(expected)) from None
+        if "startingPosition" in given or "endingPosition" in given:
+            raise Refused("a range and --start or --end: give one of them")
+        bounds = {"startingPosition": start, "endingPosition": end}
+        given.update({name: str(value) for name, value in bounds.items() if value is not None})
+    opened = _open(path, given, asked)
+    from sparkwal.cli.tailing import kept
+    from sparkwal.sql.database import together
+    from sparkwal.sql.rows import rows
+
+    shown = opened.now()
+    every = rows(opened.logs, shown.target, shown.needs)
+    # A condition is asked of many rows at once.
+    batches = every if shown.where is None else kept(together(every), shown)
+    _show(opened, ((shown, batch) for batch in batches), shown)
 
 
-def rows(logs: Sequence[LogRange], shown: Shown) -> Iterator[pa.RecordBatch]:
-    """All rows of a range, of several logs in the order of their commits' times."""
+@click.command("head", epilog=EXIT_CODES)
+@_takes_rows
+@click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Rows.")
+def head(path: str, given: dict[str, str], asked: _Asked, count: int) -> None:
+    """The first rows of the log at PATH, from its floor on.
 
-    def records(log: LogRange) -> Iterator[tuple[int, str, LogRange, SlotRecord]]:
-        for record in log.records(*bounds(log), at_once=1, size=WHOLE):
-            yield record.header.timestamp_ms, log.name, log, record
+    Reads no further than it must: with --where until so many rows are found.
+    """
+    opened = _open(path, given, asked)
+    from sparkwal.cli.tailing import first_rows
 
-    there = [records(log) for log in logs if log.log_id is not None]
-    merged = there[0] if len(there) == 1 else heapq.merge(*there, key=itemgetter(0, 1))
-    for log, group in groupby(merged, key=itemgetter(2)):
-        pieces = (piece for *_, record in group for piece in pieces_of(log.log, record))
-        yield from kept(read(log, pieces, shown), shown)
+    shown = opened.now()
+    _show(opened, ((shown, batch) for batch in first_rows(opened.logs, shown, count)), shown)
 
 
-def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:
-    """What the condition leaves of batches; none is empty."""
-    for batch in batches:
-        left = shown.keep(batch) if shown.keep is not None else batch
-        if left.num_rows:
-            yield left
+@click.command("tail", epilog=EXIT_CODES)
+@_takes_rows
+@click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Rows.")
+@click.option("-f", "--follow", is_flag=True, help="Then those that come, each once, until Ctrl-C.")
+@click.option(
+    "--interval", default="1s", show_default=True, metavar="TIME", callback=time_with_unit,
+    help="How often -f looks; a look that finds nothing is 1 GET.",
+)  # fmt: skip
+def tail(
+    path: str, given: dict[str, str], asked: _Asked, count: int, follow: bool, interval: str
+) -> None:
+    """The newest rows of the log at PATH; with -f those that come too.
+
+    Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each record,
+    and of an appender's log maxInFlightRequests − 1 to be sure of its head.
+
+    -f goes on over a new leader, a floor that moves (it says what it missed) and a store that is
+    away for a while; a log that was made again ends it with exit code 1. Logs that begin under
+    PATH meanwhile are not followed.
+    """
+    if follow and asked.form.out is not None:
+        raise Refused("-f has no end at which a file would be whole: send it to a pipe instead")
+    if follow and {"endingPosition", "endingTimestamp"} & given.keys():
+        raise Refused("-f has no end: leave --end and --until out")
+    opened = _open(path, given, asked)
+    from sparkwal.cli.tailing import followed, last_rows
+
+    shown = opened.now()
+
+    def rows() -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
+        for batch in last_rows(opened.logs, shown, count):
+            yield shown, batch
+        if follow:
+            for line in opened.damage.lines():
+                tell(f"not shown: {line}")
+            yield from followed(opened.logs, opened.shown, duration(interval), tell)
+
+    _show(opened, rows(), shown)
+
+
+@click.command("sql", epilog=EXIT_CODES)
+@takes_range
+@click.argument("query")
+@takes_form("table", "json", "csv", "arrow", "parquet")
+def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, form: Form) -> None:
+    """The answer to QUERY, one SELECT in DuckDB's SQL, about the log at PATH.
+
+    \b
+    log        its rows, with the _wal_… columns
+    records    one row for each record: position, time, kind, leader, rows, bytes, last_put_ms, …
+    consumers  who reads it
+    current    its table and the log after it as one; needs sparkwal[lake]
+
+    "DESCRIBE records" shows their columns. What QUERY does not need is not read: no rows where it
+    names none of their columns, and no positions outside of the ranges of _wal_position and
+    _wal_timestamp (of records: position and time) in its WHERE. It reads nothing else: no file, no
+    network.
+
+    \b
+    sparkwal sql s3://bucket/wal "SELECT max(last_put_ms) FROM records WHERE time > now() - INTERVAL 1 DAY"
+    sparkwal sql s3://bucket/wal "SELECT origin, count(*) FROM log GROUP BY ALL" --format parquet -o x.parquet
+
+    Requests: for head and floor as sparkwal log, and log₂ n GETs for each end of a range of times;
+    1 GET for each record, and as many as its rows take; twice where a query reads them twice.
+    """  # noqa: E501
+    if form.name == "parquet" and form.out is None:
+        raise Refused("--format parquet is a file: name it with -o FILE")
+    import pyarrow as pa
+
+    from sparkwal.cli.looking import open_logs
+    from sparkwal.lifecycle.snapshot import Current, current
+    from sparkwal.sql.database import answer
+    from sparkwal.sql.relations import relations
+
+    logs = [log for log in open_logs(path, given, sequencers) if log.log_id is not None]
+
+    def now() -> Current:
+        return current({log.name: log.log for log in logs}, logs[0].options, None)
+
+    rows = answer(relations(logs, now), query)
+    try:
+        with writer(form, tell) as out:
+            for batch in rows:
+                out.write(batch)
+            out.end(rows.schema)
+    except pa.ArrowNotImplementedError as error:
+        raise Refused(f"--format {form.name} has no form for a column: cast it ({error})") from None

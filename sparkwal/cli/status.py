@@ -1,31 +1,87 @@
-"""`sparkwal status`: one look at a log."""
+"""`sparkwal status`, `at` and `consumers`: one look at a log."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from rich.text import Text
 
-from sparkwal.cli.asking import as_json, takes_logs
-from sparkwal.cli.consumers import consumer_table
-from sparkwal.cli.looking import head_of, logs_at
-from sparkwal.cli.telling import facts, moment, print_json, size
-from sparkwal.cli.times import length
+from sparkwal.cli.asking import as_json, as_moment, length, takes_log, takes_logs, time_with_unit
+from sparkwal.cli.looking import Damage, check, head_of, log_at, logs_at
+from sparkwal.cli.telling import facts, moment, print_json, shown, size
+from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.consumers import ConsumerInfo, told
+from sparkwal.options.types import duration
+from sparkwal.protocol.replay import first_at_or_after
+from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import Pace, Size, pace_of, size_of
 from sparkwal.reading.log_range import LogRange
+
+
+@click.command("consumers")
+@takes_logs
+@click.option(
+    "--expiry", metavar="TIME", callback=time_with_unit,
+    help="As compaction is run with, e.g. 7d: who has not told for longer holds nothing back.",
+)  # fmt: skip
+@as_json
+def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
+    """Who reads the log at PATH, how far they are, and whom its floor waits for.
+
+    2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log.
+    """
+    found = []
+    for log in logs_at(path, given):
+        log.look(floor=False)
+        head = head_of(log)
+        found += told(log.log, log.name, head, None if expiry is None else duration(expiry))
+    if as_json:
+        for each in found:
+            print_json(vars(each))
+    elif found:
+        consumer_table(found)
+    else:
+        click.echo("no consumers")
+
+
+def consumer_table(found: Sequence[ConsumerInfo]) -> None:
+    """The consumers of one log or more on standard output."""
+    several = len({each.sequencer for each in found}) > 1
+    rows = [
+        [
+            *([each.sequencer] if several else []),
+            each.name, str(each.position), f"{each.lag:,}", _behind(each),
+            length(each.age_ms), _standing(each), each.host,
+        ]
+        for each in found
+    ]  # fmt: skip
+    columns = ["consumer", ">position", ">lag", ">behind", ">last told", "", "host"]
+    shown(None, ["log", *columns] if several else columns, rows)
+
+
+def _behind(each: ConsumerInfo) -> str:
+    return "?" if each.lag_ms is None else length(each.lag_ms) if each.lag else "–"
+
+
+def _standing(each: ConsumerInfo) -> str:
+    if not each.of_this_log:
+        return "of another log"
+    kind = "lease" if each.expires_ms is not None else ""
+    return kind or "live" if each.live else f"expired {kind}".strip()
+
 
 _WINDOW_MS = 300_000
 
 
-@click.command()
+@click.command("status")
 @takes_logs
 @as_json
-def command(path: str, given: dict[str, str], as_json: bool) -> None:
+def status(path: str, given: dict[str, str], as_json: bool) -> None:
     """How far the log at PATH is, who leads it, and what of it is in its table.
 
     Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
@@ -34,17 +90,20 @@ def command(path: str, given: dict[str, str], as_json: bool) -> None:
     may have in flight), for its lifecycle 1 and 1; for the size 1 LIST, and 4 more above a
     thousand objects; for the rates no GET of an idle log, 16 with up to 255 records in five
     minutes, 24 with up to 65,535; for consumers 1 LIST, and 2 or 3 requests each. To list the
-    logs with --sequencers: 1 LIST for each, and 1.
+    logs with --all: 1 LIST for each, and 1.
     """
     now_ms = time.time_ns() // 1_000_000
-    for place, log in enumerate(logs_at(path, given)):
+    damage = Damage()
+    for place, log in enumerate(logs_at(path, given, damage)):
         log.look()
+        status = _Status(log, now_ms)
         if as_json:
-            print_json(_document(_Status(log, now_ms)))
+            print_json({**_document(status), "damage": damage.lines(log.name)})
         else:
             if place:
                 click.echo()
-            _tell(_Status(log, now_ms))
+            _tell(status)
+    check(damage.lines(), "counted")
 
 
 class _Status:
@@ -58,8 +117,14 @@ class _Status:
         self.floor = log.floor.current()
         self.life: LifecycleRecord | None = log.floor.state
         self.size: Size = size_of(log.log, head, self.floor)
-        self.pace: Pace = pace_of(log.log, head, self.floor, now_ms, _WINDOW_MS)
-        self.consumers: list[ConsumerInfo] = told(log.log, log.name, head, None)
+        self.pace: Pace = pace_of(log.log, head, self.floor, now_ms, _WINDOW_MS, log.passed_over)
+        self.consumers: list[ConsumerInfo] = []
+        try:
+            self.consumers = told(log.log, log.name, head, None)
+        except InvalidLogError as error:
+            if log.passed_over is None:
+                raise
+            log.passed_over(error)
 
     @property
     def host(self) -> str:
@@ -134,3 +199,47 @@ def _life(life: LifecycleRecord, status: _Status) -> dict[str, str | Text]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+@click.command("at")
+@takes_log
+@click.argument("timestamp", metavar="TIME", callback=as_moment)
+@as_json
+def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
+    """The first position of the log at PATH that is not older than TIME.
+
+    TIME is 1h (an hour ago), 30min, 2026-01-31T12:00:00Z or milliseconds since 1970.
+
+    \b
+    sparkwal at s3://bucket/wal 1h
+
+    Requests: for head and floor as sparkwal log, and log₂ n GETs; at each that meets the records
+    of a former leader as many more as that had in flight.
+    """
+    log = log_at(path, given)
+    head, floor = head_of(log), log.floor.current()
+    tolerant = log.options.tolerant
+    position = first_at_or_after(log.log, head, timestamp, start=floor, tolerant=tolerant)
+    record = read_slot(log.log, position, head.window, GLANCE) if position < head.gap else None
+    found = None if record is None else moment(record.header.timestamp_ms)
+    collected = 0 < floor == position
+    if as_json:
+        print_json({
+            "position": position, "timestamp": found, "asked": moment(timestamp),
+            "before_the_floor": collected,
+        })  # fmt: skip
+        return
+    assert head.live is not None
+    newest = head.live.header.timestamp_ms
+    if found is None and timestamp <= newest:
+        what = "not written yet: the floor, all older positions were collected"
+    elif found is None:
+        what = f"not written yet: the newest record is of {moment(newest)}"
+    elif collected:
+        what = f"of {found}: the floor, older positions were collected"
+    else:
+        what = f"of {found}"
+    facts({
+        "asked for": moment(timestamp), "position": f"{position}, {what}",
+        "to read": f'.option("startingPosition", {position})',
+    })  # fmt: skip

@@ -1,20 +1,212 @@
-"""Rows that come while a command waits for them: each once, whoever leads the log."""
+"""The first rows of a log, the newest, and those that come: no record is read that is not needed
+for them, and each row is shown once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sparkwal.cli.following import IDLE_LOOKS, made_again, still_there, wait
-from sparkwal.cli.rows import Shown, kept, known_columns, read
-from sparkwal.errors import CollectedError, StoreUnavailableError
-from sparkwal.protocol.slots import WHOLE, SlotRecord
+from sparkwal.cli.exits import Refused
+from sparkwal.cli.looking import IDLE_LOOKS, made_again, still_there, wait
+from sparkwal.errors import CollectedError, InvalidLogError, StoreUnavailableError
+from sparkwal.protocol.replay import WIDEST_PROBE, live_records
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.metadata import METADATA, unknown_column
+from sparkwal.reading.pieces import Piece, pieces_of, split
+from sparkwal.sql.database import Condition, together
+from sparkwal.sql.needs import Needs
+from sparkwal.sql.rows import OWN, Numbering, bounds, known_columns, read, rows
 
+# Read together while a condition decides how many rows are left.
+_MOST_TOGETHER = 16 * 2**20
 _LONGEST_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What of each row is shown, and which rows are.
+
+    Attributes:
+        columns: in their order.
+        where: drops the rows that are not asked for.
+    """
+
+    known: pa.Schema
+    columns: tuple[str, ...]
+    where: Condition | None = None
+
+    @property
+    def target(self) -> pa.Schema:
+        """All columns that are read: those shown come first."""
+        named = self.where.columns if self.where is not None else frozenset()
+        others = sorted(named - set(self.columns))
+        return pa.schema([self.known.field(name) for name in (*self.columns, *others)])
+
+    @property
+    def needs(self) -> Needs | None:
+        """The ranges that the condition leaves."""
+        return self.where.needs if self.where is not None else None
+
+
+def shown_columns(
+    known: pa.Schema, columns: str | None, metadata: bool, several: bool
+) -> tuple[str, ...]:
+    """Raises OptionError for a column that is not there, Refused for one asked for twice."""
+    if columns is not None:
+        names = [name.strip() for name in columns.split(",")]
+        for name in names:
+            if name not in known.names:
+                raise unknown_column(name, known.names, known.names)
+            if names.count(name) > 1:
+                raise Refused(f"--columns names {name!r} twice")
+        return tuple(names)
+    own = [name for name in known.names if name not in METADATA and name not in OWN.names]
+    if not metadata:
+        return tuple(own)
+    return (*own, *METADATA, *(["_wal_sequencer"] if several else []))
+
+
+def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:
+    """What the condition leaves of batches; none is empty."""
+    for batch in batches:
+        left = shown.where.of(batch) if shown.where is not None else batch
+        if left.num_rows:
+            yield left
+
+
+def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
+    """The first `count` rows of a range."""
+    if len(logs) == 1 and shown.where is None:
+        batches = read(logs[0], _first_pieces(logs[0], count), shown.target)
+    else:
+        batches = kept(rows(logs, shown.target, shown.needs), shown)
+    for batch in batches if count else ():
+        yield batch.slice(0, count)
+        count -= batch.num_rows
+        if count <= 0:
+            return
+
+
+def _first_pieces(log: LogRange, count: int) -> Iterator[Piece]:
+    for record in log.records(*bounds(log), at_once=1, size=WHOLE):
+        found = pieces_of(log.log, record)
+        if sum(piece.rows for piece in found) > count:
+            found = split(found)
+        for piece in found:
+            yield piece
+            count -= piece.rows
+            if count <= 0:
+                return
+
+
+def last_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
+    """The last `count` rows of a range, of several logs in the order of their commits' times."""
+    if not count:
+        return
+    if len(logs) == 1:
+        yield from _last_of(logs[0], shown, count)
+        return
+    extra = [name for name in ("_wal_timestamp", "_wal_sequencer") if name not in shown.columns]
+    order = Shown(shown.known, (*shown.columns, *extra), shown.where)
+    found = [b for log in logs if log.log_id is not None for b in _last_of(log, order, count)]
+    if found:
+        table = pa.Table.from_batches(found)
+        # Stable: the rows of one log come in its order.
+        keys = [("_wal_timestamp", "ascending"), ("_wal_sequencer", "ascending")]
+        places = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
+        yield from table.take(places[-count:]).to_batches()
+
+
+def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
+    backwards = _newest_pieces(log, shown.needs)
+    held: deque[pa.RecordBatch] = deque()
+    wanted, there = count, 0
+    while there < count:
+        group: list[tuple[Piece, int]] = []
+        found = size = 0
+        while found < wanted and size < _MOST_TOGETHER:
+            if (item := next(backwards, None)) is None:
+                break
+            group.append(item)
+            found, size = found + item[0].rows, size + item[0].length
+            if shown.where is None:
+                size = 0  # nothing but these rows is read
+        if not group:
+            break
+        group.reverse()
+        (first, before), pieces = group[0], [piece for piece, _ in group]
+        numbering = Numbering((first.position, first.partition), before)
+        if shown.where is None:
+            # Streamed: all of them are needed but the first ones of the first piece.
+            oldest = read(log, pieces[:1], shown.target, numbering)
+            yield from _without_first(oldest, found - count)
+            yield from read(log, pieces[1:], shown.target, numbering)
+            return
+        newer = list(kept(together(read(log, pieces, shown.target, numbering)), shown))
+        there += sum(batch.num_rows for batch in newer)
+        held.extendleft(reversed(newer))
+        wanted *= 2
+    yield from _without_first(held, there - count)
+
+
+def _without_first(
+    batches: Iterator[pa.RecordBatch] | deque[pa.RecordBatch], drop: int
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if drop < batch.num_rows:
+            yield batch.slice(max(drop, 0))
+        drop -= batch.num_rows
+
+
+def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[tuple[Piece, int]]:
+    """From the last back to the first: each frame, and how many rows of its partition's come
+    before it in its commit."""
+    first, after = bounds(log, needs)
+    width = 1
+    while after > first:
+        low = max(after - width, first)
+        for record in reversed(live(log, low, after)):
+            counted: list[tuple[Piece, int]] = []
+            rows: dict[int, int] = {}
+            for piece in split(pieces_of(log.log, record)):
+                before = rows.get(piece.partition, 0)
+                counted.append((piece, before))
+                rows[piece.partition] = before + piece.rows
+            yield from reversed(counted)
+        after, width = low, min(2 * width, WIDEST_PROBE)
+
+
+def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
+    """The live records of low … after−1.
+
+    Nothing before the head has a higher term than it. So a record of the head's term is live,
+    and the records before it need not be looked at to know that.
+    """
+    assert log.head is not None and log.head.live is not None
+    newest = log.head.live
+    term = newest.header.term
+    known = {newest.header.position: newest}
+    begin = known.get(low) or _intact(log, low)
+    if begin is None or begin.header.term != term:
+        return list(log.records(low, after, at_once=WIDEST_PROBE))
+    found = live_records(
+        log.log, log.window, low, after, log_id=log.log_id, term=term, known={**known, low: begin},
+        tolerant=log.options.tolerant, size=GLANCE, at_once=WIDEST_PROBE,
+        passed_over=log.passed_over,
+    )  # fmt: skip
+    return list(log.floor.usable(low, after, found))
+
+
+def _intact(log: LogRange, position: int) -> SlotRecord | None:
+    try:
+        return read_slot(log.log, position, log.window, GLANCE)
+    except InvalidLogError:
+        return None
 
 
 @dataclass
@@ -100,7 +292,7 @@ def _new_records(place: _Place) -> Iterator[SlotRecord]:
 def _fresh_rows(place: _Place, record: SlotRecord, shown: Shown) -> Iterator[pa.RecordBatch]:
     """Those of a record that were not shown before the store went away."""
     skip = place.rows
-    for batch in read(place.log, pieces_of(place.log.log, record), shown):
+    for batch in read(place.log, pieces_of(place.log.log, record), shown.target):
         fresh = batch.slice(min(skip, batch.num_rows))
         skip -= batch.num_rows - fresh.num_rows
         place.rows += fresh.num_rows

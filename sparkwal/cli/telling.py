@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparkwal.cli.plain import plain
+from sparkwal.cli.exits import plain
 
 # A text that ends a table is wrapped within no less.
 _LEAST_TEXT = 16

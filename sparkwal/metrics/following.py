@@ -11,7 +11,7 @@ from sparkwal.metrics.meter import ALL, Meter
 from sparkwal.metrics.places import place_of
 from sparkwal.metrics.records import LogNumbers
 from sparkwal.metrics.table import Place
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
 from sparkwal.sequencers import all_logs

@@ -13,7 +13,7 @@ from sparkwal.metrics import table
 from sparkwal.metrics.meter import Meter, begin
 from sparkwal.metrics.places import place_of
 from sparkwal.metrics.table import METRICS
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head, find_head

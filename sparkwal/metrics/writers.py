@@ -27,12 +27,11 @@ def watch_appender(wal: Appender, meter: Meter) -> Callable[[], None]:
     """
     place = place_of(wal.url)
     refuse_twice(meter, place, "follower")
-    return once(meter, ("appender", place, id(wal)), lambda: _start(wal, meter))
-
-
-def _start(wal: Appender, meter: Meter) -> Callable[[], None]:
-    place = place_of(wal.url)
     key = ("appender", place, id(wal))
+    return once(meter, key, lambda: _start(wal, meter, place, key))
+
+
+def _start(wal: Appender, meter: Meter, place: Place, key: Hashable) -> Callable[[], None]:
     begin(meter, place, "appender")
 
     def told(event: Event) -> None:

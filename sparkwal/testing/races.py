@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from sparkwal.errors import StoreUnavailableError
@@ -133,7 +134,7 @@ def multipart(ground: Ground) -> Found:
             begun = racer.store.upload(key)
             begun.part(1, 0, racer.body)
             uploads.append(begun)
-            work.append(_completing(begun, gate))
+            work.append(_meeting(gate, begun.complete))
         ran = _run(ground, work)
         for begun in uploads:
             begun.abort()
@@ -150,15 +151,7 @@ def against_delete(ground: Ground) -> Found:
         gate = threading.Barrier(len(racers))
         # The first one deletes instead.
         work = [_at_once(racer, key, gate) for racer in racers[1:]]
-        meet = _once(gate)
-
-        def delete(
-            store: Store = racers[0].store, key: str = key, meet: Callable[[], None] = meet
-        ) -> bool:
-            meet()
-            store.delete(key)
-            return False
-
+        delete = _meeting(gate, partial(racers[0].store.delete, key))
         ran = _run(ground, [*work, delete])[:-1]
         _one_winner(ground, key, racers[1:], ran, f"round {number}", none=True)
     return f"{ground.trial.rounds} keys: never two winners, and what won stayed"
@@ -171,15 +164,7 @@ def against_overwrite(ground: Ground) -> Found:
         racers = _racers(ground, 32)
         gate = threading.Barrier(len(racers))
         work = [_at_once(racer, key, gate) for racer in racers[1:]]
-        meet = _once(gate)
-
-        def write(
-            racer: _Racer = racers[0], key: str = key, meet: Callable[[], None] = meet
-        ) -> bool:
-            meet()
-            racer.store.put(key, racer.body)
-            return False
-
+        write = _meeting(gate, partial(racers[0].store.put, key, racers[0].body))
         _run(ground, [*work, write])
         if _content(ground.store, key) != racers[0].body:
             raise Wrong(
@@ -206,22 +191,19 @@ def _racers(ground: Ground, size: int) -> list[_Racer]:
     return found
 
 
+def _meeting(gate: threading.Barrier, act: Callable[[], bool | None]) -> Callable[[], bool]:
+    """`act`, once the others are at the gate too; whether it won."""
+    meet = _once(gate)
+
+    def run() -> bool:
+        meet()
+        return bool(act())
+
+    return run
+
+
 def _at_once(racer: _Racer, key: str, gate: threading.Barrier) -> Callable[[], bool]:
-    def put() -> bool:
-        meet()
-        return racer.store.put_if_absent(key, racer.body)
-
-    meet = _once(gate)
-    return put
-
-
-def _completing(upload: Upload, gate: threading.Barrier) -> Callable[[], bool]:
-    def complete() -> bool:
-        meet()
-        return upload.complete()
-
-    meet = _once(gate)
-    return complete
+    return _meeting(gate, partial(racer.store.put_if_absent, key, racer.body))
 
 
 def _held(racer: _Racer, key: str, gate: threading.Barrier) -> Callable[[], bool]:

@@ -18,9 +18,9 @@ from benchmarks.long_logs import long_log
 from sparkwal.cli.main import main
 from sparkwal.format import keys
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 
 COMMAND = [sys.executable, "-m", "sparkwal"]
 SCHEMA = pa.schema([("v", pa.int64())])

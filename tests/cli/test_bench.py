@@ -116,6 +116,11 @@ def test_what_is_written_while_it_is_deleted_goes_too(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_path_that_is_none_is_refused_before_anything_is_written() -> None:
+    for path in ("", "http://x", "s3:/x"):
+        assert "writes to" not in run("bench", path, "--seconds", "1", code=2)
+
+
 def test_a_delete_that_is_stopped_says_what_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

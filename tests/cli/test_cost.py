@@ -13,11 +13,11 @@ from reading.collected import collect, move_floor
 
 import sparkwal
 from sparkwal.format import keys
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SystemClock
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import S3Proxy
 
 
@@ -122,7 +122,7 @@ def test_all_sequencers_are_one_sum(tmp_path: Path) -> None:
     append(path, range(3))
     append(path, range(4), sequencer="backfill")
     one, other = cost(path), cost(path, "--sequencer", "backfill")
-    both = cost(path, "--sequencers", "*")
+    both = cost(path, "--all")
     assert [each["sequencer"] for each in both["logs"]] == ["default", "backfill"]
     sums = Counter(one["total"]["requests"]) + Counter(other["total"]["requests"])
     assert both["total"]["requests"] == dict(sums)
@@ -164,7 +164,7 @@ def test_the_time_before_a_log_began_is_no_part_of_its_rate(tmp_path: Path) -> N
     assert cost(path)["month"] is None and cost(path, "--since", "90d")["month"] is None
 
 
-def test_a_damaged_record_ends_it_and_is_told(tmp_path: Path) -> None:
+def test_a_damaged_record_is_not_counted_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log"
     sink = query(opened(path), tmp_path)
     for batch in range(5):
@@ -173,6 +173,9 @@ def test_a_damaged_record_ends_it_and_is_told(tmp_path: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:100])
     shown = ran("cost", str(path), code=1)
     assert "total" in shown and damaged.name in shown
+    told = document("cost", str(path), code=1)
+    assert told["total"]["commits"] == 4
+    assert "position 2" in told["logs"][0]["damage"][0]
 
 
 def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import sparkwal
-from sparkwal.cli import doctor_machine
+from sparkwal.cli import doctor
 from sparkwal.cli.main import main
 from sparkwal.spark.supported import INSTALL
 from sparkwal.testing.faults import Fault
@@ -178,8 +178,8 @@ def test_what_it_says_to_install_is_what_the_package_asks_for(
     config.read(Path(__file__).parents[2] / "setup.cfg")
     asked_for = "\n".join(config["options.extras_require"].values())
     asked_for += config["options"]["install_requires"]
-    monkeypatch.setattr(doctor_machine, "_version", lambda name: "0.1")
-    lines = {line.about: line.advice for line in doctor_machine.versions({})}
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.1")
+    lines = {line.about: line.advice for line in doctor.versions({})}
     assert lines["Spark"] == INSTALL
     assert INSTALL.split("'")[1] in asked_for.split()
     for name in ("pyarrow", "botocore", "deltalake"):

@@ -75,14 +75,14 @@ def test_a_shell_completes_commands_and_options(shell: str) -> None:
             "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
         }  # fmt: skip
         return subprocess.run(
-            [sys.executable, "-c", "from sparkwal.cli.entry import run; run()"],
+            [sys.executable, "-c", "from sparkwal.cli import run; run()"],
             env=environment, capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
 
     assert all(name in completed("") for name in COMMANDS)
     assert "status" in completed("sta") and "--json" in completed("status", "--js")
     source = subprocess.run(
-        [sys.executable, "-c", "from sparkwal.cli.entry import run; run()"],
+        [sys.executable, "-c", "from sparkwal.cli import run; run()"],
         env={**os.environ, "_SPARKWAL_COMPLETE": f"{shell}_source"},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip

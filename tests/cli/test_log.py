@@ -7,16 +7,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headers import COMMIT, LEADER, plain
 from protocol.query import StoppedClock
 from reading.collected import move_floor
 
 import sparkwal
-from sparkwal.cli.following import follow
+from sparkwal.cli.looking import follow
 from sparkwal.cli.telling import moment
 from sparkwal.format import keys
+from sparkwal.format.memory import REMOTE, Checkpoint
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.history import Collected
@@ -92,6 +95,29 @@ def test_what_people_see(long: str) -> None:
     assert time == moment(BEGAN_MS + 600) and int(count) > 0
     assert query == "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55/599"
     assert oldest.split()[2:] == ["leader", "1", "host:", "cold", "start"]
+
+
+def test_a_query_is_shown_by_its_name_where_the_log_knows_it(tmp_path: Path) -> None:
+    (tmp_path / "log" / "batches").mkdir(parents=True)
+    entry = Checkpoint(1, 10, 0, 0, REMOTE, {}, name="orders")
+    named = replace(COMMIT, checkpoints={COMMIT.query_id: entry}, rows=0, bytes=0, batches=())
+    for position, record in enumerate([LEADER, named, replace(named, checkpoints={})]):
+        number = keys.slot(position, 1000)
+        record = replace(record, number=number, position=position, in_flight_limit=1, term=1)
+        file = tmp_path / "log" / "batches" / keys.encode(number)
+        file.write_bytes(plain(record))
+    path = str(tmp_path / "log")
+    newest, before, _ = lines("log", path)
+    assert (before["query"], newest["query"]) == ("orders", COMMIT.query_id)
+    assert before["query_id"] == COMMIT.query_id
+    _, newest, before, _ = ran("log", path).splitlines()
+    assert before.endswith(f" orders/{COMMIT.batch_id}")
+    assert newest.endswith(f"{COMMIT.query_id}/{COMMIT.batch_id}")
+    assert f"orders, {COMMIT.query_id}" in ran("show", path, "1")
+    queries = "SELECT query, query_id FROM records WHERE kind = 'commit' ORDER BY position"
+    assert lines("sql", path, queries) == [
+        {"query": name, "query_id": COMMIT.query_id} for name in ("orders", COMMIT.query_id)
+    ]
 
 
 def test_dead_records_and_seals_are_left_out_in_both_directions(tmp_path: Path) -> None:

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from pathlib import Path
 
+import click
 import pytest
 
-from sparkwal.cli.main import COMMANDS
+from sparkwal.cli.main import COMMANDS, find
 
 from .logs import ran
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_tells_of_each_command_what_its_help_does(name: str) -> None:
-    command = import_module(f"sparkwal.cli.{name.replace('-', '_')}").command
+    command = find(name)
     assert command.help.partition("\n\n")[0].replace("\n", " ") == COMMANDS[name]
     assert COMMANDS[name] in " ".join(ran("--help").split())
+
+
+# What each short flag stands for; -n is a number of what the command shows.
+_SHORT = {"-f": "--follow", "-n": None, "-o": "--output"}
+
+
+def test_a_flag_means_the_same_in_every_command() -> None:
+    for name in COMMANDS:
+        command = find(name)
+        flags = [each for each in command.params if isinstance(each, click.Option)]
+        for flag in flags:
+            for short in (each for each in flag.opts if len(each) == 2):
+                assert _SHORT[short] in (None, *flag.opts), (name, flag.opts)
+        known = {each for flag in flags for each in flag.opts}
+        assert known.isdisjoint({"--confirm", "--dry-run"}), name
+        assert "--endpoint" in known, name
+        # A name that a shell would take for files is not needed.
+        assert not any(isinstance(flag.type, click.Choice) and "*" in flag.type.choices
+                       for flag in flags), name  # fmt: skip
+
+
+def test_an_endpoint_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    both = ["--endpoint", "http://127.0.0.1:9", "--log-option", "Endpoint=http://127.0.0.1:10"]
+    assert "give one of them" in ran("status", "s3://bucket/wal", *both, code=2)
+    file = tmp_path / "options"
+    file.write_text("endpoint = http://127.0.0.1:10\n")
+    both = ["--endpoint", "http://127.0.0.1:9", "--options-file", str(file)]
+    assert "127.0.0.1:9/" in ran("status", "s3://bucket/wal", *both, code=1)
 
 
 def test_a_wrong_option_is_exit_code_2() -> None:

@@ -22,8 +22,8 @@ from sparkwal.format.lifecycle import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import SystemClock
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 
 from ..checkpoints.stream import FileStream
 from .logs import append, document, lines, opened, ran
@@ -58,9 +58,9 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
     assert (told["floor"], told["below"], told["objects"], told["bytes"]) == (5, 5, 3, 3000)
     assert told["deleted"] is False and stored(wal) == before
     assert "this would be deleted" in ran("collect", str(wal)) and stored(wal) == before
-    assert document("collect", str(wal), "--confirm")["objects"] == 3
+    assert document("collect", str(wal), "--delete")["objects"] == 3
     assert len(before - stored(wal)) == 3
-    assert document("collect", str(wal), "--confirm")["objects"] == 0
+    assert document("collect", str(wal), "--delete")["objects"] == 0
     assert sparkwal.Log(str(wal)).scan(start=5).read_all().num_rows == 2
 
 
@@ -83,9 +83,9 @@ def test_collect_tells_what_holds_it_back(
 
 def test_collect_of_several_logs_and_of_one_without_a_life(wal: Path) -> None:
     append(str(wal), range(1), sequencer="one")
-    told = {each["sequencer"]: each for each in lines("collect", str(wal), "--sequencers", "*")}
+    told = {each["sequencer"]: each for each in lines("collect", str(wal), "--all")}
     assert told["default"]["objects"] == 3 and told["one"]["lifecycle"] is False
-    assert "no lifecycle" in ran("collect", str(wal), "--sequencer", "one", "--confirm")
+    assert "no lifecycle" in ran("collect", str(wal), "--sequencer", "one", "--delete")
     ran("collect", str(wal), "--gc-grace", "1min", code=2)
     ran("collect", str(wal), "--gc-grace", "3600000", code=2)
 
@@ -93,7 +93,7 @@ def test_collect_of_several_logs_and_of_one_without_a_life(wal: Path) -> None:
 _WITHOUT_DELTA = """
 import sys
 sys.modules["deltalake"] = None
-from sparkwal.cli.entry import run
+from sparkwal.cli import run
 run()
 """
 
@@ -108,13 +108,13 @@ def test_a_log_with_a_table_needs_delta_and_says_so(wal: Path, tmp_path: Path) -
     grow_old(wal)
     before = stored(wal)
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_DELTA, "collect", str(wal), "--confirm"],
+        [sys.executable, "-c", _WITHOUT_DELTA, "collect", str(wal), "--delete"],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "pip install 'sparkwal[lake]'" in done.stderr and stored(wal) == before
     # With it: a table that is gone suspends.
-    assert "is gone" in ran("collect", str(wal), "--confirm", code=3)
+    assert "is gone" in ran("collect", str(wal), "--delete", code=3)
     assert stored(wal) == before
 
 
@@ -145,4 +145,5 @@ def test_a_checkpoint_does_not_replace_what_is_not_its_own(tmp_path: Path) -> No
     (folder / "letter").write_text("dear")
     assert "is not empty" in ran("checkpoint", path, "orders", "--to", str(folder), code=2)
     assert (folder / "letter").read_text() == "dear"
+    assert "share a folder" in ran("checkpoint", path, "orders", "--to", path, code=2)
     assert "name is" in ran("checkpoint", path, " ", code=2)

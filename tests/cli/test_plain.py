@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.cli import telling
-from sparkwal.cli.exits import as_exit
-from sparkwal.cli.plain import plain
+from sparkwal.cli.exits import as_exit, plain
 from sparkwal.errors import FencedError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader

@@ -1,56 +1,29 @@
-"""`sparkwal report`: the page tells what the records tell, and a real browser shows it."""
+"""`sparkwal report`: the page tells what the records tell, and does nothing else."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from cli.browser import DESKTOP, NAMES, PHONE, Page, a_page, browser
-from cli.logs import append, as_flags, opened, ran
+from cli.logs import append, as_flags, opened, ran, write_long
 from cli.logs import document as printed
 from cli.test_cost import query
-from history.headers_of import commit, leader
-from history.looked import NOW, consumer, lifecycle, looked, many
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.cli.page.page import page
+from sparkwal.cli.page import page
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.history.document import document
-from sparkwal.history.looking import Looked
-from sparkwal.history.prices import Prices
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-
-SCREENS = {"phone": PHONE, "desktop": DESKTOP}
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of a real browser."""
-    path = browser()
-    if path is None:
-        pytest.skip(f"no browser is on PATH: {', '.join(NAMES)}; apt-get install chromium")
-    with a_page(path, tmp_path_factory.mktemp("profile")) as tab:
-        yield tab
-
-
-def made(found: Looked, *consumers: Any) -> dict[str, Any]:
-    return document(found, Prices(), found.until_ms + 60_000, consumers)
-
-
-def written(tmp_path: Path, told: dict[str, Any]) -> Path:
-    file = tmp_path / "report.html"
-    file.write_text(page(told), encoding="utf-8", errors="replace")
-    return file
 
 
 def embedded(file: Path) -> dict[str, Any]:
@@ -119,7 +92,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert "-o report.html" in ran("report", path, code=2)
 
 
-def test_a_damaged_log_has_a_page_up_to_the_damage(tmp_path: Path) -> None:
+def test_a_damaged_log_has_a_page_of_what_is_intact(tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "report.html"
     sink = query(opened(path), tmp_path)
     for batch in range(5):
@@ -128,7 +101,8 @@ def test_a_damaged_log_has_a_page_up_to_the_damage(tmp_path: Path) -> None:
     damaged.write_bytes(b"nothing of this")
     assert damaged.name in ran("report", str(path), "-o", str(file), code=1)
     told = embedded(file)
-    assert told["totals"]["commits"] == 2 and damaged.name in told["damage"]
+    assert told["totals"]["commits"] == 4 and damaged.name in told["damage"][0]
+    assert told["dead"]["count"] == 0
     assert "Something is damaged" in file.read_text()
 
 
@@ -166,143 +140,94 @@ def test_the_rows_of_nested_columns_stand_below_them(tmp_path: Path) -> None:
     assert told["totals"]["commits"] == 0
 
 
-def hostile() -> dict[str, Any]:
-    """A log whose every text tries to leave its place."""
-    bad = "</script ><script>document.title='broken'</script><img src=x onerror=alert(1)>\"'&\u202e"
-    fields = [{"name": bad, "type": "long", "nullable": True, "metadata": {}}]
-    records = [
-        replace(leader(0, NOW, 1, bad, bad), leader_id=bad, log_id=bad),
-        leader(1, NOW + 5000, 2, "half \ud800 of a character", "]]>-->"),
-        replace(commit(2, NOW + 9000, put_ms=3.0, objects=(9,), term=2), leader_id=bad),
-    ]
-    found = looked(records, NOW + 9000, url=f"s3://bucket/{bad}", damage=bad,
-                   spark_schema=json.dumps({"type": "struct", "fields": fields}))  # fmt: skip
-    state = lifecycle(1, 0)
-    assert state.target is not None
-    found = replace(
-        found, chain=replace(state, host=bad, target=replace(state.target, table=bad, keys=(bad,)))
-    )
-    return made(found, replace(consumer("c", 1, 2), host=bad, name=bad))
+class Found(HTMLParser):
+    """The elements of a page and its texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def pictures(self) -> list[ElementTree.Element]:
+        """The charts, which are whole SVG."""
+        found = [
+            (told["src"] or "").partition("base64,") for tag, told in self.tags if tag == "img"
+        ]
+        assert all(kind == "data:image/svg+xml;" for kind, _, _ in found)
+        return [ElementTree.fromstring(base64.b64decode(data)) for _, _, data in found]
 
 
-def one_record() -> dict[str, Any]:
-    return made(looked([commit(0, NOW, put_ms=5.0, objects=(100,))], NOW))
+def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
+    bad = "</script ><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202e \ud800"
+    path = str(tmp_path / "log")
+    append(path, range(3))
+    told = printed("report", path)
+    told["log"] |= {"url": bad, "host": bad, "leader_id": bad, "log_id": bad}
+    told["terms"]["newest"][0] |= {"host": bad, "reason": bad}
+    told["schema"][0]["name"] = told["cost"]["prices"]["of"] = bad
+    told["damage"] = [bad]
+    told["consumers"] = [{
+        "name": bad, "host": bad, "position": 1, "lag": 2, "lag_ms": None, "of_this_log": True,
+        "live": True,
+    }]  # fmt: skip
+    told["lifecycle"] = {
+        "floor": 1, "cut": 2, "table": bad, "mode": bad, "keys": [bad], "kind": bad, "host": bad,
+        "timestamp_ms": 2**62,
+    }  # fmt: skip
+    text = page(told)
+    found = Found(text)
+    scripts = [attributes for tag, attributes in found.tags if tag == "script"]
+    assert scripts == [{"type": "application/json", "id": "report"}]
+    assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
+    assert "default-src 'none'" in text and "\u202e" not in text.partition('id="report"')[0]
+    assert any("<img src=x" in each for each in found.texts)
+    assert json.loads(re.findall(r'id="report">(.*?)</script>', text)[0])["log"]["url"] == bad
 
 
-def not_numbers() -> dict[str, Any]:
-    nan = [
-        commit(n, NOW + n * 60_000, objects=(1,), metrics={"put_ms": float("nan"), "in_flight": 1})
-        for n in range(100)
-    ]
-    return made(looked(nan, NOW + 7_200_000))
+def test_a_page_loads_nothing_and_each_chart_is_a_picture_in_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(5))
+    told = printed("report", path)
+    series = told["series"]
+    one, start = series["buckets"][-1], series["buckets"][0]["start_ms"]
+    # As long as a chart gets, with a time in which nothing was written.
+    series["buckets"] = [
+        {**one, "start_ms": start + place * series["width_ms"], "commits": place % 7,
+         "put_p99": place + 0.5}
+        for place in range(201) if not 50 < place < 60
+    ]  # fmt: skip
+    text = page(told)
+    assert len(text) < 600_000
+    assert len(Found(text).pictures()) == 7
+    links = re.findall(r'(?:src|href)="(?!data:)[^"]*"', text)
+    assert links == [] and "width=device-width" in text
+    series["buckets"] = [{**one, "start_ms": 0}, {**one, "start_ms": 253_402_300_799_000}]
+    series["width_ms"] = 31_449_600_000 * 64
+    assert Found(page(told)).pictures()
 
 
-def beyond_the_calendar() -> dict[str, Any]:
-    return made(looked([commit(0, NOW), commit(1, 2**63 - 1)], NOW))
+def test_a_rate_is_of_the_time_in_which_something_was_written(tmp_path: Path) -> None:
+    path = write_long(tmp_path / "log", 5001)  # one each millisecond, years ago
+    told = printed("report", path)
+    assert told["rates"]["written_ms"] == 5000
+    assert told["rates"]["commits"] == pytest.approx(1000, rel=0.01)
+    assert told["rates"]["rows"] == pytest.approx(10_000, rel=0.01)
 
 
-def a_life() -> dict[str, Any]:
-    records = many(6000)
-    found = looked(records, records[-1].timestamp_ms + 60_000, chain=lifecycle(5000, 3000), floor=0)
-    return made(found, consumer("daily", 5600, 400), consumer("old", 100, 5900, live=False))
-
-
-def hundred_thousand() -> dict[str, Any]:
-    records = many(100_000)
-    return made(looked(records, records[-1].timestamp_ms + 60_000))
-
-
-CASES = {
-    "a life": a_life,
-    "100,000 records": hundred_thousand,
-    "hostile texts": hostile,
-    "one record": one_record,
-    "a leader record alone": lambda: made(looked([leader(0, NOW)], NOW)),
-    "metrics that are no numbers": not_numbers,
-    "a time beyond the calendar": beyond_the_calendar,
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_browser_shows_it(name: str, tab: Page, tmp_path: Path) -> None:
-    told = CASES[name]()
-    file = written(tmp_path, told)
-    assert file.stat().st_size < 600_000
-    for screen in SCREENS.values():
-        tab.problems.clear()
-        tab.requested.clear()
-        tab.show(file, screen, dark=screen == DESKTOP)
-        assert tab.value("document.documentElement.dataset.ready") == "1"
-        assert tab.problems == []
-        assert tab.requested == [file.as_uri()]
-        # Nothing stands out to the right.
-        assert tab.value("innerWidth") == screen[0]
-        assert tab.value("document.documentElement.scrollWidth") <= screen[0]
-        text = tab.value("document.body.innerText")
-        for figure in (told["totals"]["commits"], told["log"]["next_position"]):
-            assert f"{figure:,}" in text
-        assert tab.value("JSON.parse(document.getElementById('report').textContent).totals.rows") \
-            == told["totals"]["rows"]  # fmt: skip
-        if told["totals"]["commits"]:
-            drawn = tab.value("document.querySelector('#chart-commits .bar').getAttribute('d')")
-            busy = [bucket for bucket in told["series"]["buckets"] if bucket["commits"]]
-            assert drawn.count("M") == len(busy)
-            assert tab.value("document.querySelector('#chart-commits .bar').getBBox().height") > 50
-        if told["totals"]["put_ms"]["count"]:
-            lines = tab.value(
-                "[...document.querySelectorAll('#chart-latency .line')]"
-                ".map(line => (line.getAttribute('d').match(/[ML]/g) || []).length)"
-            )
-            there = [b for b in told["series"]["buckets"] if b["put_p50"] is not None]
-            assert lines == [len(there)] * 2
-        else:
-            assert tab.value("document.querySelector('#chart-latency')") is None
-
-
-def test_the_pointer_tells_the_exact_numbers(tab: Page, tmp_path: Path) -> None:
-    told = a_life()
-    file = written(tmp_path, told)
-    tab.show(file, PHONE)
-    assert tab.value("document.getElementById('tip').hidden") is True
-    tab.hover("#chart-commits .area", 0.001)
-    first = told["series"]["buckets"][0]
-    shown = tab.value("document.getElementById('tip').innerText")
-    assert shown.endswith(f"\n{first['commits']}")
-    assert tab.value("document.getElementById('tip').getBoundingClientRect().left") >= 0
-
-
-def test_light_and_dark_are_two_looks_that_can_be_read(tab: Page, tmp_path: Path) -> None:
-    file = written(tmp_path, one_record())
-    looks = []
-    for dark in (False, True):
-        tab.show(file, PHONE, dark)
-        looks.append(tab.value(
-            "['color', 'backgroundColor'].map(x => getComputedStyle(document.body)[x]"
-            ".match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0))"
-        ))  # fmt: skip
-    (ink, paper), (dark_ink, dark_paper) = looks
-    assert paper - ink > 500 and dark_ink - dark_paper > 500
-
-
-def test_hostile_texts_are_shown_and_do_nothing(tab: Page, tmp_path: Path) -> None:
-    file = written(tmp_path, hostile())
-    tab.show(file, DESKTOP)
-    assert tab.value("document.title").endswith("sparkwal report")
-    assert tab.value("document.images.length") == 0
-    assert tab.value("document.scripts.length") == 3
-    assert "<img src=x" in tab.value("document.body.innerText")
-    assert "\u202e" not in file.read_text()
-
-
-def test_the_policy_holds_what_would_be_loaded(tab: Page, tmp_path: Path) -> None:
-    """The page's own policy, and not its content alone, keeps it from the network."""
-    file = written(tmp_path, one_record())
-    text = file.read_text().replace("</main>", "<img src='http://127.0.0.1:9/x.png'></main>")
-    file.write_text(text.replace("<footer>", "<script>document.title='ran'</script><footer>"))
-    tab.problems.clear()
-    tab.requested.clear()
-    tab.show(file, DESKTOP)
-    assert tab.value("document.title") != "ran"
-    # What the policy refuses is asked of nobody.
-    assert len([each for each in tab.problems if "Content Security Policy" in each]) >= 2
-    tab.problems.clear()
+def test_commits_whose_rows_are_in_their_records_have_a_latency(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(5))
+    told = printed("report", path)
+    took = [record.metrics.get("last_put_ms") for record in sparkwal.Log(path).records()
+            if isinstance(record, CommitHeader)]  # fmt: skip
+    assert told["totals"]["puts_timed"] == len([each for each in took if each is not None]) >= 4
+    assert told["totals"]["put_max"] == max(each for each in took if each is not None)
+    assert told["totals"]["writes_timed"] == 0
+    assert "PUT of a record" in page(told)

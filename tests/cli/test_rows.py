@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import subprocess
@@ -19,8 +20,8 @@ from rich.cells import cell_len
 
 import sparkwal
 from sparkwal.cli.main import main
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
 from support.json_rows import JsonRows
@@ -44,8 +45,11 @@ def path(tmp_path: Path) -> Path:
         (["--start", "2", "--end", "4"], [2, 3, 4]),
         (["--since", "1h"], [1, 2, 3, 4, 5]),
         (["--until", "2020-01-01"], []),
-        (["--where", "id % 2 == 1 and name != 'n3'"], [1, 5]),
+        (["--where", "id % 2 = 1 AND name <> 'n3'"], [1, 5]),
         (["2..", "--where", "_wal_position < 4", "--columns", "id"], [2, 3]),
+        (["--where", "ID IN (1, 4) AND name LIKE 'n%' OR _wal_row = 7"], [1, 4]),
+        (["--where", "id BETWEEN 2 AND 3 -- and no more"], [2, 3]),
+        (["--where", "NULL"], []),
     ],
 )
 def test_which_rows(path: Path, arguments: list[str], found: list[int]) -> None:
@@ -72,17 +76,17 @@ def test_several_sequencers_in_the_order_of_their_commits(path: Path) -> None:
     append(path, 11, 12, sequencer="b")
     wider = pa.schema([*SCHEMA, ("more", pa.int64())])
     append(path, 20, sequencer="c", schema=wider)
-    assert ids("cat", path, "--sequencers", "*") == [1, 2, 3, 4, 5, 10, 6, 11, 12, 20]
+    assert ids("cat", path, "--all") == [1, 2, 3, 4, 5, 10, 6, 11, 12, 20]
     assert ids("cat", path, "--sequencer", "b") == [10, 11, 12]
     rows = lines("cat", path, "--sequencers", "c,b", "--metadata", "--where", "id > 11")
     assert [(row["id"], row["more"], row["_wal_sequencer"]) for row in rows] == [
         (12, None, "b"), (20, None, "c"),
     ]  # fmt: skip
-    assert ids("tail", path, "-n", 4, "--sequencers", "*") == [6, 11, 12, 20]
-    assert ids("head", path, "-n", 6, "--sequencers", "*") == [1, 2, 3, 4, 5, 10]
+    assert ids("tail", path, "-n", 4, "--all") == [6, 11, 12, 20]
+    assert ids("head", path, "-n", 6, "--all") == [1, 2, 3, 4, 5, 10]
     assert "no log of sequencer d" in run("cat", path, "--sequencers", "b,d", code=1)
     append(path, 1, sequencer="odd", schema=pa.schema([("id", pa.float64())]))
-    assert "different types" in run("cat", path, "--sequencers", "*", code=1)
+    assert "different types" in run("cat", path, "--all", code=2)
 
 
 def test_the_table_of_a_pipe_is_whole_and_no_value_commands_a_terminal(tmp_path: Path) -> None:
@@ -176,42 +180,38 @@ def test_a_pipe_with_a_name_is_written_to_and_not_replaced(path: Path, tmp_path:
     assert pipe.is_fifo()
 
 
-def test_a_template(path: Path) -> None:
+def test_the_number_of_a_row_does_not_depend_on_where_the_reading_begins(path: Path) -> None:
     with sparkwal.Appender(str(path), SCHEMA, producer_id="q") as wal:
         wal.append([{"id": n, "name": None} for n in (7, 8)]).result()
-    found = run(
-        "cat", path, "1..", "--where", "id > 4", "-f", r"%p/%k/%r %q %b %s %% %{name}\t%v\n"
-    )
-    head = sparkwal.Log(str(path)).head()
-    assert head is not None
-    assert found == (
-        '5/0/0 p 4 default % n5\t{"id":5,"name":"n5"}\n'
-        f'{head.position}/0/0 q 0 default % \t{{"id":7,"name":null}}\n'
-        f'{head.position}/0/1 q 0 default % \t{{"id":8,"name":null}}\n'
-    )
-    # The number of a row does not depend on where the reading begins.
-    assert run("tail", path, "-n", 1, "--template", "%r") == "1"
-    when = run("tail", path, "-n", 1, "--template", "%t")
-    assert when.startswith("20") and when.endswith("Z")
+    columns = ["--columns", "id,_wal_row,_wal_query_id", "--json"]
+    found = [json.loads(line) for line in run("cat", path, "--where", "id > 4", *columns).split()]
+    assert [tuple(row.values()) for row in found] == [(5, 0, "p"), (7, 0, "q"), (8, 1, "q")]
+    (last,) = run("tail", path, "-n", 1, *columns).split()
+    assert json.loads(last) == found[-1]
+    (last,) = run("tail", path, "-n", 1, "--where", "id = 8", *columns).split()
+    assert json.loads(last) == found[-1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-f", "%x"], "--template has %x; %p"),
-        (["-f", "%"], "--template has %;"),
-        (["-f", r"\y"], r"--template has \y"),
-        (["-f", "%{none}"], "'none' is not in the log; it has id, name"),
-        (["-f", "%v", "--json"], "give one of them"),
+        (["--format", "csv", "--json"], "give one of them"),
         (["--columns", "id,none"], "'none' is not in the log"),
         (["--columns", "id,id"], "twice"),
-        (["--where", "none > 1"], "'none' is not in the log; it has id, name"),
+        (["--where", "none > 1"], 'column "none" not found'),
+        (["--where", "id = "], "syntax error"),
+        (["--where", "id = (SELECT max(id) FROM log)"], "has no query in it"),
+        (["--where", "true); DROP TABLE log; SELECT (1"], "one SELECT"),
+        (["--where", "name > 5"], "cast is required"),
+        (["--where", "name::INT > 5"], "Could not convert"),
         (["x..y"], "no range of positions"),
         (["1..2", "--start", "1"], "give one of them"),
         (["--end", "99"], "after the end of the log"),
         (["--since", "yesterday"], "2026-01-31"),
         (["--log-option", "lease=1h"], "only looks"),
-        (["--sequencers", "*", "--sequencer", "x"], "give one of them"),
+        (["--all", "--sequencer", "x"], "give one of them"),
+        (["--all", "--sequencers", "x"], "give one of them"),
+        (["--sequencers", "*"], "give --all"),
     ],
 )  # fmt: skip
 def test_what_is_asked_wrongly_is_told_and_is_exit_code_2(
@@ -223,7 +223,7 @@ def test_what_is_asked_wrongly_is_told_and_is_exit_code_2(
 def test_no_log_is_exit_code_1(tmp_path: Path) -> None:
     for command in ("cat", "head", "tail"):
         assert "there is no log" in run(command, tmp_path / "none", code=1)
-        assert "there is no log" in run(command, tmp_path / "none", "--sequencers", "*", code=1)
+        assert "there is no log" in run(command, tmp_path / "none", "--all", code=1)
     with sparkwal.Appender(str(tmp_path / "empty"), SCHEMA, producer_id="p"):
         pass
     for command in ("cat", "head", "tail"):
@@ -233,7 +233,7 @@ def test_no_log_is_exit_code_1(tmp_path: Path) -> None:
 def test_nothing_is_written(path: Path) -> None:
     before = {str(each) for each in path.rglob("*")}
     for command in ("cat", "head", "tail"):
-        run(command, path, "--sequencers", "*")
+        run(command, path, "--all")
     assert {str(each) for each in path.rglob("*")} == before
 
 
@@ -278,3 +278,9 @@ def test_what_a_killed_process_left_beside_a_file_is_in_nobodys_way(tmp_path: Pa
     link.symlink_to(file)
     run("cat", tmp_path / "wal", "--format", "csv", "-o", link)
     assert link.is_symlink() and file.read_text() == whole
+
+
+def test_a_condition_that_is_no_boolean_is_read_as_one_or_refused(path: Path) -> None:
+    assert len(run("cat", path, "--where", "_wal_position + 1", "--json").splitlines()) == 5
+    refused = CliRunner().invoke(main, ["cat", str(path), "--where", "'some text'"])
+    assert refused.exit_code in (1, 2) and isinstance(refused.exception, SystemExit), refused.output

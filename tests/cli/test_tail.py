@@ -21,11 +21,11 @@ from cli.shown import SCHEMA, SOURCE, append, ids, run
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.cli.ends import live
-from sparkwal.cli.rows import Shown, known_columns, open_logs
-from sparkwal.cli.tailing import followed
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.cli.looking import open_logs
+from sparkwal.cli.tailing import Shown, followed, live
+from sparkwal.sql.rows import known_columns
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 
@@ -89,7 +89,8 @@ def test_of_one_large_commit_only_its_end_is_read(tmp_path: Path) -> None:
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p", maxBufferedBytes="1gb") as wal:
         wal.append(rows)
     assert ids("tail", tmp_path, "-n", 3) == [99_997, 99_998, 99_999]
-    assert run("tail", tmp_path, "-n", 1, "--template", "%r %{id}") == "99999 99999"
+    last = run("tail", tmp_path, "-n", 1, "--columns", "_wal_row,id", "--json")
+    assert json.loads(last) == {"_wal_row": 99999, "id": 99999}
     assert ids("tail", tmp_path, "-n", 2, "--where", "id < 7") == [5, 6]
     assert ids("head", tmp_path, "-n", 2) == [0, 1]
 
@@ -162,7 +163,7 @@ def test_csv_cannot_go_on_with_more_columns(tmp_path: Path, follow: Callable[...
 def test_several_logs_and_a_condition(tmp_path: Path, follow: Callable[..., Tail]) -> None:
     append(tmp_path, 1)
     append(tmp_path, 2, sequencer="b")
-    tail = follow(tmp_path, "--sequencers", "*", "--json", "--where", "id % 5 != 0")
+    tail = follow(tmp_path, "--all", "--json", "--where", "id % 5 <> 0")
     assert tail.rows(2) == [1, 2]
     append(tmp_path, 5, 3, sequencer="b")
     append(tmp_path, 10, 4)

@@ -80,7 +80,8 @@ def test_ctrl_c_twice_ends_a_command_without_a_word() -> None:
     # The second one comes as the first has ended the command.
     program = (
         "import sys\n"
-        "from sparkwal.cli import entry, main\n"
+        "import sparkwal.cli as entry\n"
+        "from sparkwal.cli import main\n"
         "def stopped(**_):\n"
         "    raise SystemExit(130)\n"
         "class Slow:\n"

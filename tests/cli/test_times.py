@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwal.cli.times import EXPECTED, length, moment_ms
+from sparkwal.cli.asking import EXPECTED, length, moment_ms
 
 NOW = 1_800_000_000_000
 

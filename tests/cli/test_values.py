@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import tempfile
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.cli.formats import OneSchema, csv_batch
-from sparkwal.cli.values import bare_texts, json_rows
+from sparkwal.cli.output import Form, writer
+from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
 from support.json_rows import JsonRows
 
 LEAVES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -82,10 +84,10 @@ def test_json_is_taken_back_as_what_it_was(rows: list[dict[str, Any]], skip: int
 @given(ROWS)
 def test_csv_says_what_json_says(rows: list[dict[str, Any]]) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-    out = io.BytesIO()
-    writer = OneSchema(out, lambda schema: pa.csv.CSVWriter(out, schema), csv_batch)
-    writer.write(batch)
-    writer.end(SCHEMA)
+    out = Path(tempfile.mkdtemp()) / "rows.csv"
+    with writer(Form("csv", out), print) as form:
+        form.write(batch)
+        form.end(SCHEMA)
     types = {field.name: field.type for field in csv_batch(batch).schema}
     options = pa.csv.ConvertOptions(
         column_types=types,
@@ -95,7 +97,7 @@ def test_csv_says_what_json_says(rows: list[dict[str, Any]]) -> None:
     )
     parsing = pa.csv.ParseOptions(newlines_in_values=True)
     back = pa.csv.read_csv(
-        io.BytesIO(out.getvalue()), parse_options=parsing, convert_options=options
+        io.BytesIO(out.read_bytes()), parse_options=parsing, convert_options=options
     )
     for name in SCHEMA.names:
         values = back.column(name).to_pylist()

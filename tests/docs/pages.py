@@ -11,8 +11,8 @@ PAGES = [
     "README.md",
     "sparkwal/PROTOCOL.md",
     *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "sparkwal/docs").glob("*.md")),
-    "jobs/benchmarks/README.md",
-    "jobs/faults/README.md",
+    "tests/benchmarks/README.md",
+    "tests/faults/README.md",
 ]
 
 

@@ -24,10 +24,10 @@ with atheris.instrument_imports(include=["sparkwal"]):
         from_metadata,
         to_json,
     )
-    from sparkwal.protocol.log_store import LogStore
     from sparkwal.protocol.slots import SlotRecord
     from sparkwal.reading.pieces import pieces_of
     from sparkwal.reading.rows import read_pieces
+    from sparkwal.store.log_store import LogStore
     from sparkwal.testing.memory import MemoryStore
 
 from tests.fuzz.samples import samples

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal.format.lifecycle import LifecycleRecord
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.chain import look
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(JOBS / "benchmark.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-P", "-m", "benchmarks", *map(str, arguments)]
+    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "jobs")])
+    own = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, env=own)
 
 
 @pytest.mark.slow

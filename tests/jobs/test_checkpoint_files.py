@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
 from sparkwal.cli.exits import Refused
 from sparkwal.protocol import archive
-from support.checkpoints import FILE_SYSTEM, check_checkpoint, write_plainly
+from support.checkpoints import check_checkpoint, write_plainly
 
 
 class Session:

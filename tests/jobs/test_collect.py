@@ -13,7 +13,7 @@ import sparkwal
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import publish
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
 
 

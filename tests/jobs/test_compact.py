@@ -31,7 +31,7 @@ def test_each_log_under_a_path_in_its_turn(tmp_path: Path) -> None:
     one = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--sequencer", "a")
     assert one.returncode == 0, one.stderr
     assert chain(tmp_path / "wal", "a") is not None and chain(tmp_path / "wal", "b") is None
-    every = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--sequencers", "*")
+    every = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--all")
     assert every.returncode == 0, every.stderr
     assert all(chain(tmp_path / "wal", name) for name in ("default", "a", "b"))
     assert [row.split()[0] for row in every.stdout.splitlines()[-4:-1]] == ["default", "a", "b"]
@@ -50,10 +50,12 @@ TABLE = ("compact", "wal", "lake")
         (("compact", "wal", "--retain", "7d", "--gc-grace", "5min"), "at least 1h is needed"),
         (("compact", "wal", "--retain", "7d", "--now"), "are for a log with a TABLE"),
         (("compact", "wal", "--retain", "7d", "--key", "id"), "name the table"),
+        (("compact", "wal", "wal/lake"), "one is inside the other"),
+        (("compact", "wal", "."), "one is inside the other"),
         ((*TABLE, "--delete-when", "v = 'x'"), "give keys"),
         ((*TABLE, "--partition-by", "id", "--cluster-by", "v"), "give one of the two"),
         ((*TABLE, "--persist-row-threshold", "many"), "a whole number is expected"),
-        ((*TABLE, "--sequencer", "a", "--sequencers", "*"), "give one of them"),
+        ((*TABLE, "--sequencer", "a", "--all"), "give one of them"),
         ((*TABLE, "--continuous", "--accept-table"), "--accept-table is for one run"),
         ((*TABLE, "--soft-limit-bytes", "2gb", "--hard-limit-bytes", "1gb"), "is above"),
         ((*TABLE, "--log-option", "persistRowTreshold=1"), "did you mean 'persistRowThreshold'?"),
@@ -95,7 +97,7 @@ def test_suspended_it_ends_with_3_and_one_message(tmp_path: Path) -> None:
 def test_suspended_in_one_log_the_others_go_on(tmp_path: Path) -> None:
     made_again(tmp_path / "wal")
     write(tmp_path / "wal", range(9), "b")
-    failed = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--sequencers", "*")
+    failed = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--all")
     assert failed.returncode == 3
     assert "Error: default: suspended (plan)" in failed.stderr
     assert chain(tmp_path / "wal", "b") is not None

@@ -297,6 +297,44 @@ def test_other_requests_are_answered_while_a_body_is_parsed(
     assert answers == [200]
 
 
+def test_a_small_body_overtakes_large_ones_that_are_parsed(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Four large ones stand still in their parsers, or wait for one, until the small one is in."""
+    held = tmp_path / "held.py"
+    held.write_text(
+        "import signal, threading, support.bodies as bodies\n"
+        "go_on = threading.Event()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: go_on.set())\n"
+        "parse = bodies.Bodies.json\n"
+        "def waiting(self, body):\n"
+        "    assert len(body) < 100 or go_on.wait(60)\n"
+        "    return parse(self, body)\n"
+        "bodies.Bodies.json = waiting\n"
+        "import http_ingest\n"
+        "http_ingest.main()\n"
+    )
+    job = start("--log", tmp_path / "wal", "--schema", "v long", script=held)
+    large = b'{"v":1}\n' * 12_500
+    answers: list[int] = []
+    senders = [
+        threading.Thread(target=lambda: answers.append(job.post(large)[0])) for _ in range(4)
+    ]
+    for sender in senders:
+        sender.start()
+    while f"sparkwal_pending_body_bytes {4 * len(large)}.0" not in metrics(job):
+        assert job.process.poll() is None
+    status, answer, _ = job.post(b'{"v":2}\n')
+    assert (status, answer["rows"]) == (200, 1)
+    assert answers == []
+    job.process.send_signal(signal.SIGUSR1)
+    for sender in senders:
+        sender.join()
+    assert answers == [200] * 4
+    assert job.stop() == 0
+    assert len(Log(str(tmp_path / "wal")).to_pandas()) == 50_001
+
+
 def test_sigterm_right_after_listening_is_not_swallowed(tmp_path: Path) -> None:
     early = tmp_path / "early.py"
     early.write_text(

@@ -16,8 +16,8 @@ import sparkwal
 import support.cursor
 from replay import COLLECTED, INVALID_ENTRY, main
 from sparkwal.format import keys
-from sparkwal.protocol.log_store import LogStore
 from sparkwal.store.local import LocalStore
+from sparkwal.store.log_store import LogStore
 
 SCHEMA = pa.schema([("v", pa.int64())])
 
@@ -74,12 +74,12 @@ def test_each_run_goes_on_after_the_last(path: Path) -> None:
 def test_sequencers_go_on_together(path: Path) -> None:
     append(path, 10, sequencer="a")
     append(path, 3)
-    assert run(path, "--sequencers", "*", "--metadata").exit_code == 0
+    assert run(path, "--all", "--metadata").exit_code == 0
     assert values(path) == [0, 1, 2, 10, 3]
     assert rows(path)[3]["_wal_sequencer"] == "a" and rows(path)[3]["_wal_position"] == 1
     append(path, 20, sequencer="b")
     append(path, 11, sequencer="a")
-    assert run(path, "--sequencers", "*", "--metadata").exit_code == 0
+    assert run(path, "--all", "--metadata").exit_code == 0
     assert values(path) == [0, 1, 2, 10, 3, 20, 11]
     gone = run(path, "--sequencers", "default,b")
     assert gone.exit_code == 1 and "sequencer 'a'" in gone.output
@@ -220,8 +220,8 @@ def test_what_a_cursor_does_not_go_with_is_refused(path: Path, tmp_path: Path) -
     ):
         refused = run(path, *more)
         assert refused.exit_code == 2 and says in refused.output
-    alone = CliRunner().invoke(main, ["--log", str(path), "--sequencers", "*"])
-    assert alone.exit_code == 2 and "--sequencers is for --cursor" in alone.output
+    alone = CliRunner().invoke(main, ["--log", str(path), "--all"])
+    assert alone.exit_code == 2 and "--sequencers and --all are for --cursor" in alone.output
     none = run(tmp_path / "typo")
     assert none.exit_code == 2 and "there is no log" in none.output
     assert not (tmp_path / "cursor").exists()

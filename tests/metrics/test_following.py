@@ -18,11 +18,11 @@ from sparkwal.format.lifecycle import FLOOR, INTENT, Target
 from sparkwal.lifecycle.consumers import forget, publish
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, separate
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import beginning, put_next
-from sparkwal.protocol.log_store import LogStore
+from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 

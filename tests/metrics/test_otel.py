@@ -16,7 +16,7 @@ from sparkwal.metrics import table
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.otel import open_telemetry
 from sparkwal.metrics.writers import watch_appender
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 

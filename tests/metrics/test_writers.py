@@ -20,7 +20,7 @@ from sparkwal.metrics.following import Following
 from sparkwal.metrics.meter import once
 from sparkwal.metrics.prometheus import Prometheus, prometheus, separate
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SystemClock

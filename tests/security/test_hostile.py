@@ -17,7 +17,7 @@ from store.stub_s3 import Stub
 import sparkwal
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
-from sparkwal.open import open_log
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.handover import Requests

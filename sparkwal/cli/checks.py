@@ -1,0 +1,257 @@
+"""`sparkwal show` and `verify`: whether what is there is sound."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from sparkwal.cli.asking import as_json, takes_log, takes_logs
+from sparkwal.cli.exits import Failed
+from sparkwal.cli.looking import Damage, head_of, log_at, logs_at, no_log
+from sparkwal.cli.telling import facts, moment, print_json, shown, size
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
+from sparkwal.format.header import CommitHeader, to_json
+from sparkwal.format.memory import NOWHERE, Checkpoint
+from sparkwal.protocol.recovery import last_live
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.verification import Report, check_commit, verify_store, whole_record
+
+LIVE, DEAD, COLLECTED, MISSING, DAMAGED, BEYOND = (
+    "live", "dead", "collected", "missing", "damaged", "beyond the head",
+)  # fmt: skip
+
+
+@dataclass
+class _Shown:
+    """What is at one position.
+
+    Attributes:
+        state: one of the words above.
+        why: the state for people; "" where the record speaks for itself.
+    """
+
+    position: int
+    key: str
+    state: str
+    why: str = ""
+    record: SlotRecord | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+@click.command("show")
+@takes_log
+@click.argument("position", type=click.IntRange(0), required=False)
+@as_json
+def show(path: str, given: dict[str, str], position: int | None, as_json: bool) -> None:
+    """Everything of the record at POSITION of the log at PATH, checked to the last byte.
+
+    Without POSITION the newest one.
+
+    Requests: for head and floor as sparkwal log; 1 GET for the record and 1 for each of its
+    objects; where a former leader wrote it, as many GETs more as that had in flight.
+
+    Exit code 1 where there is no such record, or it is not sound; a record that is dead is shown.
+    """
+    log = log_at(path, given, damage=Damage())
+    found = _look(log, log.gap - 1 if position is None else position)
+    if as_json:
+        print_json(_document(found))
+        click.get_current_context().exit(0 if _is_sound(found) else 1)
+    if found.record is not None:
+        _tell(log, found)
+    if found.record is None or found.problems:
+        raise Failed(found.why or f"the record of position {found.position} is not sound")
+
+
+def _is_sound(found: _Shown) -> bool:
+    return found.record is not None and not found.problems
+
+
+def _look(log: LogRange, position: int) -> _Shown:
+    head = head_of(log)
+    if position > keys.last_position(log.window):
+        raise click.BadParameter(f"no log has a position {position}")
+    key = log.log.where(keys.slot(position, log.window))
+    if position >= log.gap:
+        why = f"position {position} is not written yet: the log ends at {log.gap - 1}"
+        return _Shown(position, key, BEYOND, why)
+    record, damage = None, ""
+    try:
+        record = whole_record(log.log, position, log.window)
+    except InvalidLogError as error:
+        damage = str(error)
+    # Asked after it was read: what is there may be a stray.
+    if position < (floor := log.floor.current()):
+        # Records outlive their rows for a while: look-backs need them.
+        why = f"position {position} is below the floor, {floor}: its rows were let go{_table(log)}"
+        return _Shown(position, key, COLLECTED, why, record)
+    if damage:
+        return _Shown(position, key, DAMAGED, damage, problems=[damage])
+    if record is None:
+        why = (
+            f"the record of position {position} is missing, though the log goes on after it: it "
+            f"was deleted from outside ({key})"
+        )
+        return _Shown(position, key, MISSING, why, problems=[why])
+    report = Report(log.log.url)
+    if isinstance(record.header, CommitHeader):
+        check_commit(log.log, record, report)
+    newest_term = head.live.header.term if head.live else None
+    live = last_live(log.log, record, tolerant=True, newest_term=newest_term)
+    if live is not record:
+        why = (
+            f"dead: position {live.header.position} has term {live.header.term}, so its writer "
+            "was fenced when it arrived. Nobody acknowledged it, and no reader sees it"
+        )
+        return _Shown(position, key, DEAD, why, record, report.problems)
+    return _Shown(position, key, LIVE, "", record, report.problems)
+
+
+def _table(log: LogRange) -> str:
+    state = log.floor.state
+    return f", they are in {state.target.table}" if state and state.target else ""
+
+
+def _document(found: _Shown) -> dict[str, Any]:
+    header = json.loads(to_json(found.record.header)) if found.record else None
+    return {
+        "position": found.position, "state": found.state, "key": found.key,
+        "sound": None if found.state == COLLECTED else _is_sound(found),
+        "problems": found.problems, "header": header,
+        **({"why": found.why} if found.why else {}),
+    }  # fmt: skip
+
+
+def _tell(log: LogRange, found: _Shown) -> None:
+    assert found.record is not None
+    header = found.record.header
+    verdict = Text("every byte is as it was written", "green")
+    if found.problems:
+        verdict = Text("\n".join(found.problems), "red")
+    elif found.state == COLLECTED:
+        verdict = Text("not checked: its rows may be gone")
+    state = {
+        LIVE: header.kind,
+        DEAD: f"{header.kind}, dead",
+        COLLECTED: f"{header.kind}, collected",
+    }
+    rows: dict[str, str | Text] = {
+        "position": Text.assemble((str(header.position), "bold"), f"  {state[found.state]}"),
+        "object": found.key,
+        "time": moment(header.timestamp_ms),
+        "leader": f"{header.leader_id}, term {header.term}",
+        "plan": f"{header.plan_id}, {header.in_flight_limit} in flight at most",
+        "log": header.log_id,
+        "decided": f"all before {header.decided + 1}" if header.decided >= 0 else "nothing known",
+    }  # fmt: skip
+    if found.why:
+        rows["state"] = Text(found.why, "yellow")
+    if isinstance(header, CommitHeader):
+        rows |= {
+            "query": header.query_id if header.query == header.query_id
+                     else f"{header.query}, {header.query_id}",
+            "batch": str(header.batch_id),
+            "rows": f"{header.rows:,} in {size(header.bytes)}",
+        }  # fmt: skip
+        if header.metrics:
+            told = (f"{name} {value:g}" for name, value in header.metrics.items())
+            rows["metrics"] = ", ".join(told)
+    else:
+        rows |= {
+            "host": header.host, "reason": header.reason,
+            "before it": f"the head was {header.prev_position}",
+        }  # fmt: skip
+    archive = f", older ones in txns/{header.txns_archive}" if header.txns_archive else ""
+    rows["txns"] = f"the last of {len(header.txns):,} queries or producers{archive}"
+    rows["checked"] = verdict
+    facts(rows)
+    if isinstance(header, CommitHeader):
+        _tell_rows(log, header)
+    if header.checkpoints:
+        shown("checkpoints", ["query", ">position", ">bytes", ">files", ""],
+              [_checkpoint(query, each) for query, each in header.checkpoints.items()])  # fmt: skip
+
+
+def _tell_rows(log: LogRange, header: CommitHeader) -> None:
+    parts = [
+        [str(each.partition), f"{each.rows:,}", size(each.bytes), str(len(each.frames)),
+         f"{each.crc32:08x}", log.log.key(each.number)]
+        for each in header.batches
+    ] + [
+        [str(each.partition), f"{each.rows:,}", size(each.bytes), str(each.record_batches),
+         f"{each.crc32:08x}", "in the record"]
+        for each in header.inline
+    ]  # fmt: skip
+    if parts:
+        columns = [">partition", ">rows", ">bytes", ">frames", "CRC-32", "where"]
+        shown(None, columns, sorted(parts, key=lambda part: int(part[0])))
+
+
+def _checkpoint(query: str, each: Checkpoint) -> list[str]:
+    lost = sum(where == NOWHERE for where, _ in each.files.values())
+    note = each.reason or (f"{lost} files too large" if lost else "")
+    return [each.name or query, str(each.position), size(each.bytes), str(len(each.files)), note]
+
+
+@click.command("verify")
+@takes_logs
+@as_json
+def verify(path: str, given: dict[str, str], as_json: bool) -> None:
+    """Read every byte of the log at PATH and check it; works while others write.
+
+    As many GETs as there are objects, and 1 LIST for a thousand. Exit code 1 where a log is not
+    sound.
+    """
+    sound = True
+    for log in logs_at(path, given):
+        report = _verify(log, given)
+        sound = sound and report.ok
+        if as_json:
+            print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
+        else:
+            _tell_report(report)
+    click.get_current_context().exit(0 if sound else 1)
+
+
+def _verify(log: LogRange, given: dict[str, str]) -> Report:
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("verify"), BarColumn(30), MofNCompleteColumn(), TextColumn("positions"),
+        TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=None)
+        report = verify_store(
+            log.log, log.log.url, done=lambda done, total: bar.update(
+                task, completed=done, total=total
+            ),
+        )  # fmt: skip
+    if report.ok and report.head < 0:
+        # A path with a typo must not pass for a sound log.
+        raise no_log(log.log.url)
+    return report
+
+
+def _tell_report(report: Report) -> None:
+    rows: dict[str, str | Text] = {
+        "log": report.path,
+        "positions": f"{report.floor}…{report.head}" if report.head >= report.floor else "none",
+        "records": f"{report.commits:,} commits, {report.leaders:,} leader records, "
+                   f"{report.dead:,} dead",
+        "rows": f"{report.rows:,} in {size(report.bytes)}",
+        "orphans": f"{len(report.orphans):,} objects that no record names; they harm nothing",
+        "under way": f"{len(report.under_way):,} objects after the head",
+        "verdict": Text("sound", "bold green"),
+    }  # fmt: skip
+    if not report.ok:
+        told = "\n".join(report.problems)
+        rows["verdict"] = Text(f"not sound\n{told}", "red")
+    facts(rows)

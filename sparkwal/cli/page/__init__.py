@@ -1,1 +1,0 @@
-"""The report as a page: HTML, style and script in one text, which asks no network for anything."""

@@ -1,0 +1,1 @@
+"""Any question about a log in SQL, answered by DuckDB."""

@@ -1,0 +1,243 @@
+"""Runs one query over relations in a DuckDB that knows nothing else: no file, network or extension,
+and no variable of Python."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset
+
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, parsed
+
+# Rows are handed over so many together, or so many bytes: a log may have one in each commit.
+_ROWS, _BYTES = 16_384, 8 * 2**20
+# Of an answer.
+_BATCH = 8192
+
+
+class Relation(Protocol):
+    """What a query may read.
+
+    Attributes:
+        schema: the first column is the one that costs least: count(*) reads it.
+        order: of the columns, for who asks for all.
+    """
+
+    schema: pa.Schema
+    order: Sequence[str]
+
+    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
+        """The rows, anew each time; at least the columns and ranges that are needed."""
+
+
+class _Scan:
+    """A relation as DuckDB reads it: an Arrow stream, opened anew by each scan of a query."""
+
+    def __init__(self, relation: Relation, needs: Needs, failed: list[SparkWalError]) -> None:
+        self._relation, self._needs, self._failed = relation, needs, failed
+
+    def __arrow_c_schema__(self) -> Any:
+        return self._relation.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        reader = pa.RecordBatchReader.from_batches(self._relation.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        missing: dict[str, pa.Array] = {}
+        try:
+            for batch in together(self._relation.rows(self._needs)):
+                columns = []
+                for each in self._relation.schema:
+                    if each.name in batch.schema.names:
+                        columns.append(batch.column(each.name))
+                        continue
+                    if len(missing.setdefault(each.name, ())) < batch.num_rows:
+                        missing[each.name] = pa.nulls(max(batch.num_rows, _ROWS), each.type)
+                    columns.append(missing[each.name].slice(0, batch.num_rows))
+                yield pa.RecordBatch.from_arrays(columns, schema=self._relation.schema)
+        except SparkWalError as error:
+            # Of an exception in a stream DuckDB knows the text alone.
+            self._failed.append(error)
+            raise
+
+
+def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _ROWS or size >= _BYTES:
+            yield from _joined(held)
+            held, rows, size = [], 0, 0
+    yield from _joined(held)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(batches) > 1:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
+    else:
+        yield from batches
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory that reaches nothing; what does not fit into memory goes to a folder of
+    temporary files, which it removes."""
+    connection = duckdb.connect(config={
+        "enable_external_access": False, "python_enable_replacements": False,
+        "autoinstall_known_extensions": False, "autoload_known_extensions": False,
+        "temp_directory": str(Path(tempfile.gettempdir(), f"sparkwal-sql-{uuid.uuid4().hex}")),
+    })  # fmt: skip
+    connection.execute("SET TimeZone = 'UTC'").fetchall()
+    connection.execute("SET lock_configuration = true").fetchall()
+    return connection
+
+
+def named_in(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
+    """The names of the tables in a query, lower case. Raises OptionError unless it is one SELECT
+    and nothing else."""
+    statements = connection.extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise OptionError("a query is one SELECT: it reads, and there is nothing to change")
+    return set(_tables(parsed(connection, query)))
+
+
+def _tables(tree: Any) -> Iterator[str]:
+    if isinstance(tree, dict):
+        if tree.get("type") == "BASE_TABLE":
+            yield tree["table_name"].lower()
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _tables(each)
+
+
+def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.RecordBatchReader:
+    """The rows of a query, as they are needed.
+
+    Args:
+        relations: by name, made where the query names them.
+
+    Raises OptionError for a query that is wrong; and what the relations raise, also while the
+    rows are read.
+    """
+    failed: list[SparkWalError] = []
+    connection = connect()
+    try:
+        with_errors = _Errors(failed)
+        with with_errors:
+            named = named_in(connection, query)
+            made = {name: make() for name, make in relations.items() if name in named}
+            # In one transaction now() is one moment, for the plan and for the answer.
+            connection.begin()
+            for name, relation in made.items():
+                empty = pyarrow.dataset.dataset(relation.schema.empty_table())
+                connection.register(f"_{name}", empty)
+                columns = ", ".join(quoted(each) for each in relation.order)
+                connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {columns} FROM _{name}")
+                connection.fetchall()
+            schemas = {name: relation.schema for name, relation in made.items()}
+            needs = needs_of(connection, query, schemas)
+            for name, relation in made.items():
+                scan = _Scan(relation, needs.get(name, Needs()), failed)
+                connection.register(f"_{name}", scan)
+            answered = connection.sql(query)
+            reader = _waited_for(connection, lambda: answered.to_arrow_reader(_BATCH))
+    except BaseException:
+        connection.close()
+        raise
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            with with_errors:
+                while (batch := _waited_for(connection, lambda: next(reader, None))) is not None:
+                    yield batch
+        finally:
+            reader.close()
+            connection.close()
+
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+
+def _waited_for(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) -> Any:
+    """What a call gives, in a thread of its own: Ctrl-C interrupts who waits, and then DuckDB."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(call)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+
+
+class _Errors:
+    """DuckDB's errors as this library's; what a relation raised as itself."""
+
+    def __init__(self, failed: Sequence[SparkWalError]) -> None:
+        self._failed = failed
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, duckdb.Error | pa.ArrowException | OSError):
+            if self._failed:
+                raise self._failed[0] from None
+            if isinstance(error, duckdb.Error):
+                # Without the line of the query: the plan's has other words before it.
+                said = str(error).partition("\n\nLINE ")[0]
+                raise OptionError(f"the query: {' '.join(said.split())}") from None
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Condition:
+    """What may stand behind WHERE, for rows that come a batch at a time.
+
+    Attributes:
+        needs: of the rows with these columns.
+        columns: those that it names.
+
+    Raises OptionError for one that is wrong, or looks at other rows than its own.
+    """
+
+    def __init__(self, text: str, columns: pa.Schema) -> None:
+        self._connection, self._kept = (
+            connect(),
+            f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log",
+        )
+        query = f"SELECT 1 FROM log WHERE ({text}\n)"
+        with _Errors([]):
+            named_in(self._connection, query)
+            tree = parsed(self._connection, query)
+            if '"class": "SUBQUERY"' in json.dumps(tree):
+                raise OptionError("a condition looks at one row, and has no query in it: use sql")
+            self._connection.register("log", pyarrow.dataset.dataset(columns.empty_table()))
+            found = needs_of(self._connection, query, {"log": columns})
+        words = {word.lower() for name in columns_in(tree) for word in (name, *name.split("."))}
+        self.columns = frozenset(name for name in columns.names if name.lower() in words)
+        # Of a condition that is never true the plan has no scan.
+        ranges = found["log"].ranges if "log" in found else {"_wal_position": NOTHING}
+        self.needs = Needs(self.columns, ranges)
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows for which it is true. Raises OptionError where a value cannot be compared."""
+        named = [name for name in batch.schema.names if name in self.columns]
+        with _Errors([]):
+            self._connection.register("log", pa.table(batch.select(named or [0])))
+            kept = self._connection.sql(self._kept).to_arrow_reader(_BATCH).read_all()
+        return batch.filter(kept.column(0).combine_chunks())

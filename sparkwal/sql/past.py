@@ -1,0 +1,206 @@
+"""The past of logs: their records and what lies in their store, as tables to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sparkwal.format import keys
+from sparkwal.format.header import SlotHeader
+from sparkwal.format.lifecycle import LifecycleRecord, decode
+from sparkwal.protocol import chain
+from sparkwal.protocol.clock import Clock
+from sparkwal.reading.log_range import LogRange
+from sparkwal.sql.database import connect
+from sparkwal.sql.needs import Needs
+from sparkwal.sql.relations import RECORDS, Records
+from sparkwal.store.base import NotFound
+from sparkwal.store.listing import all_entries
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.parallel import run_parallel
+
+# The last moment that a calendar knows; later ones count as it.
+LAST_MS = 253_402_300_799_999
+# What else lies under a log's path at rest.
+_BESIDE = ("lifecycle", "txns", "consumers")
+_OBJECTS = pa.schema([("sequencer", pa.string()), ("position", pa.int64()), ("bytes", pa.int64())])
+# A record with what came before it: dead positions are those that hold none, and each was a PUT.
+# What is damaged has the time of the record before it.
+_STEPS = """
+CREATE TEMP VIEW steps AS SELECT *, epoch_ms(time) AS ms FROM (
+    SELECT * REPLACE (last_value(time IGNORE NULLS) OVER earlier AS time),
+        position - 1 - coalesce(lag(position) OVER earlier, start - 1) AS dead
+    FROM records JOIN logs USING (sequencer)
+    WINDOW earlier AS (PARTITION BY sequencer ORDER BY position)
+) WHERE time IS NOT NULL
+"""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One log, as it was found.
+
+    Attributes:
+        sequencer: its name under the path.
+        start, end: the positions that are told of, start … end−1.
+        head: its last live record.
+        gap: its next position.
+        floor: positions below may be gone.
+        chain: the newest record of its lifecycle.
+        stored, objects: all of the log in the store now.
+        held: bytes of positions before `start`.
+    """
+
+    sequencer: str
+    url: str
+    start: int
+    end: int
+    head: SlotHeader
+    spark_schema: str
+    gap: int
+    floor: int
+    chain: LifecycleRecord | None
+    stored: int
+    objects: int
+    held: int
+
+
+class Past:
+    """Logs in the tables `records`, `objects` and `chain` of a database.
+
+    Args:
+        logs: that have looked; their options say which range is told of.
+        told: is called with how many records were read, and of how many.
+
+    Attributes:
+        since_ms, until_ms: the time that is told of; what lies in the store is as of now.
+
+    Raises CollectedError, InvalidLogError for a log that was made again, StoreUnavailableError.
+    `passed_over` of a log gets what is damaged there; without one damage is an error.
+    """
+
+    def __init__(
+        self, logs: Sequence[LogRange], clock: Clock, told: Callable[[int, int], None]
+    ) -> None:
+        self._connection = connect()
+        self._run("CREATE TEMP TABLE logs (sequencer VARCHAR, start BIGINT)")
+        for name, schema in (("records", RECORDS), ("objects", _OBJECTS)):
+            self._connection.register("_new", schema.empty_table())
+            self._run(f"CREATE TEMP TABLE {name} AS FROM _new")
+        self._run("CREATE TEMP TABLE chain (sequencer VARCHAR, time TIMESTAMPTZ)")
+        self._run(_STEPS)
+        options = logs[0].options
+        heads = [_head(log) for log in logs]
+        # A log's clock may be ahead of this one; nothing is told of times that have not come.
+        newest = max(min(head.timestamp_ms, LAST_MS) for head in heads)
+        self.until_ms = max(clock.now_ms(), newest)
+        if options.ending_timestamp_ms is not None:
+            self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
+        self.logs = [self._take(log, told) for log in logs]
+        since = options.starting_timestamp_ms
+        if since is None:
+            # Nothing above the floor: what lies below it is there, and paid.
+            since = self.value("SELECT epoch_ms(min(time)) FROM records")
+        self.since_ms: int = min(newest if since is None else since, self.until_ms)
+        for log in logs:
+            self._take_chain(log)
+
+    def _run(self, query: str, given: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        return list(self._connection.execute(query, given or {}).fetchall())
+
+    def ask(self, query: str, **given: Any) -> list[dict[str, Any]]:
+        """The rows of a query over `records`, `steps`, `objects`, `chain` and `logs`."""
+        found = self._connection.execute(query, given)
+        names = [each[0] for each in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def value(self, query: str, **given: Any) -> Any:
+        """The first value of an answer."""
+        return self._run(query, given)[0][0]
+
+    def _insert(self, table: str, rows: pa.RecordBatch) -> None:
+        self._connection.register("_new", pa.table(rows))
+        self._run(f"INSERT INTO {table} FROM _new")
+
+    def _take(self, log: LogRange, told: Callable[[int, int], None]) -> Looked:
+        start, end = log.start(), log.end()
+        self._run("INSERT INTO logs VALUES ($name, $start)", {"name": log.name, "start": start})
+        for batch in Records([log]).rows(Needs()):
+            self._insert("records", batch)
+            told(batch.column("position")[-1].as_py() + 1 - start, end - start)
+        # What is left before the end is dead.
+        self._run(
+            "INSERT INTO records BY NAME SELECT $name AS sequencer, $end AS position, "
+            "'end' AS kind, max(time) AS time, 0 AS puts, 0 AS gets, 0 AS lists, 0 AS read_gets "
+            "FROM records WHERE sequencer = $name HAVING max(time) IS NOT NULL",
+            {"name": log.name, "end": end},
+        )
+        for entries in _listed(log):
+            self._insert("objects", entries)
+        (counted,) = self.ask(
+            "SELECT coalesce(sum(bytes), 0)::BIGINT AS stored, count(*) AS objects, "
+            "coalesce(sum(bytes) FILTER (position < $start), 0)::BIGINT AS held "
+            "FROM objects WHERE sequencer = $name",
+            name=log.name, start=start,
+        )  # fmt: skip
+        assert log.head is not None and log.head.live is not None
+        return Looked(
+            sequencer=log.name, url=log.log.url, start=start, end=end, head=_head(log),
+            spark_schema=log.head.live.spark_schema, gap=log.gap, floor=log.floor.current(),
+            chain=chain.look(log.log, log.log_id), **counted,
+        )  # fmt: skip
+
+    def _take_chain(self, log: LogRange) -> None:
+        newest = next(each.chain for each in self.logs if each.sequencer == log.name)
+        for time in _chain_times(log.log, newest, self.since_ms, self.until_ms):
+            self._run(
+                "INSERT INTO chain VALUES ($name, make_timestamptz($time))",
+                {"name": log.name, "time": min(time, LAST_MS) * 1000},
+            )
+
+
+def _head(log: LogRange) -> SlotHeader:
+    assert log.head is not None and log.head.live is not None
+    return log.head.live.header
+
+
+def _listed(log: LogRange) -> Iterator[pa.RecordBatch]:
+    """What lies in the store; what is not of one position has none."""
+    prefix = keys.batches_prefix(log.log.prefix)
+    rows: list[dict[str, Any]] = []
+    for entry in all_entries(log.log.store, prefix):
+        number = keys.decode(entry.key.removeprefix(prefix))
+        if number is not None:
+            position = keys.position(number, log.window)
+            rows.append({"sequencer": log.name, "position": position, "bytes": entry.size})
+        if len(rows) == 10_000:
+            yield pa.RecordBatch.from_pylist(rows, schema=_OBJECTS)
+            rows = []
+    for name in _BESIDE:
+        for entry in all_entries(log.log.store, keys.join_key(log.log.prefix, name) + "/"):
+            rows.append({"sequencer": log.name, "bytes": entry.size})
+    yield pa.RecordBatch.from_pylist(rows, schema=_OBJECTS)
+
+
+def _chain_times(
+    log: LogStore, newest: LifecycleRecord | None, since_ms: int, until_ms: int
+) -> Iterator[int]:
+    """When the records of the chain were put, the newest first: 1 GET for each."""
+
+    def fetch(number: int) -> LifecycleRecord | None:
+        key = keys.lifecycle_key(log.prefix, number)
+        try:
+            return decode(log.store.get(key), f"{log.store.url}/{key}")
+        except NotFound:
+            return None
+
+    if newest is None:
+        return
+    for record in run_parallel(log.store, fetch, range(newest.number, keys.MAX + 1)):
+        if record is None or record.timestamp_ms < since_ms:
+            return
+        if record.log_id == newest.log_id and record.timestamp_ms <= until_ms:
+            yield record.timestamp_ms

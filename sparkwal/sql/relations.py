@@ -1,0 +1,188 @@
+"""The relations of a log: `log`, `current`, `records` and `consumers`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from sparkwal.format.header import LeaderHeader, SlotHeader, host_of
+from sparkwal.lifecycle.consumers import ConsumerInfo, told
+from sparkwal.lifecycle.snapshot import Current
+from sparkwal.reading.history import Collected, Unreadable, walk
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.metadata import METADATA
+from sparkwal.sql.database import Relation
+from sparkwal.sql.needs import Needs
+from sparkwal.sql.requests import made, to_read
+from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows
+
+_TIME = pa.timestamp("us", "UTC")
+_TOGETHER = 1024
+_CALENDAR_MS = 253_402_300_799_999
+
+
+class Rows:
+    """`log`: the rows of logs, and where each came from."""
+
+    def __init__(self, logs: Sequence[LogRange]) -> None:
+        self._logs = logs
+        known = known_columns(log.spark_schema for log in logs)
+        hidden = [*METADATA, *OWN.names]
+        self.order = known.names
+        # What costs least first.
+        self.schema = pa.schema(
+            [*(known.field(n) for n in hidden), *(f for f in known if f.name not in hidden)]
+        )
+
+    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
+        wanted = self.schema.names if needs.columns is None else needs.columns
+        target = pa.schema([each for each in self.schema if each.name in wanted])
+        if not len(target):
+            target = pa.schema([self.schema.field(0)])
+        return rows(self._logs, target, needs)
+
+
+RECORDS = pa.schema([
+    ("position", pa.int64()), ("time", _TIME), ("kind", pa.string()), ("term", pa.int64()),
+    ("leader", pa.string()), ("host", pa.string()), ("reason", pa.string()),
+    ("query", pa.string()), ("query_id", pa.string()), ("batch", pa.int64()), ("rows", pa.int64()),
+    ("bytes", pa.int64()), ("objects", pa.int64()), ("in_flight", pa.int64()),
+    ("retries", pa.int64()), ("write_ms", pa.float64()), ("last_put_ms", pa.float64()),
+    ("decided", pa.int64()), ("puts", pa.int64()), ("gets", pa.int64()), ("lists", pa.int64()),
+    ("read_gets", pa.int64()), ("sequencer", pa.string()),
+])  # fmt: skip
+
+
+# Its position was written, and is read.
+_DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
+
+
+class Records:
+    """`records`: one row for each live record of logs.
+
+    Where `passed_over` of a log gets what cannot be read, a row says of it no more than its
+    position; else that is an error.
+    """
+
+    schema = RECORDS
+    order: Sequence[str] = RECORDS.names
+
+    def __init__(self, logs: Sequence[LogRange]) -> None:
+        self._logs = logs
+
+    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
+        for log in self._logs:
+            if log.log_id is None:
+                continue
+            found = self._records(log, needs)
+            while chunk := list(islice(found, _TOGETHER)):
+                yield pa.RecordBatch.from_pylist(chunk, schema=RECORDS)
+
+    def _records(self, log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
+        first, after = bounds(log)
+        narrow = narrowed(log, first, after, needs, "position", "time")
+        before: SlotHeader | None = None
+        for found in walk(log, *narrow, newest_first=False, seals=True):
+            if isinstance(found, Collected):
+                log.floor.check(found.start)
+            elif isinstance(found, Unreadable):
+                if log.passed_over is not None:
+                    log.passed_over(found.why)
+                    yield {**_DAMAGED, "position": found.position, "sequencer": log.name}
+                elif not log.options.tolerant:
+                    raise found.why
+            else:
+                header = found.header
+                if before is None and isinstance(header, LeaderHeader):
+                    before = _before(log, first, header.position)
+                yield _row(header, before, log.name)
+                before = header
+
+
+def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
+    """The live record before a leader's, of `first` or later: what a takeover looked at depends
+    on it."""
+    for each in range(position - 1, first - 1, -1):
+        for found in walk(log, each, each + 1, newest_first=False, seals=True):
+            if not isinstance(found, Unreadable | Collected):
+                return found.header
+    return None
+
+
+def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[str, Any]:
+    proved = made(header, before)
+    found = {
+        "position": header.position, "kind": header.kind, "term": header.term,
+        # Beyond the calendar is a clock that was wrong.
+        "time": min(header.timestamp_ms, _CALENDAR_MS) * 1000,
+        "leader": header.leader_id, "host": host_of(header), "sequencer": sequencer,
+        "decided": header.decided, "read_gets": to_read(header),
+        "puts": proved["PUT"], "gets": proved["GET"], "lists": proved["LIST"],
+    }  # fmt: skip
+    if isinstance(header, LeaderHeader):
+        return {**found, "reason": header.reason}
+    retries, in_flight = header.metric("retries"), header.metric("in_flight")
+    return {
+        **found, "query": header.query, "query_id": header.query_id, "batch": header.batch_id,
+        "rows": header.rows, "bytes": header.bytes, "objects": len(header.batches) + 1,
+        "in_flight": None if in_flight is None else int(in_flight),
+        "retries": None if retries is None else int(retries),
+        # Without data objects it says nothing.
+        "write_ms": header.metric("put_ms") if header.batches else None,
+        "last_put_ms": header.metric("last_put_ms"),
+    }  # fmt: skip
+
+
+CONSUMERS = pa.schema([
+    ("name", pa.string()), ("sequencer", pa.string()), ("position", pa.int64()),
+    ("lag", pa.int64()), ("lag_ms", pa.int64()), ("age_ms", pa.int64()), ("host", pa.string()),
+    ("expires_ms", pa.int64()), ("of_this_log", pa.bool_()), ("live", pa.bool_()),
+])  # fmt: skip
+
+
+class Consumers:
+    """`consumers`: who reads logs, and how far they are."""
+
+    schema = CONSUMERS
+    order: Sequence[str] = CONSUMERS.names
+
+    def __init__(self, logs: Sequence[LogRange]) -> None:
+        self._logs = logs
+
+    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
+        for log in self._logs:
+            if log.head is not None and log.head.live is not None:
+                found = [vars(each) for each in told(log.log, log.name, log.head, None)]
+                yield pa.RecordBatch.from_pylist(found, schema=CONSUMERS)
+
+
+assert [each.name for each in fields(ConsumerInfo)] == CONSUMERS.names
+
+
+class Now:
+    """`current`: the log's table and the log after it, as one."""
+
+    def __init__(self, found: Current) -> None:
+        self._found, self.schema = found, found.schema
+        self.order: Sequence[str] = found.schema.names
+
+    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
+        columns = None if needs.columns is None else [
+            name for name in self.order if name in needs.columns
+        ]  # fmt: skip
+        return iter(self._found.reader(columns or None))
+
+
+def relations(
+    logs: Sequence[LogRange], current: Callable[[], Current]
+) -> Mapping[str, Callable[[], Relation]]:
+    """All that may be asked of these logs, which have looked. Nothing else is read before a
+    query's plan is known."""
+    return {
+        "log": lambda: Rows(logs), "records": lambda: Records(logs),
+        "consumers": lambda: Consumers(logs), "current": lambda: Now(current()),
+    }  # fmt: skip

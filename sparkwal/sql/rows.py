@@ -1,0 +1,167 @@
+"""The rows of logs with the columns that say where each came from, in the logs' order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+import pyarrow as pa
+
+from sparkwal.errors import OptionError
+from sparkwal.format import schema
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.metadata import with_metadata, with_metadata_columns
+from sparkwal.reading.pieces import Piece, pieces_of
+from sparkwal.reading.rows import read_pieces
+from sparkwal.sql.needs import Needs
+
+# Besides METADATA: the log's name, and the number of a row in its commit and partition.
+OWN = pa.schema([("_wal_sequencer", pa.string()), ("_wal_row", pa.int64())])
+_METADATA = schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}'))
+
+
+def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
+    """All columns of logs, then those that tell where a row came from.
+
+    Raises OptionError where two logs have a column of other types.
+    """
+    try:
+        own = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
+    except pa.ArrowException as error:
+        raise OptionError(f"the sequencers' columns are of different types: {error}") from None
+    return pa.schema([*own, *(each for each in (*_METADATA, *OWN) if each.name not in own.names)])
+
+
+@dataclass
+class Numbering:
+    """Counts the rows of each commit and partition, whose batches come one after the other."""
+
+    last: tuple[int, int] = (-1, -1)
+    rows: int = 0
+
+    def of(self, position: int, partition: int, rows: int) -> pa.Array:
+        """The numbers of the next rows of a partition."""
+        if (position, partition) != self.last:
+            self.last, self.rows = (position, partition), 0
+        first, self.rows = self.rows, self.rows + rows
+        return pa.array(range(first, self.rows), pa.int64())
+
+
+def read(
+    log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of pieces of one log with `target`'s columns.
+
+    Args:
+        numbering: of a read that begins in the middle of a partition, or goes on.
+
+    Raises InvalidLogError, CollectedError.
+    """
+    own = [each for each in target if each.name in OWN.names and each.name not in _theirs(log)]
+    base = pa.schema([each for each in target if each not in own])
+    if "_wal_row" in [each.name for each in own]:
+        for name in ("_wal_position", "_wal_partition"):
+            if name not in base.names:
+                base = base.append(_METADATA.field(name))
+    numbering = numbering or Numbering()
+    for batch in read_pieces(
+        log.log.store, pieces, base, verify=log.options.verify_checksums, check=log.floor.check,
+        passed_over=log.passed_over,
+    ):  # fmt: skip
+        if not batch.num_rows:
+            continue
+        for each in own:
+            if each.name == "_wal_row":
+                position = batch.column("_wal_position")[0].as_py()
+                partition = batch.column("_wal_partition")[0].as_py()
+                column = numbering.of(position, partition, batch.num_rows)
+            else:
+                column = pa.repeat(pa.scalar(log.name, pa.string()), batch.num_rows)
+            batch = batch.append_column(each, column)
+        yield batch.select(target.names)
+
+
+def _theirs(log: LogRange) -> list[str]:
+    """A log may have a column of such a name itself."""
+    return schema.to_arrow(log.spark_schema).names if log.spark_schema else []
+
+
+def bounds(log: LogRange, needs: Needs | None = None) -> tuple[int, int]:
+    """The first position to read and the one after the last, as the log's options say; and
+    within those the rows that are needed. A range of times takes log₂ n GETs for each end."""
+    first, after = log.start(), log.end()
+    if log.options.on_corruption == "stop":
+        after = log.intact_end(first, after)
+    if needs is None or {"_wal_position", "_wal_timestamp"} & {*_theirs(log)}:
+        return first, after
+    return narrowed(log, first, after, needs, "_wal_position", "_wal_timestamp")
+
+
+def narrowed(
+    log: LogRange, first: int, after: int, needs: Needs, position: str, time: str
+) -> tuple[int, int]:
+    """The positions of first … after−1 that are within the ranges of these two columns."""
+    low, high = needs.of(position)
+    first = first if low is None else max(first, low)
+    after = after if high is None else min(after, high + 1)
+    low, high = needs.of(time)
+    if low is not None and first < after:
+        first = max(first, log.at(-(-low // 1000)))
+    if high is not None and first < after:
+        after = min(after, log.at(high // 1000 + 1))
+    return first, max(first, after)
+
+
+def rows(
+    logs: Sequence[LogRange], target: pa.Schema, needs: Needs | None = None
+) -> Iterator[pa.RecordBatch]:
+    """All rows of a range, of several logs in the order of their commits' times.
+
+    Where `target` has no column of the writers' own, their objects are not read: records alone
+    tell how many rows there are.
+    """
+    there = [log for log in logs if log.log_id is not None]
+    own = {name for log in there for name in _theirs(log)}
+    records_tell = not own & {*target.names}
+
+    def records(log: LogRange) -> Iterator[tuple[int, str, LogRange, SlotRecord]]:
+        first, after = bounds(log, needs)
+        size = GLANCE if records_tell else WHOLE
+        for record in log.records(first, after, at_once=1, size=size):
+            yield record.header.timestamp_ms, log.name, log, record
+
+    merged = (
+        records(there[0]) if len(there) == 1
+        else heapq.merge(*map(records, there), key=itemgetter(0, 1))
+    )  # fmt: skip
+    for log, group in groupby(merged, key=itemgetter(2)):
+        pieces = (piece for *_, record in group for piece in pieces_of(log.log, record))
+        yield from _told(log, pieces, target) if records_tell else read(log, pieces, target)
+
+
+def _told(log: LogRange, pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """As `read` of columns that are the same in all rows of a piece, or count them."""
+    numbering = Numbering()
+    for piece in pieces:
+        left = piece.rows
+        while left:
+            count = min(left, 2**17)
+            left -= count
+            columns = {}
+            if "_wal_row" in target.names:
+                columns["_wal_row"] = numbering.of(piece.position, piece.partition, count)
+            if "_wal_sequencer" in target.names:
+                columns["_wal_sequencer"] = pa.repeat(pa.scalar(log.name, pa.string()), count)
+            columns |= _repeated(piece, target, count)
+            yield pa.RecordBatch.from_arrays([columns[n] for n in target.names], schema=target)
+
+
+def _repeated(piece: Piece, target: pa.Schema, count: int) -> dict[str, pa.Array]:
+    wanted = pa.schema([each for each in target if each.name not in OWN.names])
+    empty = pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
+    made = with_metadata(empty, piece, wanted)
+    return {name: made.column(name) for name in wanted.names}

@@ -1,0 +1,191 @@
+"""Commands that look at a log of which something is damaged or missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from protocol.query import Query, hints_in
+
+from sparkwal.cli.main import main
+from sparkwal.format import keys
+from sparkwal.protocol.slots import read_slot
+
+from .logs import append, document, opened
+
+# The leader record and twelve commits of one row each: position n holds the row n − 1.
+END = 12
+Harm = Callable[[Path], None]
+
+
+def slot(path: Path, position: int) -> Path:
+    return path / "batches" / keys.encode(keys.slot(position, 1000))
+
+
+def flip(path: Path, position: int) -> None:
+    """One bit of a record's header."""
+    data = bytearray(slot(path, position).read_bytes())
+    data[data.index(b'"leader_id"') + 15] ^= 1
+    slot(path, position).write_bytes(bytes(data))
+
+
+def remove(path: Path, position: int) -> None:
+    slot(path, position).unlink()
+
+
+# What is done to positions of a log whose writer had so many in flight, and what is lost.
+CASES = {
+    "a flipped record": (1, {5: flip}),
+    "the newest record": (1, {12: flip}),
+    "the two newest records": (1, {11: flip, 12: flip}),
+    "the first record": (1, {0: flip}),
+    "a missing record": (1, {5: remove}),
+    "a missing and a flipped record": (1, {3: flip, 8: remove}),
+    "one among those in flight": (8, {10: flip}),
+}
+
+
+@pytest.fixture(params=CASES)
+def harmed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[int]]:
+    limit, harms = CASES[request.param]
+    path = tmp_path / "log"
+    append(str(path), range(END), maxInFlightRequests=limit)
+    for position, harm in harms.items():
+        harm(path, position)
+    return path, list(harms)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def reports(result: Result, path: Path, positions: list[int]) -> None:
+    """Each damaged position is named once, with its object; what to do comes last."""
+    assert result.exit_code == 1, result.output
+    *lines, advice = result.stderr.splitlines()
+    assert len(lines) == 1 + len(positions), result.stderr
+    for position in positions:
+        (line,) = (each for each in lines if f"position {position}" in each)
+        assert slot(path, position).name in line
+    assert "backup" in advice and "sparkwal verify" in advice
+
+
+@pytest.mark.parametrize("command", ["cat", "head", "tail"])
+def test_one_damaged_record_does_not_hide_the_rows_of_the_others(
+    harmed: tuple[Path, list[int]], command: str
+) -> None:
+    path, lost = harmed
+    count = () if command == "cat" else ("-n", 99)
+    result = run(command, path, "--json", *count)
+    shown = [json.loads(line)["v"] for line in result.stdout.splitlines()]
+    assert shown == [row for row in range(END) if row + 1 not in lost]
+    reports(result, path, lost)
+
+
+def test_one_damaged_record_does_not_hide_the_others(harmed: tuple[Path, list[int]]) -> None:
+    path, lost = harmed
+    for order in ((), ("--reverse",), ("--since", "1h")):
+        result = run("log", path, "--json", *order)
+        kinds = {each["position"]: each["kind"] for each in map(json.loads,
+                 result.stdout.splitlines())}  # fmt: skip
+        assert list(kinds) == sorted(kinds, reverse=order != ("--reverse",))
+        assert sorted(kinds) == list(range(END + 1))
+        assert [place for place in sorted(kinds) if kinds[place] == "damaged"] == lost
+        reports(result, path, lost)
+
+
+def test_the_figures_are_those_of_the_intact_records(
+    harmed: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    path, lost = harmed
+    commits = END - len([position for position in lost if position])
+    result = run("cost", path, "--json")
+    reports(result, path, lost)
+    told = json.loads(result.stdout)
+    assert told["total"]["commits"] == commits and len(told["logs"][0]["damage"]) == len(lost)
+    # Each position was written, also those that nobody can read; only what is before the first
+    # intact record has no time to be counted in.
+    assert told["total"]["requests"]["PUT"] == END + 1 - (0 in lost)
+    page = tmp_path / "page.html"
+    reports(run("report", path, "-o", page), path, lost)
+    totals = document("report", str(path), code=1)["totals"]
+    assert (totals["commits"], totals["rows"], totals["dead"]) == (commits, commits, 0)
+    text = page.read_text()
+    assert "Something is damaged" in text and all(slot(path, each).name in text for each in lost)
+
+
+def test_status_shows_the_newest_intact_record(harmed: tuple[Path, list[int]]) -> None:
+    path, lost = harmed
+    result = run("status", path, "--json")
+    told = json.loads(result.stdout)
+    assert told["position"] == max(set(range(END + 1)) - set(lost))
+    # It reads samples: what it does not meet it does not report.
+    damage = "\n".join(told["damage"])
+    met = [place for place in lost if slot(path, place).name in damage]
+    assert len(met) == len(told["damage"])
+    if met:
+        reports(result, path, met)
+    else:
+        assert result.exit_code == 0
+    # What is at the end, or hides it, it always meets.
+    if END in lost or not slot(path, lost[-1]).exists():
+        assert met
+    assert "head" in run("status", path).stdout
+
+
+def test_show_has_intact_records_of_a_log_whose_newest_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    append(str(path), range(END))
+    flip(path, END)
+    assert document("show", str(path), "3")["state"] == "live"
+    newest = document("show", str(path), code=1)
+    assert (newest["position"], newest["state"]) == (END, "damaged")
+    assert f"position {END}" in newest["problems"][0]
+
+
+def test_damaged_rows_do_not_hide_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = opened(path)
+    sink = Query(log.store, hints_in(tmp_path), prefix=log.prefix)
+    for batch in range(5):
+        sink.microbatch(batch, (10 * batch, 10 * batch + 1), (10 * batch + 2,))
+    held = path / "batches" / keys.encode(keys.data(3, 1000, 0))
+    data = bytearray(held.read_bytes())
+    start = read_slot(log, 3, 1000).header.batches[0].frames[0].offset  # type: ignore[union-attr]
+    data[start + 100] ^= 1
+    held.write_bytes(bytes(data))
+    intact = [10 * batch + row for batch in range(5) for row in range(3)]
+    intact.remove(20)
+    intact.remove(21)
+    shown = run("cat", path, "--json")
+    assert [json.loads(line)["v"] for line in shown.stdout.splitlines()] == intact
+    assert shown.exit_code == 1 and held.name in shown.stderr and "position 3" in shown.stderr
+    numbered = run("cat", path, "--json", "--columns", "v,_wal_row").stdout.splitlines()
+    assert {row["v"]: row["_wal_row"] for row in map(json.loads, numbered)} == {
+        value: value % 10 % 2 for value in intact
+    }
+    for count in range(len(intact) + 3):
+        newest = run("tail", path, "--json", "-n", count)
+        rows = [json.loads(line)["v"] for line in newest.stdout.splitlines()]
+        # Rows that cannot be read take their places among those that were asked for.
+        assert rows == [each for each in [*intact[:6], 20, 21, *intact[6:]][15 - count :]
+                        if each in intact][-15:]  # fmt: skip
+
+
+def test_a_file_does_not_appear_where_rows_are_damaged(tmp_path: Path) -> None:
+    path, out = tmp_path / "log", tmp_path / "rows.json"
+    append(str(path), range(END))
+    flip(path, 5)
+    reports(run("cat", path, "--json", "-o", out), path, [5])
+    assert not out.exists()
+
+
+def test_who_stops_at_damage_is_shown_what_is_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    append(str(path), range(END))
+    flip(path, 5)
+    shown = run("cat", path, "--json", "--log-option", "onCorruption=stop")
+    assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 4
