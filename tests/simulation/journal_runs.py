@@ -532,7 +532,7 @@ SHAPES = {
         floor=0.02, kill=0.02, away=0.02, lives=6, vary=True
     ),
     "journal: the floor passes what it or another sent": Journals(
-        floor=0.05, kept=2, twin=0.06, kill=0.02, away=0.02, power=0, lives=6, vary=True
+        floor=0.05, kept=2, twin=0.02, kill=0.005, away=0.01, power=0, lives=6, vary=True
     ),
     "journal: the disk fails": Journals(disk=0.03, power=0.02, lives=6, vary=True),
     "journal: the disk is full": Journals(full=0.03, away=0.02, lives=6, vary=True),
