@@ -78,7 +78,7 @@ class StreamCheckpoint:
             return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
         needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
-        # Safety (§6): "a record carries what another start has left of a folder"
+        # Safety (§12): "a record carries what another start has left of a folder"
         if not needed <= sizes.keys() and folder.owner_of(path) is not None:
             # Spark starts with both or not at all, so nobody could rebuild from the record.
             raise DivergedCheckpointError(
@@ -115,11 +115,11 @@ class StreamCheckpoint:
         if path is None or folder.owner_of(path) is None:
             return None
         before, last = known()
-        # Safety (§6): "a folder notes microbatches after one that the log has with other input"
+        # Safety (§12): "a folder notes microbatches after one that the log has with other input"
         if last is not None:
             self._check_goes_on(path, last)
         # What is neither in the log nor noted may be what a log lost that was put back.
-        # Safety (§6): "a folder goes on without rows after what nobody knows to be done"
+        # Safety (§12): "a folder goes on without rows after what nobody knows to be done"
         if empty.done(path, before, last) < batch_id - 1:
             return None
         if last is None or due or not self._note(path, batch_id, before, last):
@@ -150,7 +150,7 @@ class StreamCheckpoint:
         """
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
-            # Safety (§6): "a folder goes on after a microbatch without rows that the log has with
+            # Safety (§12): "a folder goes on after a microbatch without rows that the log has with
             # other input"
             if folder.digest(path, name) not in (None, crc):
                 raise DivergedCheckpointError(
@@ -185,7 +185,7 @@ class StreamCheckpoint:
         last, entry = recall(open_log, leadership, self.query_id)
         if entry is None:
             return
-        # Safety (§6): "a replay of an older microbatch is skipped"
+        # Safety (§12): "a replay of an older microbatch is skipped"
         if batch_id < last:
             raise self._diverged(
                 open_log(), batch_id, f"the log has this query's microbatches up to {last}"
@@ -195,7 +195,7 @@ class StreamCheckpoint:
             log = open_log()
             theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
-            # Safety (§6): "a replay is skipped whatever its offsets"
+            # Safety (§12): "a replay is skipped whatever its offsets"
             if other is not None:
                 raise self._diverged(
                     log, batch_id, f"position {entry.position} of the log holds another {other}"
@@ -204,7 +204,7 @@ class StreamCheckpoint:
                 return
         log, position = open_log(), entry.position
         unlike = other_rows(log, leadership, self.query_id, batch_id, content(), position=position)
-        # Safety (§6): "a replay is skipped whatever its rows"
+        # Safety (§12): "a replay is skipped whatever its rows"
         if unlike is not None:
             raise self._diverged(
                 log,

@@ -211,7 +211,7 @@ def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
             sizes[name] = (path / name).stat().st_size
         except FileNotFoundError:
             continue
-    # Safety (§6): "a record carries nothing of the list of a source"
+    # Safety (§12): "a record carries nothing of the list of a source"
     return sizes | _source_files(path)
 
 
@@ -299,7 +299,7 @@ def other_input(
                 continue  # Spark keeps the last hundred
             same = mine is not None and input_of(mine) == input_of(data) is not None
         else:
-            # Safety (§6): "files of a source are not compared"
+            # Safety (§12): "files of a source are not compared"
             same = mine == data or not name.startswith(f"{SOURCES}/")
         if not same:
             return name

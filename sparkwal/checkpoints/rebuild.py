@@ -170,7 +170,7 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
         return None if commits is None else "its log is gone"
-    # Safety (§6): "a folder of another log is used as it is"
+    # Safety (§12): "a folder of another log is used as it is"
     if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
@@ -178,12 +178,12 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return None
     if entry is None:
         return "the log carries nothing of it"
-    # Safety (§6): "a folder that is behind the log is used as it is"
+    # Safety (§12): "a folder that is behind the log is used as it is"
     if offsets is None or offsets < last or (commits if commits is not None else -1) < last - 1:
         return "the log is ahead of it"
     # What the folder does not note as without rows, a log that was put back may have lost.
     done = empty.done(place, last, entry)
-    # Safety (§6): "a folder that is ahead of the log is used as it is"
+    # Safety (§12): "a folder that is ahead of the log is used as it is"
     if offsets > done + 1 or (commits or 0) > done:
         return "it is ahead of the log"
     if offsets > last and (commits if commits is not None else -1) < offsets - 1:
@@ -191,12 +191,12 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     if (commits or 0) > last:
         return None
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
-    # Safety (§6): "a folder that plans a microbatch otherwise than the log holds it is used as it
+    # Safety (§12): "a folder that plans a microbatch otherwise than the log holds it is used as it
     # is"
     if folder.other_input(theirs, entry.files, place, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
     # Spark would read its input again, and another machine that went on may have archived it.
-    # Safety (§6): "a folder that does not know its last commit is used as it is"
+    # Safety (§12): "a folder that does not know its last commit is used as it is"
     if theirs and commits != last and offsets == last and not _lost(entry):
         return "it lacks the commit of its last microbatch, which is in the log"
     return None
@@ -247,9 +247,9 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     # Done: the log has it. Without this Spark would read the input of `last` again, which may be
     # archived by now. (The watermark in it matters to stateful queries alone.)
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
-    # Safety (§6): "a folder is rebuilt without the commit of its last microbatch"
-    # Safety (§6): "a folder is rebuilt without the offsets of its last microbatch"
-    # Safety (§6): "a folder is rebuilt from the record before the last"
+    # Safety (§12): "a folder is rebuilt without the commit of its last microbatch"
+    # Safety (§12): "a folder is rebuilt without the offsets of its last microbatch"
+    # Safety (§12): "a folder is rebuilt from the record before the last"
     return {**files, f"commits/{last}": done}
 
 

@@ -55,7 +55,7 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
         # Not one file after another: Spark takes what is there for all there is.
         if place.exists():
             os.rename(place, f"{draft}-old")
-        # Safety (§6): "a folder is rebuilt in its place, one file after another"
+        # Safety (§12): "a folder is rebuilt in its place, one file after another"
         os.rename(draft, place)
         _sync(place.parent)
     except OSError:

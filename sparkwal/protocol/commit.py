@@ -233,7 +233,7 @@ def _skip(
     # Only the same rows are there already: a checkpoint that was restored from a backup gives this
     # number to others, and so does a machine that slept while another went on.
     if carrier is not None:
-        # Safety (§6): "a replay is not held against the log"
+        # Safety (§12): "a replay is not held against the log"
         carrier.check_replay(open_log, plan.leadership, first.batch_id, content)
     else:
         check_transaction(open_log, plan.leadership, first.query_id, first.batch_id, content)

@@ -40,7 +40,7 @@ def with_checkpoint(
     checkpoints: Checkpoints, query_id: str, position: int, rows: int, carried: Carried | None
 ) -> Checkpoints:
     """Where the checkpoints are after this record; a batch write has none."""
-    # Safety (§6): "a record does not say where the checkpoint is now"
+    # Safety (§12): "a record does not say where the checkpoint is now"
     if carried is None:
         return checkpoints
     block = carried.block

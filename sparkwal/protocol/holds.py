@@ -26,7 +26,7 @@ def lowest(spans: Iterable[Span], position: int) -> int:
     """The position that may be told of a reader at `position`. One beyond a span is not held by
     it: the sink wrote a record since, or would have made the span longer."""
     held = (need for need, upto in spans if need < position <= upto)
-    # Safety (§6): "a consumer lets go of what a rebuild would read again"
+    # Safety (§12): "a consumer lets go of what a rebuild would read again"
     return min(held, default=position)
 
 

@@ -179,7 +179,7 @@ def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
             "it was deleted. Nothing was written. sparkwal.checkpoint(path, name) makes the "
             "checkpoint of a new query, which begins with the source's first rows"
         )
-    # Safety (§6): "a checkpoint of another log is taken for this one's"
+    # Safety (§12): "a checkpoint of another log is taken for this one's"
     if found and claim.log_id and found != claim.log_id:
         raise DivergedCheckpointError(
             f"the checkpoint belongs to the log {claim.log_id}, but {log.url} holds the log "
@@ -228,7 +228,7 @@ def _leader_header(
         memories, archived = shortened(log, live, claim.plan_id)
     header = LeaderHeader(
         # The plan_id is random and of this claim alone, so it can name a log that begins here.
-        # Safety (§6): "a log does not get the name that its first checkpoint has drawn"
+        # Safety (§12): "a log does not get the name that its first checkpoint has drawn"
         log_id=live.log_id if live else claim.log_id or claim.plan_id,
         number=keys.slot(head.gap, window),
         # Safety (§5): "a leader skips a position: the log has a hole"
@@ -249,7 +249,7 @@ def _leader_header(
         decided=head.position,
         # Safety (§5): "a new leader starts without the transactions of the log"
         txns=memories.txns,
-        # Safety (§6): "a new leader starts without the checkpoints of the log"
+        # Safety (§12): "a new leader starts without the checkpoints of the log"
         checkpoints=memories.checkpoints,
         # Safety (§5): "a leader record does not name the archive"
         txns_archive=memories.txns_archive,

@@ -13,6 +13,7 @@ PAGES = [
     *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "sparkwal/docs").glob("*.md")),
     "tests/benchmarks/README.md",
     "tests/faults/README.md",
+    "tests/simulation/README.md",
 ]
 
 
