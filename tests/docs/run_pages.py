@@ -20,6 +20,11 @@ import sparkwal
 
 from .pages import PAGES, Block, blocks
 
+START = "sparkwal/docs/start.md"
+# The server that a page names, and where the tests name theirs.
+STORE = "https://store.example.com:9000"
+ENDPOINT = "AWS_ENDPOINT_URL"
+
 
 def main(logs: str, folder: Path) -> None:
     spark = (
@@ -51,27 +56,35 @@ def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) ->
         "events": spark.readStream.schema("id BIGINT").json(str(rows)),
         "df": spark.range(3),
     }
-    # The README begins without a log; the other pages speak of one that is there.
-    if page[0].page != "README.md":
+    # These begin without a log; the other pages speak of one that is there.
+    begins = page[0].page in ("README.md", START)
+    if page[0].page == START:
+        names = {}
+    elif not begins:
         names["sparkwal"] = sparkwal
         with sparkwal.Appender(
             f"{logs}/wal", pa.schema([("id", pa.int64())]), producer_id="before"
         ) as wal:
             wal.append([{"id": 1}])
     for block in page:
-        text = block.text.replace("/data/", f"{folder}/").replace("s3://bucket", logs)
+        text = block.text.replace("/tmp/", f"{folder}/").replace("/data/", f"{folder}/")
+        text = text.replace("s3://bucket", logs).replace(STORE, os.environ.get(ENDPOINT, STORE))
         code = compile("\n" * (block.line - 1) + text, block.page, "exec")
         exec(code, names)
         for stream in spark.streams.active:
             stream.processAllAvailable()
     query = names.get("query")
-    if query is not None:
+    if page[0].page == START:
+        # Both logs that the page writes.
+        for log in (f"{folder}/first/wal", f"{logs}/first"):
+            assert sparkwal.Log(log).to_pandas()["id"].tolist() == [1, 2, 3]
+    elif query is not None:
         # No block of the page has taken the log away from the query that it shows last.
         (rows / "1.json").write_text('{"id": 5}')
         query.processAllAvailable()
         query.stop()
         ids = sparkwal.Log(f"{logs}/wal").to_pandas()["id"].tolist()
-        assert ids == ([] if page[0].page == "README.md" else [1]) + [0, 1, 2, 3, 4, 5]
+        assert ids == ([] if begins else [1]) + [0, 1, 2, 3, 4, 5]
     if "backfill" in "".join(block.text for block in page):
         backfill = sparkwal.Log(f"{logs}/wal", sequencer="backfill").to_pandas()
         assert backfill["id"].tolist() == [0, 1, 2]

@@ -13,12 +13,11 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sparkwal
 from sparkwal.events import Event
 from sparkwal.lifecycle.options import LifecycleOptions
-from sparkwal.metrics.otel import otel_name
 from sparkwal.metrics.table import METRICS
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import Table
@@ -33,31 +32,27 @@ DATA_SOURCE = PACKAGE / "spark" / "datasource.py"
 
 
 def events() -> str:
-    """One row for each event."""
-    lines = ["| event | fields | what happened |", "|---|---|---|"]
+    """One row for each module of events: their names and fields."""
+    rows: dict[str, list[str]] = {}
     for kind in Event.__subclasses__():
-        fields = ", ".join(f"`{each.name}`" for each in dataclasses.fields(kind))
+        fields = ", ".join(each.name for each in dataclasses.fields(kind))
         warned = "⚠ " if kind.level >= logging.WARNING else ""
-        meaning = " ".join((kind.__doc__ or "").split())
-        lines.append(f"| `{kind.name}` | {warned}{fields} | {meaning} |")
-    return "\n".join(lines)
+        about = kind.__module__.rpartition(".")[2]
+        rows.setdefault(about, []).append(f"{warned}`{kind.name}({fields})`")
+    lines = ["| about | events |", "|---|---|"]
+    return "\n".join(lines + [f"| {about} | {'<br>'.join(each)} |" for about, each in rows.items()])
 
 
 def metrics() -> str:
-    """One row for each metric."""
-    lines = ["| metric | kind | more labels | told by | meaning |", "|---|---|---|---|---|"]
+    """One row for each metric, after a row that says where they come from."""
+    rows: dict[str, list[str]] = {}
     for each in METRICS:
-        more = ", ".join(f"`{label}`" for label in each.more)
-        told = ", ".join(each.sources)
-        lines.append(f"| `{each.full_name}` | {each.kind} | {more} | {told} | {each.help} |")
-    return "\n".join(lines)
-
-
-def otel_names() -> str:
-    """What OpenTelemetry calls each metric."""
-    lines = ["| metric | OpenTelemetry's name | unit |", "|---|---|---|"]
-    for each in METRICS:
-        lines.append(f"| `{each.full_name}` | `{otel_name(each)}` | `{each.unit}` |")
+        more = ", ".join(each.more)
+        name = each.full_name + (f"{{{more}}}" if more else "")
+        rows.setdefault(", ".join(each.sources), []).append(f"| `{name}` | {each.help} |")
+    lines = ["| metric | meaning |", "|---|---|"]
+    for sources, each_row in rows.items():
+        lines += [f"| **{sources}** | |", *each_row]
     return "\n".join(lines)
 
 
@@ -81,7 +76,7 @@ _TYPES = {
     "parse_choice": "choice",
 }
 
-# Section → its options, and those that an earlier section has told already.
+# Section → its options, and those that an earlier section lists already.
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
     "Reading and writing": (StoreOptions, None),
     "Writing": (SinkOptions, StoreOptions),
@@ -93,8 +88,8 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
 
 def options(section: str) -> list[Option]:
     """The options of a section, in the order of the code."""
-    kind, told = SECTIONS[section]
-    known = {} if told is None else {each.name: each for each in dataclasses.fields(told)}
+    kind, listed = SECTIONS[section]
+    known = {} if listed is None else {each.name: each for each in dataclasses.fields(listed)}
     return [
         _option(each)
         for each in dataclasses.fields(kind)
@@ -111,9 +106,13 @@ def _option(field: dataclasses.Field[object]) -> Option:
 
 def option_table(section: str) -> str:
     """One row for each option."""
-    lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
-    lines += [f"| `{o.name}` | {o.type} | {o.default} | {o.meaning} |" for o in options(section)]
+    lines = ["| option (type; default) | meaning |", "|---|---|"]
+    lines += [f"| `{o.name}` ({_kind(o)}) | {o.meaning} |" for o in options(section)]
     return "\n".join(lines)
+
+
+def _kind(option: Option) -> str:
+    return f"{option.type}; {option.default}" if option.default else option.type
 
 
 def option_paragraphs() -> str:
@@ -122,9 +121,8 @@ def option_paragraphs() -> str:
     for section in ("Reading and writing", "Writing", "Reading"):
         lines += ["", f"    Options: {section.lower()}", ""]
         for each in options(section):
-            kind = f"{each.type}; {each.default}" if each.default else each.type
             lines += textwrap.wrap(
-                f"{each.name} ({kind}): {each.meaning}",
+                f"{each.name} ({_kind(each)}): {each.meaning}",
                 88,
                 initial_indent="    - ",
                 subsequent_indent="      ",
@@ -132,7 +130,7 @@ def option_paragraphs() -> str:
     return "\n".join(lines) + "\n    "
 
 
-# Role → the policies that it is given.
+# Role → the policies that it has. The last one is its own; the others stand above it.
 ROLES = {
     "writer": ("writer",),
     "reader": ("reader",),
@@ -145,22 +143,25 @@ ROLES = {
 
 
 def policies() -> str:
-    """One row for each statement of the policies that a role has beside the reader's."""
-    lines = ["| role | policies | may do | on |", "|---|---|---|---|"]
+    """One row for each role: its policies, and what its own one allows."""
+    lines = ["| role | policies | the last one allows |", "|---|---|---|"]
     for role, names in ROLES.items():
         links = " + ".join(f"[{name}](../../conf/iam/{name}.json)" for name in names)
         document = json.loads((IAM / f"{names[-1]}.json").read_text())
-        for each in document["Statement"]:
-            condition = each.get("Condition", {}).get("StringLike", {}).get("s3:prefix")
-            on = condition or each["Resource"]
-            places = ", ".join(
-                f"`{_below(place)}`" for place in ([on] if isinstance(on, str) else on)
-            )
-            actions = [each["Action"]] if isinstance(each["Action"], str) else each["Action"]
-            may = ", ".join(f"`{action}`" for action in actions)
-            lines.append(f"| {role} | {links} | {may} | {places} |")
-            role = links = ""
+        allowed = "; ".join(_allowed(each) for each in document["Statement"])
+        lines.append(f"| {role} | {links} | {allowed} |")
     return "\n".join(lines)
+
+
+def _allowed(statement: dict[str, Any]) -> str:
+    """The actions of a statement, and where."""
+    condition = statement.get("Condition", {}).get("StringLike", {}).get("s3:prefix")
+    places = (f"`{_below(place)}`" for place in _words(condition or statement["Resource"]))
+    return f"{', '.join(_words(statement['Action']))} on {', '.join(places)}"
+
+
+def _words(given: str | list[str]) -> list[str]:
+    return [each.removeprefix("s3:") for each in ([given] if isinstance(given, str) else given)]
 
 
 def _below(place: str) -> str:
@@ -172,7 +173,6 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
     ("metrics.md", "## All metrics"): metrics,
-    ("metrics.md", "## OpenTelemetry"): otel_names,
     **{("options.md", f"## {section}"): partial(option_table, section) for section in SECTIONS},
 }
 
@@ -188,7 +188,7 @@ def table(text: str, heading: str) -> re.Match[str]:
 def paragraphs(source: str) -> re.Match[str]:
     """The options in the data source's docstring, as the group "options"."""
     match = re.search(r'(?P<options>\n    Options: .*?)"""', source, re.DOTALL)
-    assert match, "the data source's docstring tells no options"
+    assert match, "the data source's docstring lists no options"
     return match
 
 

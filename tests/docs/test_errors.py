@@ -1,4 +1,4 @@
-"""The table of errors."""
+"""The index of symptoms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkwal.errors import SparkWalError
 from .pages import ROOT
 
 
-def test_the_page_tells_what_to_do_about_each_error() -> None:
-    page = (ROOT / "sparkwal/docs/errors.md").read_text()
+def test_the_page_says_what_to_do_about_each_error() -> None:
+    page = (ROOT / "sparkwal/docs/operations.md").read_text()
     rows = re.findall(r"^\| `(\w+Error)` \|", page, re.MULTILINE)
     assert sorted(rows) == sorted(kind.__name__ for kind in SparkWalError.__subclasses__())

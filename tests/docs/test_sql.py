@@ -21,7 +21,10 @@ from sparkwal.options.reading import SourceOptions
 from .pages import blocks
 
 QUESTIONS = [
-    line for block in blocks("sparkwal/docs/sql.md", "bash") for line in block.text.splitlines()
+    line
+    for block in blocks("sparkwal/docs/sql.md", "bash")
+    for line in block.text.splitlines()
+    if line.startswith("sparkwal")
 ]
 SCHEMA = pa.schema([("id", pa.int64()), ("origin", pa.string())])
 
