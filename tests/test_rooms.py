@@ -40,10 +40,10 @@ MAY_KNOW = {
                 "reading", "sequencers", "store"},
     "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "metrics", "options",
               "protocol", "reading", "sequencers", "store"},
-    "testing": {"errors", "journal", "store"},
+    "testing": {"journal", "store"},
     # The command looks at everything; nothing but the command knows it.
     "cli": {"appender", "checkpoints", "errors", "events", "format", "lifecycle", "log", "metrics",
-            "options", "protocol", "reading", "sequencers", "spark", "sql", "store", "testing"},
+            "options", "protocol", "reading", "sequencers", "spark", "sql", "store"},
     "__main__": {"cli"},
     "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading",
                  "sequencers", "spark"},
@@ -56,16 +56,7 @@ ONLY = {
     ("options", "store"): {"store.config", "store.log_store", "store.open", "store.path"},
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.listing", "store.log_store", "store.parallel"},
-    # Some of what a store must do only S3's own requests show.
-    ("testing", "store"): {
-        "store.base",
-        "store.config",
-        "store.listing",
-        "store.parallel",
-        "store.retry",
-        "store.s3",
-        "store.s3_errors",
-    },
+    ("testing", "store"): {"store.base"},
     # It imports nothing of Spark.
     ("cli", "spark"): {"spark.supported"},
     ("testing", "journal"): {"journal.storage"},

@@ -21,10 +21,10 @@ from sparkwal.cli.asking import as_json, key_values, takes_log_options, takes_se
 from sparkwal.cli.doctor_store import (
     Line,
     ok,
+    print_line,
     stores_at,
     takes_endpoints,
     to_do,
-    told_line,
     unknown,
 )
 from sparkwal.cli.telling import print_json
@@ -286,7 +286,7 @@ def command(
     for line in (line for each in asked for line in _whole(each)):
         told.append(line)
         if not as_json:
-            told_line(line.outcome, line.about, line.said, line.advice)
+            print_line(line.outcome, line.about, line.said, line.advice)
     left = sum(line.outcome == "to do" for line in told)
     if as_json:
         print_json({"path": path, "ok": not left, "lines": [asdict(line) for line in told]})

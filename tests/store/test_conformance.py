@@ -13,12 +13,13 @@ import pytest
 from sparkwal.store.base import Entry, NotFound, Store, Unfinished, Upload
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.conformance.store_under_test import StoreUnderTest, Trial
+from sparkwal.store.conformance.suite import CHECKS, Check
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
 from sparkwal.store.parallel import run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
-from sparkwal.testing.conformance import CHECKS, Check, Ground, Trial
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.servers import make_bucket
 
@@ -73,8 +74,8 @@ SUITE = [check for check in CHECKS if check.name in (
 
 @pytest.mark.parametrize("check", SUITE, ids=lambda check: check.name)
 def test_the_suite(store: Store, check: Check) -> None:
-    with Ground((store,), "log", Trial(seed=1)) as ground:
-        assert check.ask(ground)
+    with StoreUnderTest((store,), "log", Trial(seed=1)) as tested:
+        assert check.ask(tested)
     assert store.list("").entries == []
 
 
