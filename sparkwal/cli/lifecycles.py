@@ -121,11 +121,6 @@ def _default(name: str) -> str:
     return "" if default is None else str(default)
 
 
-takes_delete = click.option(
-    "--delete", "deletes", is_flag=True, help="Delete it. Without this nothing is changed."
-)
-
-
 def takes_sequencers(command: Callable[..., None]) -> Callable[..., None]:
     """--sequencer and --all."""
     return takes_sequencer(takes_every(command))
