@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import key_values, takes_log_options, time_with_unit
-from sparkwal.cli.exits import Failed, Refused, Stopped
-from sparkwal.cli.lifecycles import (
+from sparkwal.console.exit_codes import Failed, Refused, Stopped
+from sparkwal.console.lifecycles import (
     EXIT_CODES,
     Failures,
     Story,
@@ -31,7 +30,8 @@ from sparkwal.cli.lifecycles import (
     takes_sequencers,
     told_by,
 )
-from sparkwal.cli.telling import shown, size
+from sparkwal.console.options import key_values, takes_log_options, time_with_unit
+from sparkwal.console.output import shown, size
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.options import LifecycleOptions

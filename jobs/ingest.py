@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import key_values, takes_log_options
-from sparkwal.cli.exits import Refused, Stopped
+from sparkwal.console.exit_codes import Refused, Stopped
+from sparkwal.console.options import key_values, takes_log_options
 from sparkwal.errors import SparkWalError
 from sparkwal.events import CheckpointRebuilt
 from sparkwal.options.parsing import parse

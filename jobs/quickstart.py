@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 import sparkwal
-from sparkwal.cli.asking import key_values
-from sparkwal.cli.exits import Failed, Refused
+from sparkwal.console.exit_codes import Failed, Refused
+from sparkwal.console.options import key_values
 from sparkwal.errors import SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import named_or_all, takes_log_options
-from sparkwal.cli.exits import Refused, Stopped, plain
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import Refused, Stopped
+from sparkwal.console.options import named_or_all, takes_log_options
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -152,7 +153,7 @@ def _from_cursor(
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
             done = replay_from(opened, cursor, Path(output), several, wanted, metadata, told)
         except CollectedError as error:
-            console.print(plain(str(error)), highlight=False, markup=False)
+            console.print(escape(str(error)), highlight=False, markup=False)
             raise Ended(COLLECTED) from None
         except SparkWalError as error:
             raise as_exit(error) from None

@@ -38,15 +38,19 @@ MAY_KNOW = {
                   "store"},
     "metrics": {"appender", "errors", "events", "format", "lifecycle", "options", "protocol",
                 "reading", "sequencers", "store"},
+    "spark_versions": {"errors"},
     "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "metrics", "options",
-              "protocol", "reading", "sequencers", "store"},
+              "protocol", "reading", "sequencers", "spark_versions", "store"},
     "testing": {"journal", "store"},
+    # What the command and the jobs share.
+    "console": {"errors", "events", "format", "lifecycle", "options", "sequencers", "store"},
     # The command looks at everything; nothing but the command knows it.
-    "cli": {"appender", "checkpoints", "errors", "events", "format", "lifecycle", "log", "metrics",
-            "options", "protocol", "reading", "sequencers", "spark", "sql", "store"},
+    "cli": {"appender", "checkpoints", "console", "errors", "events", "format", "lifecycle", "log",
+            "metrics", "options", "protocol", "reading", "sequencers", "spark_versions", "sql",
+            "store"},
     "__main__": {"cli"},
     "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading",
-                 "sequencers", "spark"},
+                 "sequencers", "spark", "spark_versions"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.
@@ -57,8 +61,6 @@ ONLY = {
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.listing", "store.log_store", "store.parallel"},
     ("testing", "store"): {"store.base"},
-    # It imports nothing of Spark.
-    ("cli", "spark"): {"spark.supported"},
     ("testing", "journal"): {"journal.storage"},
 }
 
@@ -72,8 +74,8 @@ LIBRARIES = {
     "deltalake": {"lifecycle"},
     "duckdb": {"sql"},
     "matplotlib": {"cli"},
-    "click": {"cli"},
-    "rich": {"cli"},
+    "click": {"cli", "console"},
+    "rich": {"cli", "console"},
     "prometheus_client": {"metrics"},
     "opentelemetry": {"metrics"},
 }

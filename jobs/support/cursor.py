@@ -24,7 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 import sparkwal
-from sparkwal.cli.exits import Refused, plain
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import Refused
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
 
 # Rows of one file, about: a commit is never split.
@@ -191,5 +192,5 @@ def show_stop(console: Console, stop: Stop) -> None:
         ("what is wrong", stop.reason),
         ("positions after it", str(stop.following)),
     ):
-        table.add_row(name, Text(plain(value)))
+        table.add_row(name, Text(escape(value)))
     console.print(table, highlight=False, markup=False)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from sparkwal.cli.exits import Refused
+from sparkwal.console.exit_codes import Refused
 
 # The columns of the data set; `seq` is added: the place in time order, 0 … n−1.
 SCHEMA = pa.schema(

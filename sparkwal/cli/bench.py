@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparkwal.cli.asking import as_json, takes_log
-from sparkwal.cli.exits import Refused
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.options import as_json, takes_log
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +40,7 @@ def command(
     sparkwal bench s3://bucket/any --seconds 30 --rows-per-append 1000
     """
     from sparkwal.cli.benching import Bench, Figures, deleted_after, fresh_path
-    from sparkwal.cli.telling import print_json
+    from sparkwal.console.output import print_json
 
     if "sequencer" in {name.lower() for name in given}:
         raise Refused("the bench makes a log of its own: leave --sequencer out")
@@ -92,7 +92,7 @@ class _Live:
 
     def print(self) -> None:
         """The figures, for good."""
-        from sparkwal.cli.telling import out
+        from sparkwal.console.output import out
 
         out().print(_table(self._figures.told()))
 

@@ -8,9 +8,9 @@ import click
 
 from sparkwal import events
 from sparkwal.checkpoints.rebuild import checkpoint
-from sparkwal.cli.asking import as_json, takes_log
-from sparkwal.cli.exits import plain
-from sparkwal.cli.telling import print_json
+from sparkwal.console.escape import escape
+from sparkwal.console.options import as_json, takes_log
+from sparkwal.console.output import print_json
 from sparkwal.events import Event
 
 
@@ -55,7 +55,7 @@ def command(
         return
     click.echo(made)
     if how is not None:
-        done = f"made anew: {plain(why)}" if why else "as it was"
+        done = f"made anew: {escape(why)}" if why else "as it was"
         last = f"the log's last microbatch of it is {how.batch_id}"
         click.echo(
             f"{done}; {last if how.batch_id >= 0 else 'nothing of it is in the log'}", err=True

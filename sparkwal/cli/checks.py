@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sparkwal.cli.asking import as_json, takes_log, takes_logs
-from sparkwal.cli.exits import Failed
-from sparkwal.cli.looking import Damage, head_of, log_at, logs_at, no_log
-from sparkwal.cli.telling import facts, moment, print_json, shown, size
+from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
+from sparkwal.console.exit_codes import Failed
+from sparkwal.console.options import as_json, takes_log, takes_logs
+from sparkwal.console.output import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json

@@ -7,9 +7,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import as_json, takes_logs
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.lifecycles import (
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.lifecycles import (
     EXIT_CODES,
     Failures,
     checked,
@@ -17,7 +16,8 @@ from sparkwal.cli.lifecycles import (
     takes_lifecycle_options,
     told_by,
 )
-from sparkwal.cli.telling import print_json, shown, size
+from sparkwal.console.options import as_json, takes_logs
+from sparkwal.console.output import print_json, shown, size
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.collection import Collection

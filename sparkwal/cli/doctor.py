@@ -17,7 +17,6 @@ import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
 from sparkwal.cli import doctor_store
-from sparkwal.cli.asking import as_json, key_values, takes_log_options, takes_sequencer
 from sparkwal.cli.doctor_store import (
     Line,
     ok,
@@ -27,7 +26,8 @@ from sparkwal.cli.doctor_store import (
     to_do,
     unknown,
 )
-from sparkwal.cli.telling import print_json
+from sparkwal.console.options import as_json, key_values, takes_log_options, takes_sequencer
+from sparkwal.console.output import print_json
 from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
 from sparkwal.lifecycle import consumers
 from sparkwal.options.open import open_log
@@ -35,7 +35,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.spark.supported import INSTALL, is_supported
+from sparkwal.spark_versions import INSTALL, is_supported
 from sparkwal.store.base import Transient
 from sparkwal.store.log_store import LogStore
 

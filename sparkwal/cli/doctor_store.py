@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from sparkwal.cli.exits import Refused, plain
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import Refused
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import NotFound, Store, Transient
@@ -82,9 +83,9 @@ def print_line(outcome: str, name: str, said: str, more: str = "") -> None:
     """One finding on a line; what it means, or what to do, on the next one."""
     # Not a table: each line comes when it is known, and none is cut.
     mark = click.style(f"{outcome.upper() if outcome != 'ok' else 'ok':8}", _COLOURS.get(outcome))
-    click.echo(f"{mark}{name}: {plain(said)}")
+    click.echo(f"{mark}{name}: {escape(said)}")
     if more:
-        click.echo(f"        → {plain(more)}")
+        click.echo(f"        → {escape(more)}")
 
 
 _TRIAL = (4, 8)

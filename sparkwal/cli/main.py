@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from sparkwal.cli.exits import EXIT_CODES, ended_quietly, takes_colours
+from sparkwal.console.exit_codes import EXIT_CODES, ended_quietly, takes_colours
 
 # A command's module holds it as `command`. The line is its help in the list: a test keeps
 # both equal.

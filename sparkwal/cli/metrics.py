@@ -6,9 +6,9 @@ import time
 
 import click
 
-from sparkwal.cli.asking import takes_logs
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.looking import no_log
+from sparkwal.cli.open_logs import no_log
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.options import takes_logs
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
 

@@ -18,9 +18,9 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from sparkwal.cli.asking import length
 from sparkwal.cli.cost import dollars, requests_text
-from sparkwal.cli.telling import moment, size
+from sparkwal.console.options import length
+from sparkwal.console.output import moment, size
 from sparkwal.sql.past import LAST_MS
 
 Document = dict[str, Any]

@@ -10,10 +10,10 @@ from importlib.metadata import version
 
 import click
 
-from sparkwal.cli.asking import as_json, takes_log_options
 from sparkwal.cli.doctor_store import print_line, stores_at, takes_endpoints
-from sparkwal.cli.exits import plain
-from sparkwal.cli.telling import facts, print_json
+from sparkwal.console.escape import escape
+from sparkwal.console.options import as_json, takes_log_options
+from sparkwal.console.output import facts, print_json
 from sparkwal.store.base import Store
 from sparkwal.store.conformance.s3 import server
 from sparkwal.store.conformance.store_under_test import Trial
@@ -60,7 +60,7 @@ def command(
     else:
         click.echo()
         colour = "green" if report.fit else "red"
-        click.echo(click.style(plain(report.sentence), bold=True, fg=colour))
+        click.echo(click.style(escape(report.sentence), bold=True, fg=colour))
     if not report.fit:
         raise click.exceptions.Exit(1)
 

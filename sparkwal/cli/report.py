@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.asking import as_json, takes_log
 from sparkwal.cli.cost import past_of, takes_time
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.looking import Damage, check, head_of, logs_at
-from sparkwal.cli.output import whole_file
-from sparkwal.cli.telling import print_json
+from sparkwal.cli.forms import whole_file
+from sparkwal.cli.open_logs import Damage, check, head_of, logs_at
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.options import as_json, takes_log
+from sparkwal.console.output import print_json
 from sparkwal.errors import InvalidLogError, need
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import ConsumerInfo, told

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparkwal.cli.asking import (
+from sparkwal.cli.forms import Form, takes_form, writer
+from sparkwal.console.exit_codes import EXIT_CODES, Refused
+from sparkwal.console.options import (
     as_moment,
     first_and_last,
     named_or_all,
     takes_log,
     time_with_unit,
 )
-from sparkwal.cli.exits import EXIT_CODES, Refused
-from sparkwal.cli.output import Form, takes_form, writer
 from sparkwal.options.types import duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sparkwal.cli.looking import Damage
+    from sparkwal.cli.open_logs import Damage
     from sparkwal.cli.tailing import Shown
     from sparkwal.reading.log_range import LogRange
 
@@ -132,7 +132,7 @@ class _Opened:
 
 
 def _open(path: str, given: dict[str, str], asked: _Asked) -> _Opened:
-    from sparkwal.cli.looking import Damage, open_logs
+    from sparkwal.cli.open_logs import Damage, open_logs
 
     damage = Damage()
     return _Opened(open_logs(path, given, asked.sequencers, damage), asked, damage)
@@ -140,7 +140,7 @@ def _open(path: str, given: dict[str, str], asked: _Asked) -> _Opened:
 
 def _show(opened: _Opened, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], end: Shown) -> None:
     """Print rows; None among them stands for a pause, in which nothing is held back."""
-    from sparkwal.cli.looking import check
+    from sparkwal.cli.open_logs import check
 
     with writer(opened.asked.form, tell) as out:
         for shown, batch in rows:
@@ -271,7 +271,7 @@ def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, fo
         raise Refused("--format parquet is a file: name it with -o FILE")
     import pyarrow as pa
 
-    from sparkwal.cli.looking import open_logs
+    from sparkwal.cli.open_logs import open_logs
     from sparkwal.lifecycle.snapshot import Current, current
     from sparkwal.sql.database import answer
     from sparkwal.sql.relations import relations

@@ -9,9 +9,16 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparkwal.cli.asking import as_json, as_moment, length, takes_log, takes_logs, time_with_unit
-from sparkwal.cli.looking import Damage, check, head_of, log_at, logs_at
-from sparkwal.cli.telling import facts, moment, print_json, shown, size
+from sparkwal.cli.open_logs import Damage, check, head_of, log_at, logs_at
+from sparkwal.console.options import (
+    as_json,
+    as_moment,
+    length,
+    takes_log,
+    takes_logs,
+    time_with_unit,
+)
+from sparkwal.console.output import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.lifecycle import LifecycleRecord

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.cli import telling
-from sparkwal.cli.exits import as_exit, plain
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import as_exit
 from sparkwal.errors import FencedError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
@@ -61,4 +62,4 @@ def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_what_people_write_stays_as_it_is() -> None:
     for text in ("größe", "サイズ", "حجم", "s3://b/ä?x=[1]", "👍"):
-        assert plain(text) == text
+        assert escape(text) == text

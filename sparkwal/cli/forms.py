@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import click
 from rich.console import Console
 
-from sparkwal.cli.exits import Failed, Refused
+from sparkwal.console.exit_codes import Failed, Refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
