@@ -44,7 +44,7 @@ from support import jvm
 from support.attended import attended
 from support.follow import Meter, Signals
 from support.session import as_exit, need_delta, need_spark, start_session
-from support.tables import jars, packages, s3a_settings
+from support.tables import packages, s3a_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -293,7 +293,6 @@ def main(
         need_delta("a table")
         work.spark = start_session(
             "sparkwal compact", delta=True, packages=packages(target.table),
-            jars=jars(target.table),
             settings={**s3a_settings(target.table, settings), **configured},
         )  # fmt: skip
     try:
