@@ -10,7 +10,7 @@ import click
 import pyarrow as pa
 import pytest
 
-from sparkwal.cli import telling
+from sparkwal.console import output
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import as_exit
 from sparkwal.errors import FencedError, OptionError
@@ -52,8 +52,8 @@ def test_a_status_shows_names_without_obeying_them(tmp_path: Path) -> None:
 
 
 def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    telling.shown(EVIL, [EVIL], [[EVIL]])
-    telling.facts({EVIL: EVIL})
+    output.shown(EVIL, [EVIL], [[EVIL]])
+    output.facts({EVIL: EVIL})
     for error in (FencedError(EVIL), OptionError(EVIL)):
         click.echo(as_exit(error).format_message())
     shown = capsys.readouterr().out
