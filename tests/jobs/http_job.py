@@ -8,10 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
+
+import pytest
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "http_ingest.py"
 SCHEMA = "id bigint, name string, at timestamp, price decimal(10,2)"
@@ -66,6 +69,23 @@ class Job:
         assert self.process.stderr is not None
         self.output += self.process.stderr.read()
         return self.process.wait()
+
+
+@pytest.fixture(name="start")
+def started_jobs() -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def started(*arguments: object, **how: Any) -> Job:
+        jobs.append(Job(*arguments, **how))
+        return jobs[-1]
+
+    yield started
+    for job in jobs:
+        if job.process.poll() is None:
+            job.process.kill()
+        job.process.wait()
+        if job.process.stderr is not None:
+            job.process.stderr.close()
 
 
 def metrics(job: Job) -> str:
