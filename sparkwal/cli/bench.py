@@ -27,9 +27,7 @@ def command(
     path: str, given: dict[str, str], seconds: float, row_bytes: int, rows_per_append: int,
     in_flight: int, keep: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """How fast a log on this store is from here: appending, latency, reading back.
-
-    This command WRITES: to a new log PATH/_bench-…, which it deletes at the end, also after
+    """This command WRITES: to a new log PATH/_bench-…, which it deletes at the end, also after
     Ctrl-C. Logs that are there are not touched. The first line tells its path: delete it
     yourself where this process was killed. With --json that is a line of its own, {"path": …},
     and the figures are the last line.

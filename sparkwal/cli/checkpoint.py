@@ -25,9 +25,7 @@ from sparkwal.events import Event
 def command(
     path: str, given: dict[str, str], name: str, folder: Path | None, as_json: bool
 ) -> None:
-    """A local checkpoint folder for the query NAME of the log at PATH, made where it is needed.
-
-    NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
+    """NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
     where the log ends is left as it is; one that is missing, torn, old or another log's is made
     from the log: what else is in it is lost. Refused is a folder of anything else, and a query
     whose checkpoint the log does not carry: stateful, started on a remote checkpointLocation, or

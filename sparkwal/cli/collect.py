@@ -37,9 +37,7 @@ _COLUMNS = ["log", "floor", "below", "objects", "bytes", "uploads", "held back b
               help="Delete it. Without this nothing is changed.")  # fmt: skip
 @as_json
 def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> None:
-    """What the log at PATH does not need any more; with --delete it is deleted.
-
-    That is what its floor has passed for longer than the grace, no live consumer waits for, and
+    """That is what its floor has passed for longer than the grace, no live consumer waits for, and
     its table holds. Stop it at any moment and run it again: it goes on. The log's Delta table is
     looked at by delta-rs: pip install 'sparkwal[lake]'.
 

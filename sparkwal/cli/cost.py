@@ -89,10 +89,8 @@ def command(
     by: str,
     as_json: bool,
 ) -> None:
-    """What the log at PATH costs, by period: its writers' requests and its storage, at list prices.
-
-    The requests are those that the records prove; one GET is made for each record. PATH may lie on
-    any store: the prices are S3's.
+    """The requests are those that the records prove; one GET is made for each record. PATH may lie
+    on any store: the prices are S3's.
     """
     damage = Damage()
     past = past_of(path, given, since, until, damage)

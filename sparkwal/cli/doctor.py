@@ -260,9 +260,7 @@ def command(
     path: str, endpoints: tuple[str, ...], sequencer: str | None, checkpoint: str | None,
     spark_conf: tuple[str, ...], given: dict[str, str], as_json: bool,
 ) -> None:  # fmt: skip
-    """Why a stream does not write to PATH: each line is ok, or says what to do.
-
-    Looks at this machine, the credentials, the bucket, every endpoint, the checkpoint and the
+    """Looks at this machine, the credentials, the bucket, every endpoint, the checkpoint and the
     log. Writes small objects under {PATH}/proof/, with a name of its own, and deletes them, also
     after Ctrl-C; fences nobody. What cannot be found out (no permission to ask) is said, and is
     no error. Prints no secret.

@@ -162,9 +162,7 @@ def command(
     since: int | None, until: int | None, most: int | None, reverse: bool, follows: bool,
     interval: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """The records of the log at PATH, newest first: commits, and who came to lead it.
-
-    Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
+    """Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
     through $PAGER, for which records are read as you go on. --follow begins with the newest 10,
     or where --start, --since or -n say.
 

@@ -35,7 +35,6 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 def command(
     path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
 ) -> None:
-    """The numbers of the log at PATH as Prometheus reads them, once or over HTTP."""
     meter = separate()
     following = Following(path, meter, backlog=backlog, **given)
     if address is None:

@@ -36,9 +36,7 @@ def command(
     url: str, endpoints: tuple[str, ...], given: dict[str, str], rounds: int, threads: int,
     seed: int | None, thorough: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Prove that the store at URL is fit for a log: its conditional writes raced.
-
-    URL is s3://bucket, s3://bucket/folder or a folder. Writes objects of up to 8 MiB under
+    """URL is s3://bucket, s3://bucket/folder or a folder. Writes objects of up to 8 MiB under
     {URL}/proof/, with a name of its own, and deletes them; a log at URL is not touched, and its
     writer is not fenced. Some 3,000 requests. Ctrl-C stops it and deletes them too.
 

@@ -78,9 +78,7 @@ def command(
     prices: Prices,
     as_json: bool,
 ) -> None:
-    """The past of the log at PATH as one HTML page: rates, latency, leaders, pauses, cost.
-
-    The page is one file that loads nothing. One GET is made for each record. With --json the
+    """The page is one file that loads nothing. One GET is made for each record. With --json the
     numbers of the page are printed; the page is then written only where -o says so.
     """
     if output is None and not as_json:

@@ -38,10 +38,7 @@ from sparkwal.reading.log_range import LogRange
 )  # fmt: skip
 @as_json
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
-    """Who reads the log at PATH, how far they are, and whom its floor waits for.
-
-    2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log.
-    """
+    """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
     found = []
     for log in logs_at(path, given):
         log.look(floor=False)
@@ -89,9 +86,7 @@ _WINDOW_MS = 300_000
 @takes_logs
 @as_json
 def status(path: str, given: dict[str, str], as_json: bool) -> None:
-    """How far the log at PATH is, who leads it, and what of it is in its table.
-
-    Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
+    """Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
 
     Requests for each log: for its head 1 LIST and 1 GET (of an appender's log as many GETs as it
     may have in flight), for its lifecycle 1 and 1; for the size 1 LIST, and 4 more above a
@@ -213,9 +208,7 @@ def _number(value: float) -> str:
 @click.argument("timestamp", metavar="TIME", callback=as_moment)
 @as_json
 def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
-    """The first position of the log at PATH that is not older than TIME.
-
-    TIME is 1h (an hour ago), 30min, 2026-01-31T12:00:00Z or milliseconds since 1970.
+    """TIME is 1h (an hour ago), 30min, 2026-01-31T12:00:00Z or milliseconds since 1970.
 
     \b
     sparkwal at s3://bucket/wal 1h
