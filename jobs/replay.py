@@ -20,12 +20,13 @@ from rich.console import Console
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Refused, Stopped
 from sparkwal.console.options import named_or_all, takes_log_options
+from sparkwal.console.output import facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from support import jvm
 from support.attended import attended
-from support.cursor import Replayed, replay_from, show_stop
+from support.cursor import Replayed, replay_from
 from support.follow import Meter, Signals, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
@@ -144,8 +145,12 @@ def _from_cursor(
         f"goes on from {cursor}",
         highlight=False,
     )
-    if done.stopped is not None:
-        show_stop(console, done.stopped)
+    if (stop := done.stopped) is not None:
+        console.print("The replay stopped at an invalid entry")
+        facts({
+            "sequencer": stop.sequencer, "position": str(stop.position), "object": stop.key,
+            "what is wrong": stop.reason, "positions after it": str(stop.following),
+        })  # fmt: skip
         raise Ended(INVALID_ENTRY)
     if signals.received is not None:
         raise Stopped(signals.received)
