@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import key_values, takes_log_options, time_with_unit
-from sparkwal.cli.exits import Failed, Refused, Stopped
-from sparkwal.cli.lifecycles import (
+from sparkwal.console.exit_codes import Failed, Refused, Stopped
+from sparkwal.console.lifecycles import (
     EXIT_CODES,
     Failures,
     Story,
@@ -31,7 +30,8 @@ from sparkwal.cli.lifecycles import (
     takes_sequencers,
     told_by,
 )
-from sparkwal.cli.telling import shown, size
+from sparkwal.console.options import key_values, takes_log_options, time_with_unit
+from sparkwal.console.output import shown, size
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.options import LifecycleOptions
@@ -44,7 +44,7 @@ from support import jvm
 from support.attended import attended
 from support.follow import Meter, Signals
 from support.session import as_exit, need_delta, need_spark, start_session
-from support.tables import jars, packages, s3a_settings
+from support.tables import packages, s3a_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -293,7 +293,6 @@ def main(
         need_delta("a table")
         work.spark = start_session(
             "sparkwal compact", delta=True, packages=packages(target.table),
-            jars=jars(target.table),
             settings={**s3a_settings(target.table, settings), **configured},
         )  # fmt: skip
     try:

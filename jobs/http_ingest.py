@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 
 from sparkwal import Appender
-from sparkwal.cli.asking import takes_log_options
-from sparkwal.cli.exits import Failed, Refused
+from sparkwal.console.exit_codes import Failed, Refused
+from sparkwal.console.options import takes_log_options
 from sparkwal.errors import SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
 from support.session import as_exit, log_head

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import key_values, takes_log_options
-from sparkwal.cli.exits import Refused, Stopped
+from sparkwal.console.exit_codes import Refused, Stopped
+from sparkwal.console.options import key_values, takes_log_options
 from sparkwal.errors import SparkWalError
-from sparkwal.events import CheckpointRebuilt
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from support import jvm
@@ -55,16 +54,6 @@ def _read(
     if schema is not None:
         stream = stream.schema(schema)
     return stream.load(source) if source is not None else stream.load()
-
-
-def _checkpoint(
-    log: str, given: dict[str, str], name: str | None, checkpoint: str | None
-) -> tuple[str, CheckpointRebuilt | None]:
-    """(checkpointLocation, what was made from the log). Raises Refused, SparkWalError."""
-    if checkpoint is None:
-        return made_from_log(log, name or "", given)
-    check_checkpoint(checkpoint, log, given)
-    return checkpoint, None
 
 
 @click.command(epilog=EXIT_CODES)
@@ -163,7 +152,11 @@ def main(
         # Here, before Spark starts: a wrong option should not take ten seconds to tell.
         parse(SinkOptions, {**given, "path": log})
         before = log_head(log, given)
-        location, made = _checkpoint(log, given, name, checkpoint)
+        location, made = checkpoint, None
+        if location is None:
+            location, made = made_from_log(log, name or "", given)
+        else:
+            check_checkpoint(location, log, given)
     except SparkWalError as error:
         raise as_exit(error) from None
     if before is not None and made is not None:

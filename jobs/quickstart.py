@@ -15,19 +15,17 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import click
 import pyarrow as pa
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import sparkwal
-from sparkwal.cli.asking import key_values
-from sparkwal.cli.exits import Failed, Refused
+from sparkwal.console.exit_codes import Failed, Refused
+from sparkwal.console.options import key_values
+from sparkwal.console.output import moment, shown
 from sparkwal.errors import SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
@@ -37,7 +35,7 @@ from sparkwal.testing.proxy import Request, S3Proxy
 from support.checkpoints import made_from_log, write_plainly
 from support.flights import DDL, load, stage
 from support.follow import Follower, Meter, Totals
-from support.proof import checks, requests_to_find_the_head, shown
+from support.proof import checks
 from support.session import ROOT, as_exit, log_head, start_session
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
 
 CACHE = ROOT / ".cache" / "quickstart"
 NAME = "flights"  # of the query
+_COLUMNS = [">position", "kind", ">batch_id", ">rows", ">bytes", ">term", "time (UTC)"]
 
 console = Console(highlight=False)
 
@@ -133,7 +132,7 @@ def _counts(requests: list[Request]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items())) or "none"
 
 
-def tell_of_restart(run: Run, records: list[SlotHeader], requests: list[Request]) -> None:
+def tell_of_restart(records: list[SlotHeader], requests: list[Request]) -> None:
     """What the restart left in the log, and what it cost as far as that was counted."""
     leaders = [record for record in records if isinstance(record, LeaderHeader)]
     if len(leaders) > 1:
@@ -143,8 +142,6 @@ def tell_of_restart(run: Run, records: list[SlotHeader], requests: list[Request]
             f"with one record: position {last.position}, term {last.term} ({last.reason})."
         )
     if not requests:
-        cost = requests_to_find_the_head(run.log, run.options)
-        console.print(f"Finding the end of this log, counted just now: {cost}.")
         return
     ours = [r for r in requests if "/proof/" not in f"/{r.key}"]
     key = f"batches/{keys.encode(leaders[-1].number)}"
@@ -159,31 +156,22 @@ def tell_of_restart(run: Run, records: list[SlotHeader], requests: list[Request]
     )
 
 
-def contents(records: list[SlotHeader], around: int = 4) -> Table:
-    """The log as a table; of a long one the beginning, the restart and the end."""
-    table = Table(title="What is in the log", title_justify="left", box=box.SIMPLE)
-    for name in ("position", "kind", "batch_id", "rows", "bytes", "term", "time (UTC)"):
-        table.add_column(name, justify="left" if name in ("kind", "time (UTC)") else "right")
+def contents(records: list[SlotHeader], around: int = 4) -> list[list[str]]:
+    """The log's records for people; of a long one the beginning, the restart and the end."""
     leaders = [n for n, record in enumerate(records) if isinstance(record, LeaderHeader)]
     marks = [0, len(records) - 1, *(leaders if len(leaders) < 5 else leaders[-2:])]
-    gap = False
+    rows: list[list[str]] = []
     for number, record in enumerate(records):
         if all(abs(number - mark) > around for mark in marks):
-            if not gap:
-                table.add_row(*["…"] * 7)
-            gap = True
+            if rows[-1][0] != "…":
+                rows.append(["…"] * len(_COLUMNS))
             continue
-        gap = False
         cells = ["", "", ""]
         if isinstance(record, CommitHeader):
             cells = [str(record.batch_id), f"{record.rows:,}", f"{record.bytes:,}"]
-        moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC)
-        table.add_row(
-            str(record.position), record.kind, *cells, str(record.term),
-            f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}",
-            style="bold" if record.kind == "leader" else None,
-        )  # fmt: skip
-    return table
+        time = moment(record.timestamp_ms)[11:]
+        rows.append([str(record.position), record.kind, *cells, str(record.term), time])
+    return rows
 
 
 def what_next(log: str, endpoint: str | None) -> str:
@@ -287,8 +275,10 @@ def main(
             raise
         except Exception as error:
             raise as_exit(error) from None
-        tell_of_restart(run, records, requests)
-        console.print(shown(found), contents(records), sep="\n")
+        tell_of_restart(records, requests)
+        compared = [[check.what, check.expected, check.found] for check in found]
+        shown("The log against its input", ["", "input", "log"], compared)
+        shown("What is in the log", _COLUMNS, contents(records))
         if wrong := [check.what for check in found if not check.holds]:
             raise Failed(f"the log differs from its input in: {', '.join(wrong)}")
     console.print(

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sparkwal.cli.asking import named_or_all, takes_log_options
-from sparkwal.cli.exits import Refused, Stopped, plain
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import Refused, Stopped
+from sparkwal.console.options import named_or_all, takes_log_options
+from sparkwal.console.output import facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from support import jvm
-from support.cursor import Replayed, replay_from, show_stop
+from support.attended import attended
+from support.cursor import Replayed, replay_from
 from support.follow import Meter, Signals, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
@@ -61,48 +64,29 @@ def _batch(
     signals: Signals,
 ) -> int:  # fmt: skip
     """Write what is there; returns the number of rows. Raises Stopped, Refused, Failed."""
-    from pyspark import InheritableThread
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    counts: list[int] = []
-    seen = Observation("replay")
-    failures: list[Exception] = []
+    def write() -> int:
+        if fmt == "console":
+            shown = rows.limit(_SHOWN).persist()
+            count = shown.count()
+            shown.show(_SHOWN, truncate=False)
+            return count
+        seen = Observation("replay")
+        observed = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
+        # What keeps nothing has nothing in its way.
+        observed.write.format(fmt).mode("append" if fmt == "noop" else mode).save(output)
+        return int(seen.get["rows"])
 
-    def write() -> None:
-        try:
-            if fmt == "console":
-                shown = rows.limit(_SHOWN).persist()
-                counts.append(shown.count())
-                shown.show(_SHOWN, truncate=False)
-                return
-            observed = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-            # What keeps nothing has nothing in its way.
-            observed.write.format(fmt).mode("append" if fmt == "noop" else mode).save(output)
-            counts.append(int(seen.get["rows"]))
-        except Exception as error:
-            failures.append(error)
-
-    # In a thread, so that this one can look at the tasks and at signals.
-    thread = InheritableThread(target=write)
-    thread.start()
-    tracker = spark.sparkContext.statusTracker()
-    done: dict[int, tuple[int, int]] = {}
-    while thread.is_alive():
-        thread.join(0.2)
-        if signals.received is not None:
-            spark.sparkContext.cancelAllJobs()
-        for stage in tracker.getActiveStageIds():
-            if (info := tracker.getStageInfo(stage)) is not None:
-                done[stage] = (info.numCompletedTasks, info.numTasks)
-        tasks, total = (sum(column) for column in zip((0, 0), *done.values(), strict=True))
-        meter.show(tasks, f"{tasks} of {total} tasks", total=total or None)
-    if signals.received is not None and failures:
+    try:
+        # A signal cancels it: a part of the output is none.
+        return attended(write, meter, signals, spark, 0.0, lambda: "replaying")
+    except Stopped:
         console.print("stopped; the output is not complete")
-        raise Stopped(signals.received)
-    if failures:
-        raise as_exit(failures[0])
-    return counts[0]
+        raise
+    except Exception as error:
+        raise as_exit(error) from None
 
 
 def _check_stream(
@@ -152,7 +136,7 @@ def _from_cursor(
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
             done = replay_from(opened, cursor, Path(output), several, wanted, metadata, told)
         except CollectedError as error:
-            console.print(plain(str(error)), highlight=False, markup=False)
+            console.print(escape(str(error)), highlight=False, markup=False)
             raise Ended(COLLECTED) from None
         except SparkWalError as error:
             raise as_exit(error) from None
@@ -161,8 +145,12 @@ def _from_cursor(
         f"goes on from {cursor}",
         highlight=False,
     )
-    if done.stopped is not None:
-        show_stop(console, done.stopped)
+    if (stop := done.stopped) is not None:
+        console.print("The replay stopped at an invalid entry")
+        facts({
+            "sequencer": stop.sequencer, "position": str(stop.position), "object": stop.key,
+            "what is wrong": stop.reason, "positions after it": str(stop.following),
+        })  # fmt: skip
         raise Ended(INVALID_ENTRY)
     if signals.received is not None:
         raise Stopped(signals.received)

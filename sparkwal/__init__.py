@@ -85,7 +85,7 @@ def register(spark: SparkSession) -> None:
     need_pyspark()
     import pyspark
 
-    from sparkwal.spark.supported import require
+    from sparkwal.spark_versions import require
 
     require(pyspark.__version__, "pyspark here")
     require(spark.version, "the session's server")

@@ -38,15 +38,19 @@ MAY_KNOW = {
                   "store"},
     "metrics": {"appender", "errors", "events", "format", "lifecycle", "options", "protocol",
                 "reading", "sequencers", "store"},
+    "spark_versions": {"errors"},
     "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "metrics", "options",
-              "protocol", "reading", "sequencers", "store"},
-    "testing": {"errors", "journal", "store"},
+              "protocol", "reading", "sequencers", "spark_versions", "store"},
+    "testing": {"journal", "store"},
+    # What the command and the jobs share.
+    "console": {"errors", "events", "format", "lifecycle", "options", "sequencers", "store"},
     # The command looks at everything; nothing but the command knows it.
-    "cli": {"appender", "checkpoints", "errors", "events", "format", "lifecycle", "log", "metrics",
-            "options", "protocol", "reading", "sequencers", "spark", "sql", "store", "testing"},
+    "cli": {"appender", "checkpoints", "console", "errors", "events", "format", "lifecycle", "log",
+            "metrics", "options", "protocol", "reading", "sequencers", "spark_versions", "sql",
+            "store"},
     "__main__": {"cli"},
     "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading",
-                 "sequencers", "spark"},
+                 "sequencers", "spark", "spark_versions"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.
@@ -56,18 +60,7 @@ ONLY = {
     ("options", "store"): {"store.config", "store.log_store", "store.open", "store.path"},
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.listing", "store.log_store", "store.parallel"},
-    # Some of what a store must do only S3's own requests show.
-    ("testing", "store"): {
-        "store.base",
-        "store.config",
-        "store.listing",
-        "store.parallel",
-        "store.retry",
-        "store.s3",
-        "store.s3_errors",
-    },
-    # It imports nothing of Spark.
-    ("cli", "spark"): {"spark.supported"},
+    ("testing", "store"): {"store.base"},
     ("testing", "journal"): {"journal.storage"},
 }
 
@@ -81,8 +74,8 @@ LIBRARIES = {
     "deltalake": {"lifecycle"},
     "duckdb": {"sql"},
     "matplotlib": {"cli"},
-    "click": {"cli"},
-    "rich": {"cli"},
+    "click": {"cli", "console"},
+    "rich": {"cli", "console"},
     "prometheus_client": {"metrics"},
     "opentelemetry": {"metrics"},
 }

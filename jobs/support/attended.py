@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from sparkwal.cli.exits import Stopped
+from sparkwal.console.exit_codes import Stopped
 from support import jvm
 from support.follow import Meter, Signals
 

@@ -10,7 +10,7 @@ import sparkwal
 from sparkwal import events
 from sparkwal.checkpoints.folder import latest, local_folder, query_of
 from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
-from sparkwal.cli.exits import Refused
+from sparkwal.console.exit_codes import Refused
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions

@@ -18,13 +18,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import sparkwal
-from sparkwal.cli.exits import Refused, plain
+from sparkwal.console.exit_codes import Refused
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
 
 # Rows of one file, about: a commit is never split.
@@ -178,18 +174,3 @@ def _sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
-
-
-def show_stop(console: Console, stop: Stop) -> None:
-    """The first entry that is invalid."""
-    table = Table(title="The replay stopped at an invalid entry", title_justify="left",
-                  box=box.SIMPLE, show_header=False)  # fmt: skip
-    for name, value in (
-        ("sequencer", stop.sequencer),
-        ("position", str(stop.position)),
-        ("object", stop.key),
-        ("what is wrong", stop.reason),
-        ("positions after it", str(stop.following)),
-    ):
-        table.add_row(name, Text(plain(value)))
-    console.print(table, highlight=False, markup=False)

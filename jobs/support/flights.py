@@ -14,32 +14,18 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from sparkwal.cli.exits import Refused
+from sparkwal.console.exit_codes import Refused
 
 # The columns of the data set; `seq` is added: the place in time order, 0 … n−1.
-SCHEMA = pa.schema(
-    [
-        pa.field("year", pa.int32()),
-        pa.field("month", pa.int32()),
-        pa.field("day", pa.int32()),
-        pa.field("dep_time", pa.int32()),
-        pa.field("sched_dep_time", pa.int32()),
-        pa.field("dep_delay", pa.int32()),
-        pa.field("arr_time", pa.int32()),
-        pa.field("sched_arr_time", pa.int32()),
-        pa.field("arr_delay", pa.int32()),
-        pa.field("carrier", pa.string()),
-        pa.field("flight", pa.int32()),
-        pa.field("tailnum", pa.string()),
-        pa.field("origin", pa.string()),
-        pa.field("dest", pa.string()),
-        pa.field("air_time", pa.int32()),
-        pa.field("distance", pa.int32()),
-        pa.field("hour", pa.int32()),
-        pa.field("minute", pa.int32()),
-        pa.field("time_hour", pa.timestamp("us", tz="UTC")),
-    ]
+_COLUMNS = (
+    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay carrier "
+    "flight tailnum origin dest air_time distance hour minute time_hour"
 )
+_OTHERS = {
+    **dict.fromkeys(("carrier", "tailnum", "origin", "dest"), pa.string()),
+    "time_hour": pa.timestamp("us", tz="UTC"),
+}
+SCHEMA = pa.schema([(name, _OTHERS.get(name, pa.int32())) for name in _COLUMNS.split()])
 WITH_SEQ = pa.schema([pa.field("seq", pa.int64()), *SCHEMA])
 DDL = ", ".join(
     f"{field.name} "

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sparkwal.cli.exits import Stopped
+from sparkwal.console.exit_codes import Stopped
 from support import jvm
 from support.session import as_exit
 

@@ -64,29 +64,6 @@ class Bounds:
     pending: int
 
 
-class Metrics:
-    """What GET /metrics tells."""
-
-    def __init__(self, wal: Appender, pending: Callable[[], float]) -> None:
-        self._meter, self._place = separate(), place_of(wal.url)
-        watch_appender(wal, self._meter)
-        begin(self._meter, self._place, "http")
-        self._meter.set(table.PENDING_BODIES, pending, *self._place)
-
-    def answered(self, status: int) -> None:
-        """One more request."""
-        self._meter.add(table.REQUESTS, 1, *self._place, str(status))
-
-    def accepted(self, rows: int, size: int, seconds: float) -> None:
-        """What a request was that was answered with 200 or 202."""
-        self._meter.add(table.ANSWERED_ROWS, rows, *self._place)
-        self._meter.add(table.BODY_BYTES, size, *self._place)
-        self._meter.observe(table.APPEND, seconds, *self._place)
-
-    def text(self) -> str:
-        return self._meter.text()
-
-
 class Server:
     """The handlers over one appender."""
 
@@ -99,7 +76,10 @@ class Server:
         self._small_parser = ThreadPoolExecutor(1, "small-parser")
         # One: while it syncs the journal, what comes waits for the next sync, all of it together.
         self._syncs = ThreadPoolExecutor(1, "sync")
-        self.metrics = Metrics(wal, lambda: self._pending)
+        self._meter, self._place = separate(), place_of(wal.url)
+        watch_appender(wal, self._meter)
+        begin(self._meter, self._place, "http")
+        self._meter.set(table.PENDING_BODIES, lambda: self._pending, *self._place)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -122,7 +102,7 @@ class Server:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def counted(request: Request) -> Response:
             response = await handle(request)
-            self.metrics.answered(response.status_code)
+            self._meter.add(table.REQUESTS, 1, *self._place, str(response.status_code))
             return response
 
         return counted
@@ -158,7 +138,9 @@ class Server:
             return _stopped(error)
         except ClientDisconnect:
             return _error(400, "the client went away before all of the body was there")
-        self.metrics.accepted(rows, size, time.monotonic() - started)
+        self._meter.add(table.ANSWERED_ROWS, rows, *self._place)
+        self._meter.add(table.BODY_BYTES, size, *self._place)
+        self._meter.observe(table.APPEND, time.monotonic() - started, *self._place)
         return JSONResponse(answer, 202 if self._wal.has_journal else 200)
 
     async def _accept(self, request: Request) -> tuple[Ticket, int, int]:
@@ -201,7 +183,7 @@ class Server:
 
     async def tell_metrics(self, request: Request) -> Response:
         """GET /metrics, as Prometheus reads it."""
-        return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self._meter.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def tell_health(self, request: Request) -> Response:
         """GET /healthz: 200 while rows are accepted, by a journal also while the store is away."""

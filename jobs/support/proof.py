@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from rich import box
-from rich.table import Table
 
 import sparkwal
 from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.options.open import open_log
-from sparkwal.options.parsing import parse
-from sparkwal.options.writing import SinkOptions
-from sparkwal.protocol.recovery import find_head
-from sparkwal.store.base import Store
-from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,35 +91,3 @@ def checks(
     scanned = log.scan().read_all()
     equal = scanned.num_rows == table.num_rows and scanned.cast(table.schema).equals(table)
     yield Check("values, one by one", "equal", "equal" if equal else "not equal")
-
-
-def shown(found: list[Check]) -> Table:
-    """The checks as a table."""
-    table = Table(title="The log against its input", title_justify="left", box=box.SIMPLE)
-    for heading in ("", "input", "log"):
-        table.add_column(heading, no_wrap=True)
-    for check in found:
-        mark = "green" if check.holds else "red"
-        table.add_row(check.what, check.expected, f"[{mark}]{check.found}")
-    return table
-
-
-class _Counting:
-    """A store that counts the requests made of it."""
-
-    def __init__(self, store: Store) -> None:
-        self.counts: Counter[str] = Counter()
-        self._store = store
-
-    def __getattr__(self, name: str) -> object:
-        if name in ("list", "get", "get_range", "put_if_absent", "delete", "upload"):
-            self.counts[name.partition("_")[0].upper()] += 1
-        return getattr(self._store, name)
-
-
-def requests_to_find_the_head(path: str, options: Mapping[str, str]) -> str:
-    """What recovery's search costs on this log, counted while doing it now."""
-    log = open_log(parse(SinkOptions, {**options, "path": path}))
-    counting = _Counting(log.store)
-    find_head(LogStore(cast(Store, counting), log.prefix))
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(counting.counts.items()))

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 import click
 
 import sparkwal
-from sparkwal.cli.exits import Failed, Refused, plain
+from sparkwal import spark_versions
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.errors import OptionError
 from sparkwal.log import HeadInfo
 from sparkwal.options.store import StoreOptions
-from sparkwal.spark import log_store, supported
+from sparkwal.spark import log_store
 from sparkwal.spark.readable import readable
 from support import jvm
 
@@ -68,7 +70,7 @@ def need_spark() -> None:
             "pip install '.[spark,jobs]'"
         ) from None
     try:
-        supported.require(pyspark.__version__, "pyspark here")
+        spark_versions.require(pyspark.__version__, "pyspark here")
     except OptionError as error:
         raise Refused(str(error)) from None
 
@@ -78,7 +80,7 @@ def need_delta(what: str = "--format delta") -> None:
     import pyspark
 
     try:
-        supported.require_delta(pyspark.__version__)
+        spark_versions.require_delta(pyspark.__version__)
     except OptionError as error:
         raise Refused(f"{what}: {error}") from None
     if jvm.started_by_spark_submit():
@@ -170,5 +172,5 @@ def _java() -> str:
 def as_exit(error: BaseException) -> click.ClickException:
     """The exception that ends a job with the right message and exit code."""
     message, wrong = readable(error)
-    message = plain(message, keeps="\n")
+    message = escape(message, keeps="\n")
     return Refused(message) if wrong else Failed(message)

@@ -21,8 +21,8 @@ def run() -> None:
 
 def _run() -> None:
     try:
-        from sparkwal.cli.exits import spells_out_the_rest, terminate
         from sparkwal.cli.main import main
+        from sparkwal.console.exit_codes import spells_out_the_rest, terminate
 
         signal.signal(signal.SIGTERM, terminate)
         spells_out_the_rest()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
 
-from sparkwal.cli.asking import as_json, takes_log
-from sparkwal.cli.exits import Refused
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.options import as_json, takes_log
 
 
 @click.command()
@@ -29,9 +27,7 @@ def command(
     path: str, given: dict[str, str], seconds: float, row_bytes: int, rows_per_append: int,
     in_flight: int, keep: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """How fast a log on this store is from here: appending, latency, reading back.
-
-    This command WRITES: to a new log PATH/_bench-…, which it deletes at the end, also after
+    """This command WRITES: to a new log PATH/_bench-…, which it deletes at the end, also after
     Ctrl-C. Logs that are there are not touched. The first line tells its path: delete it
     yourself where this process was killed. With --json that is a line of its own, {"path": …},
     and the figures are the last line.
@@ -40,7 +36,7 @@ def command(
     sparkwal bench s3://bucket/any --seconds 30 --rows-per-append 1000
     """
     from sparkwal.cli.benching import Bench, Figures, deleted_after, fresh_path
-    from sparkwal.cli.telling import print_json
+    from sparkwal.console.output import facts, print_json
 
     if "sequencer" in {name.lower() for name in given}:
         raise Refused("the bench makes a log of its own: leave --sequencer out")
@@ -54,56 +50,26 @@ def command(
         print_json({"path": bench.path, "kept": keep})
     else:
         click.echo(f"writes to {bench.path} ({end})", err=True)
-    with deleted_after(bench, keep), _Live(figures, as_json) as live:
-        bench.append(figures, seconds, in_flight, live.show)
+    with (
+        deleted_after(bench, keep),
+        Console(stderr=True, quiet=as_json).status("appending") as status,
+    ):
+        bench.append(figures, seconds, in_flight, lambda: status.update(_so_far(figures.told())))
+        status.update("reading back")
         bench.read(figures)
-        live.show()
     if as_json:
         print_json({"path": bench.path, "kept": keep, **figures.told()})
     else:
-        live.print()
+        facts(_rows(figures.told()))
 
 
-class _Live:
-    """The figures while they come, on a terminal."""
-
-    def __init__(self, figures: Any, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._figures = figures
-        console = Console(stderr=True)
-        shows = console.is_terminal and not quiet
-        self._live = Live(console=console, transient=True, auto_refresh=False) if shows else None
-
-    def __enter__(self) -> _Live:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self) -> None:
-        """Bring the display up to date."""
-        if self._live is not None:
-            self._live.update(_table(self._figures.told()), refresh=True)
-
-    def print(self) -> None:
-        """The figures, for good."""
-        from sparkwal.cli.telling import out
-
-        out().print(_table(self._figures.told()))
+def _so_far(told: dict[str, Any]) -> str:
+    return f"{told['appends']:,} appends, {told['appends_per_s']:,.1f} a second"
 
 
-def _table(told: dict[str, Any]) -> Table:
-    from rich import box
-    from rich.table import Table
-
+def _rows(told: dict[str, Any]) -> dict[str, str]:
     from sparkwal.cli.cost import requests_text
 
-    table = Table(box=box.SIMPLE, show_header=False)
     rows = {
         "appends": f"{told['appends']:,} in {told['seconds']:.1f} s",
         "appends a second": f"{told['appends_per_s']:,.1f}",
@@ -119,12 +85,9 @@ def _table(told: dict[str, Any]) -> Table:
     if told["appends"]:
         rows["a million appends"] = f"${told['dollars_per_million_appends']:,.2f} of requests"
         rows["a million rows"] = f"${told['dollars_per_million_rows']:,.4f}"
-    if "read" in told:
-        read = told["read"]
-        rows["read back"] = (
-            f"{read['rows_per_s']:,.0f} rows/s, {read['mb_per_s']:,.2f} MB/s, "
-            f"in {read['seconds']:.1f} s"
-        )
-    for name, text in rows.items():
-        table.add_row(name, text)
-    return table
+    read = told["read"]
+    rows["read back"] = (
+        f"{read['rows_per_s']:,.0f} rows/s, {read['mb_per_s']:,.2f} MB/s, "
+        f"in {read['seconds']:.1f} s"
+    )
+    return rows

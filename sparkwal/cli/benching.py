@@ -20,7 +20,7 @@ import click
 import pyarrow as pa
 
 from sparkwal.appender.appender import Appender, appender_over
-from sparkwal.cli.exits import Failed
+from sparkwal.console.exit_codes import Failed
 from sparkwal.errors import SparkWalError
 from sparkwal.events import Retried
 from sparkwal.events.emitting import Event

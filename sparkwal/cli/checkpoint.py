@@ -8,9 +8,9 @@ import click
 
 from sparkwal import events
 from sparkwal.checkpoints.rebuild import checkpoint
-from sparkwal.cli.asking import as_json, takes_log
-from sparkwal.cli.exits import plain
-from sparkwal.cli.telling import print_json
+from sparkwal.console.escape import escape
+from sparkwal.console.options import as_json, takes_log
+from sparkwal.console.output import print_json
 from sparkwal.events import Event
 
 
@@ -25,9 +25,7 @@ from sparkwal.events import Event
 def command(
     path: str, given: dict[str, str], name: str, folder: Path | None, as_json: bool
 ) -> None:
-    """A local checkpoint folder for the query NAME of the log at PATH, made where it is needed.
-
-    NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
+    """NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
     where the log ends is left as it is; one that is missing, torn, old or another log's is made
     from the log: what else is in it is lost. Refused is a folder of anything else, and a query
     whose checkpoint the log does not carry: stateful, started on a remote checkpointLocation, or
@@ -55,7 +53,7 @@ def command(
         return
     click.echo(made)
     if how is not None:
-        done = f"made anew: {plain(why)}" if why else "as it was"
+        done = f"made anew: {escape(why)}" if why else "as it was"
         last = f"the log's last microbatch of it is {how.batch_id}"
         click.echo(
             f"{done}; {last if how.batch_id >= 0 else 'nothing of it is in the log'}", err=True

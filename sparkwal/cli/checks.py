@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sparkwal.cli.asking import as_json, takes_log, takes_logs
-from sparkwal.cli.exits import Failed
-from sparkwal.cli.looking import Damage, head_of, log_at, logs_at, no_log
-from sparkwal.cli.telling import facts, moment, print_json, shown, size
+from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
+from sparkwal.console.exit_codes import Failed
+from sparkwal.console.options import as_json, takes_log, takes_logs
+from sparkwal.console.output import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json
@@ -51,9 +51,7 @@ class _Shown:
 @click.argument("position", type=click.IntRange(0), required=False)
 @as_json
 def show(path: str, given: dict[str, str], position: int | None, as_json: bool) -> None:
-    """Everything of the record at POSITION of the log at PATH, checked to the last byte.
-
-    Without POSITION the newest one.
+    """Without POSITION the newest one.
 
     Requests: for head and floor as sparkwal log; 1 GET for the record and 1 for each of its
     objects; where a former leader wrote it, as many GETs more as that had in flight.
@@ -205,9 +203,7 @@ def _checkpoint(query: str, each: Checkpoint) -> list[str]:
 @takes_logs
 @as_json
 def verify(path: str, given: dict[str, str], as_json: bool) -> None:
-    """Read every byte of the log at PATH and check it; works while others write.
-
-    As many GETs as there are objects, and 1 LIST for a thousand. Exit code 1 where a log is not
+    """As many GETs as there are objects, and 1 LIST for a thousand. Exit code 1 where a log is not
     sound.
     """
     sound = True

@@ -11,10 +11,10 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from sparkwal.cli.asking import as_json, as_moment, key_values, length, takes_logs
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.looking import Damage, check, head_of, logs_of
-from sparkwal.cli.telling import moment, print_json, shown, size
+from sparkwal.cli.open_logs import Damage, check, head_of, logs_of
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.options import as_json, as_moment, key_values, length, takes_logs
+from sparkwal.console.output import moment, print_json, shown, size
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SystemClock
@@ -89,10 +89,8 @@ def command(
     by: str,
     as_json: bool,
 ) -> None:
-    """What the log at PATH costs, by period: its writers' requests and its storage, at list prices.
-
-    The requests are those that the records prove; one GET is made for each record. PATH may lie on
-    any store: the prices are S3's.
+    """The requests are those that the records prove; one GET is made for each record. PATH may lie
+    on any store: the prices are S3's.
     """
     damage = Damage()
     past = past_of(path, given, since, until, damage)

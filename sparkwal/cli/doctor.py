@@ -17,17 +17,17 @@ import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
 from sparkwal.cli import doctor_store
-from sparkwal.cli.asking import as_json, key_values, takes_log_options, takes_sequencer
 from sparkwal.cli.doctor_store import (
     Line,
     ok,
+    print_line,
     stores_at,
     takes_endpoints,
     to_do,
-    told_line,
     unknown,
 )
-from sparkwal.cli.telling import print_json
+from sparkwal.console.options import as_json, key_values, takes_log_options, takes_sequencer
+from sparkwal.console.output import print_json
 from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
 from sparkwal.lifecycle import consumers
 from sparkwal.options.open import open_log
@@ -35,7 +35,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.spark.supported import INSTALL, is_supported
+from sparkwal.spark_versions import INSTALL, is_supported
 from sparkwal.store.base import Transient
 from sparkwal.store.log_store import LogStore
 
@@ -260,9 +260,7 @@ def command(
     path: str, endpoints: tuple[str, ...], sequencer: str | None, checkpoint: str | None,
     spark_conf: tuple[str, ...], given: dict[str, str], as_json: bool,
 ) -> None:  # fmt: skip
-    """Why a stream does not write to PATH: each line is ok, or says what to do.
-
-    Looks at this machine, the credentials, the bucket, every endpoint, the checkpoint and the
+    """Looks at this machine, the credentials, the bucket, every endpoint, the checkpoint and the
     log. Writes small objects under {PATH}/proof/, with a name of its own, and deletes them, also
     after Ctrl-C; fences nobody. What cannot be found out (no permission to ask) is said, and is
     no error. Prints no secret.
@@ -286,7 +284,7 @@ def command(
     for line in (line for each in asked for line in _whole(each)):
         told.append(line)
         if not as_json:
-            told_line(line.outcome, line.about, line.said, line.advice)
+            print_line(line.outcome, line.about, line.said, line.advice)
     left = sum(line.outcome == "to do" for line in told)
     if as_json:
         print_json({"path": path, "ok": not left, "lines": [asdict(line) for line in told]})

@@ -1,5 +1,5 @@
-"""The stores that a command tries, and how it says what each check found; what the doctor asks of
-them."""
+"""The stores that a command tries, and how it prints what each check found; what the doctor asks
+of them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from sparkwal.cli.exits import Refused, plain
-from sparkwal.errors import OptionError
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import Refused
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.conformance.store_under_test import StoreUnderTest, Trial
+from sparkwal.store.conformance.suite import CHECKS, QUICK, prove
 from sparkwal.store.local import LocalStore
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_replies import given
-from sparkwal.testing.conformance import CHECKS, QUICK, Ground, Trial, prove
-from sparkwal.testing.s3_checks import SKEW_SECONDS, skew_seconds
 
 Outcome = Literal["ok", "to do", "unknown"]
 
@@ -79,13 +79,13 @@ def stores_at(
     return [S3Store(bucket, from_keywords(SourceOptions, path, each).s3) for each in asked], prefix
 
 
-def told_line(outcome: str, name: str, said: str, more: str = "") -> None:
+def print_line(outcome: str, name: str, said: str, more: str = "") -> None:
     """One finding on a line; what it means, or what to do, on the next one."""
     # Not a table: each line comes when it is known, and none is cut.
     mark = click.style(f"{outcome.upper() if outcome != 'ok' else 'ok':8}", _COLOURS.get(outcome))
-    click.echo(f"{mark}{name}: {plain(said)}")
+    click.echo(f"{mark}{name}: {escape(said)}")
     if more:
-        click.echo(f"        → {plain(more)}")
+        click.echo(f"        → {escape(more)}")
 
 
 _TRIAL = (4, 8)
@@ -104,23 +104,20 @@ class Answer(NamedTuple):
 
 
 def look(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
-    """All lines of a store; of a folder only what applies."""
-    for store in stores:
-        if isinstance(store, S3Store):
-            lines = list(_reach(store, prefix))
-            yield from lines
-            if any(line.outcome == "to do" for line in lines):
-                return
-    first = stores[0]
-    if isinstance(first, S3Store):
-        lines = list(_permissions(first, prefix))
-        yield from lines
-        if any(line.outcome == "to do" for line in lines):
+    """All lines of a store; of a folder only what applies. What must be mended first ends them."""
+    remote = [store for store in stores if isinstance(store, S3Store)]
+    asked = [_reach(store, prefix) for store in remote]
+    asked += [_permissions(store, prefix) for store in remote[:1]]
+    for lines in asked:
+        ends = False
+        for line in lines:
+            yield line
+            ends = ends or line.outcome == "to do"
+        if ends:
             return
     yield from _conditional(stores, prefix)
-    if isinstance(first, S3Store):
-        yield _clock(first)
-        yield from _features(first, prefix)
+    for store in remote[:1]:
+        yield from _features(store, prefix)
 
 
 def _reach(store: S3Store, prefix: str) -> Iterator[Line]:
@@ -131,8 +128,9 @@ def _reach(store: S3Store, prefix: str) -> Iterator[Line]:
                     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile")  # fmt: skip
         return
     try:
-        found = _ask(store, lambda client: client.list_objects_v2(
-            **store.at, Prefix=prefix, MaxKeys=1))  # fmt: skip
+        found = _ask(
+            store, lambda client: client.list_objects_v2(**store.at, Prefix=prefix, MaxKeys=1)
+        )
     except Transient as error:
         yield to_do("endpoint", f"{store.url} does not answer ({error.reason})",
                     "check --endpoint, the network and the proxy")  # fmt: skip
@@ -148,89 +146,78 @@ def _reach(store: S3Store, prefix: str) -> Iterator[Line]:
 
 def _bucket(store: S3Store, found: Answer) -> Line:
     if found.status == 200:
-        headers = found.reply["ResponseMetadata"]["HTTPHeaders"]
-        region = headers.get("x-amz-bucket-region")
+        region = found.reply["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
         return ok("bucket", f"{store.bucket} is there" + (f", in {region}" if region else ""))
-    said = f"{found.status} {found.code}"
+    said, advice = "the LIST was refused", ""
     if found.status == 404:
-        return to_do("bucket", f"there is no bucket {store.bucket} ({said})",
-                     "create it, or correct the path or the endpoint")  # fmt: skip
-    if found.status == 403:
-        return to_do("bucket", f"{store.bucket} may not be listed ({said})",
-                     f"allow s3:ListBucket on arn:aws:s3:::{store.bucket}")  # fmt: skip
-    if found.status in (301, 307, 308) or found.code == "AuthorizationHeaderMalformed":
-        return to_do("bucket", f"{store.bucket} is in another region ({said})",
-                     "set the option region to the bucket's")  # fmt: skip
-    return to_do("bucket", f"the LIST was refused: {said}")
+        said = f"there is no bucket {store.bucket}"
+        advice = "create it, or correct the path or the endpoint"
+    elif found.status == 403:
+        said = f"{store.bucket} may not be listed"
+        advice = f"allow s3:ListBucket on arn:aws:s3:::{store.bucket}"
+    elif found.status in (301, 307, 308) or found.code == "AuthorizationHeaderMalformed":
+        said = f"{store.bucket} is in another region"
+        advice = "set the option region to the bucket's"
+    return to_do("bucket", f"{said} ({found.status} {found.code})", advice)
 
 
 def _permissions(store: S3Store, prefix: str) -> Iterator[Line]:
     """Each action that a writer needs, tried with one small object."""
-    at = store.at
-    with Ground((store,), prefix, Trial()) as ground:
-        key = ground.key("doctor")
+    bucket = f"arn:aws:s3:::{store.bucket}"
+    with StoreUnderTest((store,), prefix, Trial()) as tested:
+        at = {**store.at, "Key": tested.key("doctor")}
         upload: dict[str, str] = {}
 
         def begin(client: Any) -> Any:
-            reply = client.create_multipart_upload(**at, Key=key)
+            reply = client.create_multipart_upload(**at)
             upload["UploadId"] = given(reply, "UploadId", store.url)
             return reply
 
         steps: list[tuple[str, Callable[[Any], Any]]] = [
-            ("s3:PutObject", lambda client: client.put_object(**at, Key=key, Body=b"doctor")),
-            ("s3:GetObject", lambda client: client.get_object(**at, Key=key)),
+            ("s3:PutObject", lambda client: client.put_object(**at, Body=b"doctor")),
+            ("s3:GetObject", lambda client: client.get_object(**at)),
             ("s3:PutObject", begin),
             ("s3:ListBucketMultipartUploads",
-             lambda client: client.list_multipart_uploads(**at, Prefix=ground.folder)),
+             lambda client: client.list_multipart_uploads(**store.at, Prefix=tested.folder)),
             ("s3:AbortMultipartUpload",
-             lambda client: client.abort_multipart_upload(**at, Key=key, **upload)),
-            ("s3:DeleteObject", lambda client: client.delete_object(**at, Key=key)),
+             lambda client: client.abort_multipart_upload(**at, **upload)),
+            ("s3:DeleteObject", lambda client: client.delete_object(**at)),
         ]  # fmt: skip
-        granted: list[str] = []
+        granted = {"s3:ListBucket": None}
         for action, ask in steps:
             if action == "s3:AbortMultipartUpload" and not upload:
                 continue
             found = _ask(store, ask)
             if found.status == 403:
+                on = bucket if action.startswith("s3:List") else f"{bucket}/{prefix}*"
                 yield to_do("permission", f"{action} is missing ({found.code})",
-                            f"allow {action} on arn:aws:s3:::{store.bucket}/{prefix or ''}*"
-                            if action != "s3:ListBucketMultipartUploads"
-                            else f"allow {action} on arn:aws:s3:::{store.bucket}")  # fmt: skip
+                            f"allow {action} on {on}")  # fmt: skip
             elif found.status >= 300:
                 yield unknown("permission", f"{action}: {found.status} {found.code}")
-            elif action not in granted:
-                granted.append(action)
-        if granted:
-            yield ok("permission", ", ".join(["s3:ListBucket", *granted]))
-    if ground.left:
-        yield unknown("permission", f"left behind: {ground.left}")
+            else:
+                granted[action] = None
+        if len(granted) > 1:
+            yield ok("permission", ", ".join(granted))
+    if tested.left:
+        yield unknown("permission", f"left behind: {tested.left}")
 
 
 def _conditional(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
     """The short form of prove-store, over every endpoint."""
-    checks = [*QUICK, *(check for check in CHECKS if check.name in ("endpoints", "file system"))]
+    checks = [*QUICK, *(x for x in CHECKS if x.name in ("endpoints", "file system", "clock"))]
     report = prove(stores, prefix, Trial(*_TRIAL, random.randrange(2**32)), checks=checks)
     over = f" over {len(stores)} endpoints" if len(stores) > 1 else ""
-    if report.verdict == "FIT":
+    clocks = [each for each in report.findings if each.check == "clock"]
+    bad = [each for each in report.findings if each.outcome != "ok" and each not in clocks]
+    for each in bad:
+        advice = each.means and f"{each.means}: use another store, or a newer version"
+        yield to_do("conditional writes", f"{each.check}{over}: {each.found}", advice)
+    if not bad:
         rounds, threads = _TRIAL
         yield ok("conditional writes", f"one winner each of {rounds} races of {threads}{over}")
-        return
-    for finding in report.findings:
-        if finding.outcome != "ok":
-            advice = finding.means and f"{finding.means}: use another store, or a newer version"
-            yield to_do("conditional writes", f"{finding.check}{over}: {finding.found}", advice)
-
-
-def _clock(store: S3Store) -> Line:
-    try:
-        skew = skew_seconds(store)
-    except (OptionError, Transient) as error:
-        return unknown("clock", str(error))
-    if abs(skew) > SKEW_SECONDS:
-        where = "behind" if skew > 0 else "ahead of"
-        return to_do("clock", f"this machine's clock is {abs(skew):.0f} s {where} the store's",
-                     "set it: stores refuse signatures of another time")  # fmt: skip
-    return ok("clock", f"{abs(skew):.0f} s from the store's")
+    for each in clocks:
+        outcome: Outcome = "ok" if each.outcome == "ok" else "unknown"
+        yield Line("to do" if each.means else outcome, "clock", each.found, each.means)
 
 
 def _features(store: S3Store, prefix: str) -> Iterator[Line]:
@@ -243,46 +230,42 @@ def _features(store: S3Store, prefix: str) -> Iterator[Line]:
         yield _unset("lifecycle rules", found, "none: nothing but sparkwal deletes objects")
     found = _ask(store, lambda client: client.get_bucket_versioning(**at))
     if found.status == 200:
-        status = found.reply.get("Status", "off")
-        more = ": what a collection deletes stays as a version, and is paid for" * (
-            status == "Enabled"
-        )
-        yield ok("versioning", f"{status.lower()}{more}")
+        status = found.reply.get("Status", "off").lower()
+        more = ": what a collection deletes stays as a version, and is paid for"
+        yield ok("versioning", status + more * (status == "enabled"))
     else:
         yield _unset("versioning", found, "off")
     found = _ask(store, lambda client: client.get_object_lock_configuration(**at))
-    rule = (found.reply or {}).get("ObjectLockConfiguration", {}).get("Rule")
-    if found.status == 200 and rule:
+    if found.status == 200 and found.reply.get("ObjectLockConfiguration", {}).get("Rule"):
         yield ok("Object Lock", "a default retention: collected objects stay as long as it says")
     else:
         yield _unset("Object Lock", found, "no default retention")
     found = _ask(store, lambda client: client.get_bucket_encryption(**at))
     if found.status == 200:
-        rules = found.reply["ServerSideEncryptionConfiguration"].get("Rules", [{}])
-        kind = rules[0].get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm", "on")
-        more = ": writers and readers need the key's permissions too" * ("kms" in str(kind))
-        yield ok("encryption", f"{kind}{more}")
+        rule = found.reply["ServerSideEncryptionConfiguration"].get("Rules", [{}])[0]
+        kind = str(rule.get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm", "on"))
+        more = ": writers and readers need the key's permissions too"
+        yield ok("encryption", kind + more * ("kms" in kind))
     else:
         yield _unset("encryption", found, "no default")
 
 
 def _rules(rules: Sequence[Any], prefix: str) -> Iterator[Line]:
     """The rules that reach objects of the log; a filter by tag or size may reach them."""
-    harmful = 0
+    harmful = False
+    mine = f"{prefix}/" if prefix else ""
     for place, rule in enumerate(rules, 1):
-        given = rule.get("Filter", {})
-        of = rule.get("Prefix") or given.get("Prefix") or given.get("And", {}).get("Prefix", "")
-        mine = f"{prefix}/" if prefix else ""
+        only = rule.get("Filter", {})
+        of = rule.get("Prefix") or only.get("Prefix") or only.get("And", {}).get("Prefix", "")
         if rule.get("Status") != "Enabled" or not (mine.startswith(of) or of.startswith(mine)):
             continue
         name = rule.get("ID") or f"number {place}"
-        aborted = rule.get("AbortIncompleteMultipartUpload", {}).get("DaysAfterInitiation")
         for what, harm in (("Expiration", "deletes"), ("Transitions", "archives")):
-            action = rule.get(what)
-            if action and action != {"ExpiredObjectDeleteMarker": True}:
-                harmful += 1
+            if rule.get(what) and rule[what] != {"ExpiredObjectDeleteMarker": True}:
+                harmful = True
                 advice = f"exclude {mine or 'the log'}: only sparkwal may delete its objects"
                 yield to_do("lifecycle rules", f"the rule {name} {harm} objects of the log", advice)
+        aborted = rule.get("AbortIncompleteMultipartUpload", {}).get("DaysAfterInitiation")
         if aborted is not None:
             yield ok("lifecycle rules", f"the rule {name} aborts uploads after {aborted} days")
     if not harmful:
@@ -292,7 +275,7 @@ def _rules(rules: Sequence[Any], prefix: str) -> Iterator[Line]:
 def _unset(about: str, found: Answer, said: str) -> Line:
     if found.status == 200 or found.code in _UNSET:
         return ok(about, said)
-    reason = "no permission to ask" if found.status == 403 else "the store does not tell"
+    reason = "no permission to ask" if found.status == 403 else "the store does not say"
     return unknown(about, f"{reason} ({found.status} {found.code})")
 
 

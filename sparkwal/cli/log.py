@@ -13,7 +13,10 @@ from typing import Any
 import click
 from rich.cells import cell_len, set_cell_size
 
-from sparkwal.cli.asking import (
+from sparkwal.cli.open_logs import Damage, check, head_of, log_at, wait
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import takes_colours
+from sparkwal.console.options import (
     EXAMPLES,
     as_json,
     as_moment,
@@ -21,14 +24,13 @@ from sparkwal.cli.asking import (
     takes_log,
     time_with_unit,
 )
-from sparkwal.cli.exits import plain, takes_colours
-from sparkwal.cli.looking import Damage, check, follow, head_of, log_at
-from sparkwal.cli.telling import as_json_line, moment, size
+from sparkwal.console.output import as_json_line, moment, size
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.options.types import duration
 from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.reading.damage import PassedOver
-from sparkwal.reading.history import Collected, Found, Unreadable, walk
+from sparkwal.reading.following import Follower
+from sparkwal.reading.history import Collected, Found, Unreadable, is_seal, walk
 from sparkwal.reading.log_range import LogRange
 
 
@@ -68,7 +70,7 @@ class Told:
             return self._style(text, fg="cyan")
         if isinstance(found, Unreadable):
             text = self._columns(str(found.position), "", "damaged", "", "", "").rstrip()
-            return self._style(f"{text}  {plain(str(found.why))}", fg="red")
+            return self._style(f"{text}  {escape(str(found.why))}", fg="red")
         return self._record(found.header)
 
     def ending(self) -> list[str]:
@@ -76,17 +78,17 @@ class Told:
         floor, state = self._log.floor.current(), self._log.floor.state
         if not floor or state is None:
             return []
-        where = f": their rows are in {plain(state.target.table)}" if state.target else ""
+        where = f": their rows are in {escape(state.target.table)}" if state.target else ""
         return [self._style(f"positions below {floor} were collected{where}", fg="cyan")]
 
     def _record(self, header: SlotHeader) -> str:
         place, time = str(header.position), moment(header.timestamp_ms)
         if isinstance(header, CommitHeader):
             counts = (f"{header.rows:,}", size(header.bytes), str(header.term))
-            last = self._clipped(plain(header.query), f"/{header.batch_id}")
+            last = self._clipped(escape(header.query), f"/{header.batch_id}")
             return f"{self._columns(place, time, 'commit', *counts)}  {last}"
         columns = self._columns(place, time, "leader", "", "", str(header.term))
-        last = self._clipped(f"{plain(header.host)}: {plain(header.reason)}", "")
+        last = self._clipped(f"{escape(header.host)}: {escape(header.reason)}", "")
         return self._style(f"{columns}  {last}", fg="yellow")
 
     def _columns(self, place: str, time: str, kind: str, rows: str, bytes_: str, term: str) -> str:
@@ -160,9 +162,7 @@ def command(
     since: int | None, until: int | None, most: int | None, reverse: bool, follows: bool,
     interval: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """The records of the log at PATH, newest first: commits, and who came to lead it.
-
-    Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
+    """Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
     through $PAGER, for which records are read as you go on. --follow begins with the newest 10,
     or where --start, --since or -n say.
 
@@ -184,16 +184,21 @@ def command(
     if follows and asked.is_everything:
         most = most or _FOLLOWED
     oldest_first = reverse or follows
-    found = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
+    there = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
     told = Told(log, as_json, damage.of(log.name))
-    lines: Iterator[str] = (told.line(each) for each in found)
+    lines: Iterator[str] = (told.line(each) for each in there)
     if most is not None and oldest_first:
         # The newest are looked for from the end, whichever way they are told.
         lines = iter(list(lines)[::-1])
     if follows:
-        following = (told.line(each) for each in follow(log, max(first, after), duration(interval)))
-        for line in chain(told.heading(), lines, following):
+        for line in chain(told.heading(), lines):
             click.echo(line)
+        follower = Follower(log, max(first, after))
+        while True:
+            for found in follower.new():
+                if isinstance(found, Collected) or not is_seal(found):
+                    click.echo(told.line(found))
+            wait(duration(interval))
     elif as_json:
         for line in lines:
             click.echo(line)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from sparkwal.cli.exits import EXIT_CODES, ended_quietly, takes_colours
+from sparkwal.console.exit_codes import EXIT_CODES, ended_quietly, takes_colours
 
-# A command's module holds it as `command`. The line is its help in the list: a test keeps
-# both equal.
+# A command's module holds it as `command`; its docstring is the rest of its help.
 COMMANDS = {
     "status": "How far the log at PATH is, who leads it, and what of it is in its table.",
     "log": "The records of the log at PATH, newest first: commits, and who came to lead it.",
@@ -44,11 +44,13 @@ _TOGETHER = {
 }  # fmt: skip
 
 
+@cache
 def find(name: str) -> click.Command:
-    """A command of COMMANDS."""
+    """A command of COMMANDS, whose line begins its help."""
     shared = _TOGETHER.get(name)
     module = import_module(f"sparkwal.cli.{shared or name.replace('-', '_')}")
     command: click.Command = getattr(module, name if shared else "command")
+    command.help = f"{COMMANDS[name]}\n\n{command.help or ''}"
     return command
 
 

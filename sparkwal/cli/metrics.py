@@ -6,9 +6,9 @@ import time
 
 import click
 
-from sparkwal.cli.asking import takes_logs
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.looking import no_log
+from sparkwal.cli.open_logs import no_log
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.options import takes_logs
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
 
@@ -35,7 +35,6 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 def command(
     path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
 ) -> None:
-    """The numbers of the log at PATH as Prometheus reads them, once or over HTTP."""
     meter = separate()
     following = Following(path, meter, backlog=backlog, **given)
     if address is None:

@@ -18,9 +18,9 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from sparkwal.cli.asking import length
 from sparkwal.cli.cost import dollars, requests_text
-from sparkwal.cli.telling import moment, size
+from sparkwal.console.options import length
+from sparkwal.console.output import moment, size
 from sparkwal.sql.past import LAST_MS
 
 Document = dict[str, Any]
@@ -29,25 +29,12 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u20
 _COLOURS = ("#2f6be4", "#e0791b")
 _SHOWN = 12
 _STYLE = """
-:root { color-scheme: light dark; --bg: #f5f6f8; --card: #fff; --ink: #17202b; --soft: #5a6675; --line: #e2e6eb }
-@media (prefers-color-scheme: dark) {
-  :root { --bg: #0d1219; --card: #151c26; --ink: #e7ecf3; --soft: #97a4b5; --line: #27313e }
-}
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 1100px; padding: 16px; background: var(--bg); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
-h1 { font-size: 24px } h2 { font-size: 18px; margin: 32px 0 8px }
-p, dt, th { color: var(--soft) } .bad { color: #c22 }
+:root { color-scheme: light dark }
+body { margin: 0 auto; max-width: 1100px; padding: 16px; font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
+th, figcaption { font-weight: normal; opacity: 0.7 } .bad { color: #c22 }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 12px }
-dl, figure, .table { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin: 0; padding: 12px }
-dl.facts { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px } dd { margin: 0 }
-.tile dd { font-size: 22px; font-weight: 600 } .tile dd + dd { font-size: 13px; font-weight: 400; color: var(--soft) }
-figure img { width: 100%; background: #fff; border-radius: 6px } .table { overflow-x: auto }
-table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line) }
-@media (max-width: 640px) {
-  thead { display: none } tr { display: block; padding: 6px 0 } td { display: flex; justify-content: space-between; border: 0; padding: 0 }
-  td::before { content: attr(data-name); color: var(--soft); padding-right: 12px }
-}
+figure { margin: 0 } figure img { width: 100%; background: #fff } .table { overflow-x: auto }
+table { border-collapse: collapse } th, td { text-align: left; padding: 4px 16px 4px 0; border-bottom: 1px solid #8885 }
 """  # noqa: E501
 
 
@@ -114,7 +101,7 @@ def _sections(document: Document) -> Iterator[str]:
     if document["damage"]:
         told = safe("; ".join(document["damage"]))
         yield f'<p class="bad">Something is damaged, and not counted: <bdi>{told}</bdi></p>'
-    yield _tiles(document)
+    yield _table("Summary", (), _summary(document))
     yield "<h2>Rate, latency, cost</h2>" + _charts(document)
     ends = [document["range"]["until_ms"]]
     ends += [term["timestamp_ms"] for term in document["terms"]["newest"]]
@@ -134,7 +121,7 @@ def _sections(document: Document) -> Iterator[str]:
          "–" if each["lag_ms"] is None else length(each["lag_ms"]), _standing(each))
         for each in document["consumers"]
     ])  # fmt: skip
-    yield _facts("Lifecycle", _life(document))
+    yield _table("Lifecycle", (), [*_life(document).items()])
     yield _table("Cost", ("request", "made", "price of 1,000", "dollars"), [
         (kind, count(n), f"${cost['prices'][kind.lower()]:g}",
          dollars(n * cost["prices"][kind.lower()] / 1000))
@@ -145,20 +132,20 @@ def _sections(document: Document) -> Iterator[str]:
         ("· " * each["depth"] + each["name"], each["type"], "yes" if each["nullable"] else "no")
         for each in document["schema"]
     ])  # fmt: skip
-    yield _facts("The log", {
-        "log": log["log_id"], "leader": log["leader_id"], "host": log["host"],
-        "last record": when(log["last_ms"]), "window": count(log["window"]),
-        "positions": f"{document['range']['start']:,} to {document['range']['end'] - 1:,}",
-        "records": f"{count(totals['commits'])} commits, {count(totals['leaders'])} of leaders",
-    })  # fmt: skip
+    yield _table("The log", (), [
+        ("log", log["log_id"]), ("leader", log["leader_id"]), ("host", log["host"]),
+        ("last record", when(log["last_ms"])), ("window", count(log["window"])),
+        ("positions", f"{document['range']['start']:,} to {document['range']['end'] - 1:,}"),
+        ("records", f"{count(totals['commits'])} commits, {count(totals['leaders'])} of leaders"),
+    ])  # fmt: skip
 
 
-def _tiles(document: Document) -> str:
+def _summary(document: Document) -> list[tuple[str, str, str]]:
     log, totals, rates = document["log"], document["totals"], document["rates"]
     cost, month = document["cost"], document["cost"]["month"]
     read = cost["whole_read"]
     during = f"in the {length(rates['written_ms'])} from the first commit to the last"
-    found = [
+    return [
         ("next position", count(log["next_position"]),
          f"floor {log['floor']:,}, term {log['term']}"),
         ("commits", count(totals["commits"]), f"{a_second(rates['commits'])} a second {during}"),
@@ -171,9 +158,6 @@ def _tiles(document: Document) -> str:
          if month is None else f"the rate of the last {length(month['span_ms'])}"),
         ("one whole read", dollars(read["cost"]), requests_text(read["requests"])),
     ]  # fmt: skip
-    tiles = (f'<dl class="tile"><dt>{safe(name)}</dt><dd>{safe(value)}</dd>'
-             f"<dd>{safe(more)}</dd></dl>" for name, value, more in found)  # fmt: skip
-    return f'<div class="grid">{"".join(tiles)}</div>'
 
 
 def _price(cost: Document | None) -> str:
@@ -198,23 +182,17 @@ def _life(document: Document) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _facts(title: str, facts: dict[str, str]) -> str:
-    told = "".join(f"<dt>{safe(name)}</dt><dd><bdi>{safe(value)}</bdi></dd>"
-                   for name, value in facts.items())  # fmt: skip
-    return f'<h2>{title}</h2><dl class="facts">{told}</dl>'
-
-
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
     if not rows:
         return f"<h2>{title}</h2><p>None. {safe(note)}</p>"
     top = "".join(f"<th>{safe(head)}</th>" for head in heads)
 
     def drawn(some: Iterable[Sequence[str]]) -> str:
-        body = "".join("<tr>" + "".join(
-            f'<td data-name="{safe(head)}"><bdi>{safe(cell)}</bdi></td>'
-            for head, cell in zip(heads, row, strict=True)
-        ) + "</tr>" for row in some)  # fmt: skip
-        return f'<div class="table"><table><thead><tr>{top}</tr></thead>{body}</table></div>'
+        body = "".join(
+            "<tr>" + "".join(f"<td><bdi>{safe(cell)}</bdi></td>" for cell in row) + "</tr>"
+            for row in some
+        )
+        return f'<div class="table"><table><tr>{top}</tr>{body}</table></div>'
 
     rest = rows[_SHOWN:]
     more = f"<details><summary>{len(rest):,} more</summary>{drawn(rest)}</details>" if rest else ""

@@ -7,38 +7,28 @@ import random
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 import click
 
-from sparkwal.cli.asking import as_json, takes_log_options
-from sparkwal.cli.doctor_store import stores_at, takes_endpoints, told_line
-from sparkwal.cli.exits import plain
-from sparkwal.cli.telling import facts, print_json
+from sparkwal.cli.doctor_store import print_line, stores_at, takes_endpoints
+from sparkwal.console.escape import escape
+from sparkwal.console.options import as_json, takes_log_options
+from sparkwal.console.output import facts, print_json
 from sparkwal.store.base import Store
+from sparkwal.store.conformance.s3 import server
+from sparkwal.store.conformance.store_under_test import Trial
+from sparkwal.store.conformance.suite import Finding, prove
 from sparkwal.store.s3 import S3Store
-from sparkwal.testing.conformance import Finding, Report, Trial, prove
-from sparkwal.testing.s3_checks import server
 
 
 @click.command()
 @click.argument("url")
 @takes_endpoints
 @takes_log_options(endpoint=False)
-@click.option(
-    "--rounds",
-    default=12,
-    show_default=True,
-    type=click.IntRange(1, 10_000),
-    help="Keys that are raced for, of each kind of race.",
-)
-@click.option(
-    "--threads",
-    default=16,
-    show_default=True,
-    type=click.IntRange(2, 100),
-    help="Writers that race for one key.",
-)
+@click.option("--rounds", default=12, show_default=True, type=click.IntRange(1, 10_000),
+              help="Keys that are raced for, of each kind of race.")  # fmt: skip
+@click.option("--threads", default=16, show_default=True, type=click.IntRange(2, 100),
+              help="Writers that race for one key.")  # fmt: skip
 @click.option("--seed", type=int, help="Repeats what was left to chance.")
 @click.option("--thorough", is_flag=True, help="Also with more than a thousand objects.")
 @as_json
@@ -46,9 +36,7 @@ def command(
     url: str, endpoints: tuple[str, ...], given: dict[str, str], rounds: int, threads: int,
     seed: int | None, thorough: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Prove that the store at URL is fit for a log: its conditional writes raced.
-
-    URL is s3://bucket, s3://bucket/folder or a folder. Writes objects of up to 8 MiB under
+    """URL is s3://bucket, s3://bucket/folder or a folder. Writes objects of up to 8 MiB under
     {URL}/proof/, with a name of its own, and deletes them; a log at URL is not touched, and its
     writer is not fenced. Some 3,000 requests. Ctrl-C stops it and deletes them too.
 
@@ -61,14 +49,16 @@ def command(
     if not as_json:
         facts(about)
         click.echo()
-    report = prove(stores, prefix, trial, told=_quiet if as_json else _tell)
+    report = prove(stores, prefix, trial, on_finding=_ignore if as_json else _print)
     if as_json:
-        print_json(_document(about, report))
+        print_json({
+            **about, "seed": report.seed, "verdict": report.verdict, "fit": report.fit,
+            "sentence": report.sentence, "checks": [asdict(each) for each in report.findings],
+        })  # fmt: skip
     else:
         click.echo()
-        click.echo(
-            click.style(plain(report.sentence), bold=True, fg="green" if report.fit else "red")
-        )
+        colour = "green" if report.fit else "red"
+        click.echo(click.style(escape(report.sentence), bold=True, fg=colour))
     if not report.fit:
         raise click.exceptions.Exit(1)
 
@@ -87,16 +77,8 @@ def _about(url: str, stores: list[Store], trial: Trial) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _quiet(finding: Finding) -> None:
-    pass
+def _ignore(finding: Finding) -> None: ...
 
 
-def _tell(finding: Finding) -> None:
-    told_line(finding.outcome, finding.check, finding.found, finding.means)
-
-
-def _document(about: dict[str, str], report: Report) -> dict[str, Any]:
-    return {
-        **about, "seed": report.seed, "verdict": report.verdict, "fit": report.fit,
-        "sentence": report.sentence, "checks": [asdict(each) for each in report.findings],
-    }  # fmt: skip
+def _print(finding: Finding) -> None:
+    print_line(finding.outcome, finding.check, finding.found, finding.means)

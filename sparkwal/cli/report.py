@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.asking import as_json, takes_log
 from sparkwal.cli.cost import past_of, takes_time
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.looking import Damage, check, head_of, logs_at
-from sparkwal.cli.output import whole_file
-from sparkwal.cli.telling import print_json
+from sparkwal.cli.forms import whole_file
+from sparkwal.cli.open_logs import Damage, check, head_of, logs_at
+from sparkwal.console.exit_codes import Refused
+from sparkwal.console.options import as_json, takes_log
+from sparkwal.console.output import print_json
 from sparkwal.errors import InvalidLogError, need
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import ConsumerInfo, told
@@ -78,9 +78,7 @@ def command(
     prices: Prices,
     as_json: bool,
 ) -> None:
-    """The past of the log at PATH as one HTML page: rates, latency, leaders, pauses, cost.
-
-    The page is one file that loads nothing. One GET is made for each record. With --json the
+    """The page is one file that loads nothing. One GET is made for each record. With --json the
     numbers of the page are printed; the page is then written only where -o says so.
     """
     if output is None and not as_json:

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparkwal.cli.asking import (
+from sparkwal.cli.forms import Form, takes_form, writer
+from sparkwal.console.exit_codes import EXIT_CODES, Refused
+from sparkwal.console.options import (
     as_moment,
     first_and_last,
     named_or_all,
     takes_log,
     time_with_unit,
 )
-from sparkwal.cli.exits import EXIT_CODES, Refused
-from sparkwal.cli.output import Form, takes_form, writer
 from sparkwal.options.types import duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sparkwal.cli.looking import Damage
+    from sparkwal.cli.open_logs import Damage
     from sparkwal.cli.tailing import Shown
     from sparkwal.reading.log_range import LogRange
 
@@ -132,7 +132,7 @@ class _Opened:
 
 
 def _open(path: str, given: dict[str, str], asked: _Asked) -> _Opened:
-    from sparkwal.cli.looking import Damage, open_logs
+    from sparkwal.cli.open_logs import Damage, open_logs
 
     damage = Damage()
     return _Opened(open_logs(path, given, asked.sequencers, damage), asked, damage)
@@ -140,7 +140,7 @@ def _open(path: str, given: dict[str, str], asked: _Asked) -> _Opened:
 
 def _show(opened: _Opened, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], end: Shown) -> None:
     """Print rows; None among them stands for a pause, in which nothing is held back."""
-    from sparkwal.cli.looking import check
+    from sparkwal.cli.open_logs import check
 
     with writer(opened.asked.form, tell) as out:
         for shown, batch in rows:
@@ -157,9 +157,7 @@ def _show(opened: _Opened, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], 
 @_takes_rows
 @click.argument("range", required=False)
 def cat(path: str, given: dict[str, str], asked: _Asked, range: str | None) -> None:
-    """Rows of the log at PATH as a table, JSON lines, CSV or Arrow.
-
-    RANGE is positions, inclusive: 100..199, 100.., ..199 or 100. Without one, all rows that the
+    """RANGE is positions, inclusive: 100..199, 100.., ..199 or 100. Without one, all rows that the
     log holds, from its floor on.
 
     \b
@@ -191,10 +189,7 @@ def cat(path: str, given: dict[str, str], asked: _Asked, range: str | None) -> N
 @_takes_rows
 @click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Rows.")
 def head(path: str, given: dict[str, str], asked: _Asked, count: int) -> None:
-    """The first rows of the log at PATH, from its floor on.
-
-    Reads no further than it must: with --where until so many rows are found.
-    """
+    """Reads no further than it must: with --where until so many rows are found."""
     opened = _open(path, given, asked)
     from sparkwal.cli.tailing import first_rows
 
@@ -213,10 +208,8 @@ def head(path: str, given: dict[str, str], asked: _Asked, count: int) -> None:
 def tail(
     path: str, given: dict[str, str], asked: _Asked, count: int, follow: bool, interval: str
 ) -> None:
-    """The newest rows of the log at PATH; with -f those that come too.
-
-    Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each record,
-    and of an appender's log maxInFlightRequests − 1 to be sure of its head.
+    """Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each
+    record, and of an appender's log maxInFlightRequests − 1 to be sure of its head.
 
     -f goes on over a new leader, a floor that moves (it says what it missed) and a store that is
     away for a while; a log that was made again ends it with exit code 1. Logs that begin under
@@ -247,9 +240,7 @@ def tail(
 @click.argument("query")
 @takes_form("table", "json", "csv", "arrow", "parquet")
 def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, form: Form) -> None:
-    """The answer to QUERY, one SELECT in DuckDB's SQL, about the log at PATH.
-
-    \b
+    """\b
     log        its rows, with the _wal_… columns
     records    one row for each record: position, time, kind, leader, rows, bytes, last_put_ms, …
     consumers  who reads it
@@ -271,7 +262,7 @@ def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, fo
         raise Refused("--format parquet is a file: name it with -o FILE")
     import pyarrow as pa
 
-    from sparkwal.cli.looking import open_logs
+    from sparkwal.cli.open_logs import open_logs
     from sparkwal.lifecycle.snapshot import Current, current
     from sparkwal.sql.database import answer
     from sparkwal.sql.relations import relations

@@ -9,17 +9,23 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparkwal.cli.asking import as_json, as_moment, length, takes_log, takes_logs, time_with_unit
-from sparkwal.cli.looking import Damage, check, head_of, log_at, logs_at
-from sparkwal.cli.telling import facts, moment, print_json, shown, size
+from sparkwal.cli.open_logs import Damage, check, head_of, log_at, logs_at
+from sparkwal.console.options import (
+    as_json,
+    as_moment,
+    length,
+    takes_log,
+    takes_logs,
+    time_with_unit,
+)
+from sparkwal.console.output import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.consumers import ConsumerInfo, told
 from sparkwal.options.types import duration
 from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.reading.estimates import Pace, Size, pace_of, size_of
+from sparkwal.reading.estimates import pace_of, size_of
 from sparkwal.reading.log_range import LogRange
 
 
@@ -31,10 +37,7 @@ from sparkwal.reading.log_range import LogRange
 )  # fmt: skip
 @as_json
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
-    """Who reads the log at PATH, how far they are, and whom its floor waits for.
-
-    2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log.
-    """
+    """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
     found = []
     for log in logs_at(path, given):
         log.look(floor=False)
@@ -82,9 +85,7 @@ _WINDOW_MS = 300_000
 @takes_logs
 @as_json
 def status(path: str, given: dict[str, str], as_json: bool) -> None:
-    """How far the log at PATH is, who leads it, and what of it is in its table.
-
-    Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
+    """Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
 
     Requests for each log: for its head 1 LIST and 1 GET (of an appender's log as many GETs as it
     may have in flight), for its lifecycle 1 and 1; for the size 1 LIST, and 4 more above a
@@ -96,104 +97,93 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
     damage = Damage()
     for place, log in enumerate(logs_at(path, given, damage)):
         log.look()
-        status = _Status(log, now_ms)
+        consumers = _consumers(log)
+        status = _document(log, now_ms)
         if as_json:
-            print_json({**_document(status), "damage": damage.lines(log.name)})
+            known = {"consumers": [vars(each) for each in consumers]}
+            print_json({**status, **known, "damage": damage.lines(log.name)})
         else:
             if place:
                 click.echo()
             _tell(status)
+            if consumers:
+                click.echo()
+                consumer_table(consumers)
+            else:
+                facts({"consumers": "none"})
     check(damage.lines(), "counted")
 
 
-class _Status:
-    """All that is told of one log."""
-
-    def __init__(self, log: LogRange, now_ms: int) -> None:
-        head = head_of(log)
-        assert head.live is not None
-        self.url, self.sequencer, self.now_ms = log.log.url, log.name, now_ms
-        self.head, self.header = head, head.live.header
-        self.floor = log.floor.current()
-        self.life: LifecycleRecord | None = log.floor.state
-        self.size: Size = size_of(log.log, head, self.floor)
-        self.pace: Pace = pace_of(log.log, head, self.floor, now_ms, _WINDOW_MS, log.passed_over)
-        self.consumers: list[ConsumerInfo] = []
-        try:
-            self.consumers = told(log.log, log.name, head, None)
-        except InvalidLogError as error:
-            if log.passed_over is None:
-                raise
-            log.passed_over(error)
-
-    @property
-    def host(self) -> str:
-        return host_of(self.header)
-
-    @property
-    def age_ms(self) -> int:
-        return max(self.now_ms - self.header.timestamp_ms, 0)
+def _consumers(log: LogRange) -> list[ConsumerInfo]:
+    """Those that can be read."""
+    try:
+        return told(log.log, log.name, head_of(log), None)
+    except InvalidLogError as error:
+        if log.passed_over is None:
+            raise
+        log.passed_over(error)
+        return []
 
 
-def _document(status: _Status) -> dict[str, Any]:
-    header, life, pace = status.header, status.life, status.pace
+def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
+    """All that is printed of one log but its consumers."""
+    head = head_of(log)
+    assert head.live is not None
+    header, floor, life = head.live.header, log.floor.current(), log.floor.state
+    stored = size_of(log.log, head, floor)
+    pace = pace_of(log.log, head, floor, now_ms, _WINDOW_MS, log.passed_over)
     return {
-        "url": status.url, "sequencer": status.sequencer, "log_id": header.log_id,
-        "position": status.head.position, "timestamp": moment(header.timestamp_ms),
-        "age_ms": status.age_ms, "term": header.term, "leader_id": header.leader_id,
-        "host": status.host,
+        "url": log.log.url, "sequencer": log.name, "log_id": header.log_id,
+        "position": head.position, "timestamp": moment(header.timestamp_ms),
+        "age_ms": max(now_ms - header.timestamp_ms, 0), "term": header.term,
+        "leader_id": header.leader_id, "host": host_of(header),
         "commits_per_second": round(pace.commits, 3), "rows_per_second": round(pace.rows, 3),
         "rates_over_seconds": round(pace.seconds, 3),
-        "bytes": status.size.bytes, "objects": status.size.objects, "exact": status.size.exact,
-        "floor": status.floor,
+        "bytes": stored.bytes, "objects": stored.objects, "exact": stored.exact, "floor": floor,
         "lifecycle": life and {
             "table": life.target and life.target.table, "mode": life.target and life.target.mode,
             "keys": life.target and life.target.keys, "ranges": life.k, "cut": life.cut,
             "floor": life.floor, "open_to": life.to if life.is_open else None,
             "gc_grace_ms": life.gc_grace_ms, "timestamp": moment(life.timestamp_ms),
         },
-        "consumers": [vars(each) for each in status.consumers],
     }  # fmt: skip
 
 
-def _tell(status: _Status) -> None:
-    header, life, pace, stored = status.header, status.life, status.pace, status.size
-    about = "" if stored.exact else "≈ "
-    above = " above the floor" if status.floor and not stored.exact else ""
+def _tell(status: dict[str, Any]) -> None:
+    about = "" if status["exact"] else "≈ "
+    above = " above the floor" if status["floor"] and not status["exact"] else ""
     rate = "idle for five minutes"
-    if pace.commits:
-        rate = f"≈ {_number(pace.commits)} commits/s, {_number(pace.rows)} rows/s"
-        rate += f", over the last {length(round(pace.seconds * 1000))}"
-    rows: dict[str, str | Text] = {
-        "log": Text.assemble(status.url, "  ", (header.log_id, "dim")),
-        "head": Text.assemble((str(status.head.position), "bold"),
-                              f", {length(status.age_ms)} ago  ",
-                              (moment(header.timestamp_ms), "dim")),
-        "leader": f"{header.leader_id} on {status.host}, term {header.term}",
+    if status["commits_per_second"]:
+        rate = (
+            f"≈ {_number(status['commits_per_second'])} commits/s, "
+            f"{_number(status['rows_per_second'])} rows/s, over the last "
+            f"{length(round(status['rates_over_seconds'] * 1000))}"
+        )
+    life = status["lifecycle"]
+    facts({
+        "log": Text.assemble(status["url"], "  ", (status["log_id"], "dim")),
+        "head": Text.assemble((str(status["position"]), "bold"),
+                              f", {length(status['age_ms'])} ago  ", (status["timestamp"], "dim")),
+        "leader": f"{status['leader_id']} on {status['host']}, term {status['term']}",
         "rate": rate,
-        "size": f"{about}{size(stored.bytes)} in {about}{stored.objects:,} objects{above}",
+        "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} objects{above}",
         **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
-    }  # fmt: skip
-    facts(rows)
-    if status.consumers:
-        click.echo()
-        consumer_table(status.consumers)
-    else:
-        facts({"consumers": "none"})
+    })  # fmt: skip
 
 
-def _life(life: LifecycleRecord, status: _Status) -> dict[str, str | Text]:
+def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]:
     found: dict[str, str | Text] = {"table": "none: old positions are let go by the policy alone"}
-    if target := life.target:
-        by = f" by {', '.join(target.keys)}" if target.keys else ""
-        found["table"] = f"{target.table}  ({target.mode}{by})"
-        waiting = status.head.gap - life.cut
-        found["cut"] = f"{life.cut}: below it all is in the table; {waiting:,} positions wait"
-    if life.is_open:
-        promised = f"{life.cut}…{life.to - 1} is promised to the table as range {life.k}"
+    cut, open_to = life["cut"], life["open_to"]
+    if life["table"]:
+        by = f" by {', '.join(life['keys'])}" if life["keys"] else ""
+        found["table"] = f"{life['table']}  ({life['mode']}{by})"
+        waiting = status["position"] + 1 - cut
+        found["cut"] = f"{cut}: below it all is in the table; {waiting:,} positions wait"
+    if open_to is not None:
+        promised = f"{cut}…{open_to - 1} is promised to the table as range {life['ranges']}"
         found["open"] = Text(promised, "yellow")
-    grace = length(life.gc_grace_ms)
-    found["floor"] = f"{status.floor}: what is below goes {grace} after it was passed"
+    grace = length(life["gc_grace_ms"])
+    found["floor"] = f"{status['floor']}: what is below goes {grace} after it was passed"
     return found
 
 
@@ -206,9 +196,7 @@ def _number(value: float) -> str:
 @click.argument("timestamp", metavar="TIME", callback=as_moment)
 @as_json
 def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
-    """The first position of the log at PATH that is not older than TIME.
-
-    TIME is 1h (an hour ago), 30min, 2026-01-31T12:00:00Z or milliseconds since 1970.
+    """TIME is 1h (an hour ago), 30min, 2026-01-31T12:00:00Z or milliseconds since 1970.
 
     \b
     sparkwal at s3://bucket/wal 1h

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.cli.exits import Refused
-from sparkwal.cli.looking import IDLE_LOOKS, made_again, still_there, wait
-from sparkwal.errors import CollectedError, InvalidLogError, StoreUnavailableError
+from sparkwal.cli.open_logs import wait
+from sparkwal.console.exit_codes import Refused
+from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.protocol.replay import WIDEST_PROBE, live_records
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
+from sparkwal.reading.following import Follower
+from sparkwal.reading.history import Collected
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, unknown_column
 from sparkwal.reading.pieces import Piece, pieces_of, split
@@ -209,18 +211,6 @@ def _intact(log: LogRange, position: int) -> SlotRecord | None:
         return None
 
 
-@dataclass
-class _Place:
-    """How far one log was shown: up to `position`, and `rows` of that commit."""
-
-    log: LogRange
-    log_id: str | None
-    position: int
-    spark_schema: str | None
-    rows: int = 0
-    idle: int = 0
-
-
 def followed(
     logs: Sequence[LogRange],
     shown: Callable[[pa.Schema], Shown],
@@ -236,29 +226,30 @@ def followed(
         shown: what is shown of a log with these columns, which may become more.
         tell: what people should know: rows that were collected meanwhile, a store that is away.
 
-    Raises Failed where a log was made again or is gone, InvalidLogError, BrokenPipeError.
+    Raises AnotherLog where a log was made again or is gone, InvalidLogError, BrokenPipeError.
     """
-    places = [_Place(log, log.log_id, log.gap, log.spark_schema) for log in logs]
-    known = known_columns(place.spark_schema for place in places)
-    now, patience = shown(known), interval_ms
+    places = [_Place(Follower(log, log.gap), log.spark_schema) for log in logs]
+
+    def now_shown() -> Shown:
+        return shown(known_columns(place.spark_schema for place in places))
+
+    now, patience = now_shown(), interval_ms
     while True:
         try:
             for place in places:
-                try:
-                    for record in _new_records(place):
-                        # A writer may have added columns.
-                        if place.spark_schema != record.spark_schema:
-                            place.spark_schema = record.spark_schema
-                            known = known_columns(place.spark_schema for place in places)
-                            now = shown(known)
-                        for batch in _fresh_rows(place, record, now):
-                            yield now, batch
-                except CollectedError as error:
-                    tell(
-                        f"positions {place.position}…{error.floor - 1} were collected before they "
-                        f"were shown; going on at {error.floor}"
-                    )
-                    place.position, place.rows = error.floor, 0
+                for record in place.follower.new(at_once=1, size=WHOLE):
+                    if isinstance(record, Collected):
+                        tell(
+                            f"positions {record.start}…{record.end - 1} were collected before they "
+                            f"were shown; going on at {record.end}"
+                        )
+                        continue
+                    # A writer may have added columns.
+                    if place.spark_schema != record.spark_schema:
+                        place.spark_schema = record.spark_schema
+                        now = now_shown()
+                    for batch in place.fresh_rows(record, now):
+                        yield now, batch
             patience = interval_ms
         except StoreUnavailableError as error:
             if patience == interval_ms:
@@ -268,32 +259,22 @@ def followed(
         wait(patience)
 
 
-def _new_records(place: _Place) -> Iterator[SlotRecord]:
-    log = place.log
-    end = log.look()
-    if log.log_id != place.log_id:
-        raise made_again(log, place.log_id)
-    if log.log_id is None:
-        return
-    place.idle = 0 if end > place.position else place.idle + 1
-    if place.idle >= IDLE_LOOKS:
-        place.idle = 0
-        if not still_there(log):
-            raise made_again(log, place.log_id)
-    for record in log.records(place.position, end, at_once=1, size=WHOLE):
-        if record.header.position != place.position:
-            place.position, place.rows = record.header.position, 0
-        yield record
-        place.position, place.rows = record.header.position + 1, 0
-    place.position = max(place.position, end)
-    log.forget(place.position)
+@dataclass
+class _Place:
+    """How far one log was shown: `rows` of the record at `position`."""
 
+    follower: Follower
+    spark_schema: str | None
+    position: int = -1
+    rows: int = 0
 
-def _fresh_rows(place: _Place, record: SlotRecord, shown: Shown) -> Iterator[pa.RecordBatch]:
-    """Those of a record that were not shown before the store went away."""
-    skip = place.rows
-    for batch in read(place.log, pieces_of(place.log.log, record), shown.target):
-        fresh = batch.slice(min(skip, batch.num_rows))
-        skip -= batch.num_rows - fresh.num_rows
-        place.rows += fresh.num_rows
-        yield from kept([fresh], shown)
+    def fresh_rows(self, record: SlotRecord, shown: Shown) -> Iterator[pa.RecordBatch]:
+        """Those of a record that were not shown before the store went away."""
+        if record.header.position != self.position:
+            self.position, self.rows = record.header.position, 0
+        log, skip = self.follower.log, self.rows
+        for batch in read(log, pieces_of(log.log, record), shown.target):
+            fresh = batch.slice(min(skip, batch.num_rows))
+            skip -= batch.num_rows - fresh.num_rows
+            self.rows += fresh.num_rows
+            yield from kept([fresh], shown)

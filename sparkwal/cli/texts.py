@@ -22,21 +22,21 @@ import pyarrow.compute as pc
 from pyarrow import types
 from rich.cells import cell_len, chop_cells
 
-from sparkwal.cli.exits import plain
+from sparkwal.console.escape import escape
 
 Texts = list[str]
 
 
 def quoted(text: str) -> str:
     """A text as JSON, which a terminal obeys in nothing."""
-    return plain(encode_basestring(text))
+    return escape(encode_basestring(text))
 
 
 def json_texts(array: pa.Array) -> Texts:
     """Each value as JSON."""
     kind = array.type
     if _is_others(kind):
-        return [plain(json.dumps(value, default=str)) for value in array.to_pylist()]
+        return [escape(json.dumps(value, default=str)) for value in array.to_pylist()]
     if types.is_nested(kind):
         return _nested(array)
     whole = types.is_integer(kind) or (types.is_decimal(kind) and kind.scale <= 0)
@@ -265,7 +265,7 @@ class TableWriter:
         if text is None:
             return None
         # Nobody looks at a megabyte that is cut to some letters.
-        return plain(text if self._width is None else text[: self._width + 1])
+        return escape(text if self._width is None else text[: self._width + 1])
 
     def flush(self) -> None:
         """Everything that was given is written."""
@@ -288,7 +288,7 @@ class TableWriter:
         self.flush()
 
     def _measured(self, columns: pa.Schema) -> list[int]:
-        heads = [plain(name) for name in columns.names]
+        heads = [escape(name) for name in columns.names]
         widths = [
             max(cell_len("null" if text is None else text) for text in column)
             for column in zip(heads, *self._waiting, strict=True)
@@ -305,7 +305,7 @@ class TableWriter:
             widths.pop()
         if hidden := columns.names[len(widths) :]:
             self._tell(
-                f"{len(hidden)} more columns do not fit: {plain(', '.join(hidden))}; choose "
+                f"{len(hidden)} more columns do not fit: {escape(', '.join(hidden))}; choose "
                 "with --columns"
             )
         return widths
@@ -313,7 +313,7 @@ class TableWriter:
     def _head(self, columns: pa.Schema, widths: Sequence[int]) -> None:
         right = [_is_number(each.type) for each in columns]
         heads = [
-            self._padded(plain(name), width, at_right)
+            self._padded(escape(name), width, at_right)
             for name, width, at_right in zip(columns.names, widths, right, strict=False)
         ]
         self._line([self._styled(head, bold=True) for head in heads])

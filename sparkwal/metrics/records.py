@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparkwal.errors import CollectedError
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.lifecycle.consumers import lag_ms, told
 from sparkwal.metrics import table
@@ -18,6 +17,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import AnotherLog
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.following import Follower
 from sparkwal.reading.log_range import LogRange
 
 # How many queries of a log are remembered, to know whose progress is this log's.
@@ -50,8 +51,7 @@ class LogNumbers:
         self._meter, self._backlog, self._now = meter, backlog, now
         self.place = place_of(self._log.url)
         self.queries: dict[str, None] = {}
-        self._range: LogRange | None = None
-        self._next = 0
+        self._follower: Follower | None = None
         self._term = 0
         self._consumers: set[str] = set()
         begin(meter, self.place, "records")
@@ -59,24 +59,28 @@ class LogNumbers:
     @property
     def is_there(self) -> bool:
         """Whether there was a log at the last look."""
-        return self._range is not None
+        return self._follower is not None
 
     def look(self) -> None:
         """Count what is new: 1 GET where nothing is, else as many as a stream that reads on.
 
         Raises StoreUnavailableError, InvalidLogError, OptionError.
         """
-        if self._range is None and not self._begin():
+        if self._follower is None and not self._begin():
             return
-        assert self._range is not None
         try:
-            gap = self._range.look(floor=False)
+            self._follow()
         except AnotherLog:
             self._forget()
-            self.look()
-            return
-        self._meter.set(table.POSITION, gap - 1, *self.place)
-        self._count(gap)
+            if self._begin():
+                self._follow()
+
+    def _follow(self) -> None:
+        assert self._follower is not None
+        for found in self._follower.new(floor=False):
+            if isinstance(found, SlotRecord):
+                self._tell(found.header)
+        self._meter.set(table.POSITION, self._follower.log.gap - 1, *self.place)
 
     def look_around(self) -> None:
         """Also how far consumers and compaction are, and whether this is still the log it was.
@@ -85,8 +89,10 @@ class LogNumbers:
         """
         head = find_head(self._log, tolerant=True)
         log_id = head.live.header.log_id if head.live else None
-        if self._range is not None and (log_id != self._range.log_id or head.gap < self._range.gap):
-            self._forget()
+        if self._follower is not None:
+            known = self._follower.log
+            if log_id != known.log_id or head.gap < known.gap:
+                self._forget()
         self.look()
         if head.live is not None and log_id is not None:
             self._tell_consumers(head)
@@ -100,26 +106,11 @@ class LogNumbers:
             self._backlog = _ALL
             return False
         first = found.floor.current()
-        self._next = max(first, gap - self._backlog)
-        self._term = found.head.live.header.term if self._next == gap else 0
+        start = max(first, gap - self._backlog)
+        self._term = found.head.live.header.term if start == gap else 0
         self._meter.set(table.TERM, found.head.live.header.term, *self.place)
-        self._range = found
+        self._follower = Follower(found, start)
         return True
-
-    def _count(self, gap: int) -> None:
-        assert self._range is not None
-        try:
-            for record in self._range.records(self._next, gap):
-                self._tell(record.header)
-                self._next = record.header.position + 1
-        except CollectedError as gone:
-            self._next = max(self._next, gone.floor)
-        except AnotherLog:
-            self._forget()
-            return
-        else:
-            self._next = gap
-        self._range.forget(gap)
 
     def _tell(self, header: SlotHeader) -> None:
         meter, place = self._meter, self.place
@@ -197,7 +188,7 @@ class LogNumbers:
     def _forget(self) -> None:
         """The log was made again, or is gone: nothing that was told is true of what comes."""
         self.end()
-        self._range, self._next, self._term, self._consumers = None, 0, 0, set()
+        self._follower, self._term, self._consumers = None, 0, set()
         self._backlog = _ALL
         self.queries.clear()
         begin(self._meter, self.place, "records")

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from sparkwal import spark_versions
 from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import MERGE, Target
@@ -32,7 +33,6 @@ from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.sequencers import all_logs
-from sparkwal.spark import supported
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.delta_log import DeltaLog, spark_path
 from sparkwal.spark.readable import line
@@ -109,7 +109,7 @@ class _Pinned:
                 "a session of Spark Connect cannot tell what a Delta table holds: use a session "
                 "of Spark's own, or sparkwal.Log(path).current()"
             )
-        supported.require_delta(spark.version)
+        spark_versions.require_delta(spark.version)
         self._table = target.table
         self._log = DeltaLog(spark, spark_path(target.table))
 

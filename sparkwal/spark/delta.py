@@ -10,12 +10,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType, VariantType
 
+from sparkwal import spark_versions
 from sparkwal.errors import PlanError, ReadError, WriteError
 from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
 from sparkwal.format.schema import columns, type_name
 from sparkwal.format.widening import contradictions, holds
 from sparkwal.lifecycle.table import TableConflict, TableState
-from sparkwal.spark import supported
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.delta_log import FORGETS, DeltaLog, Layout, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
@@ -38,7 +38,7 @@ class SparkDeltaTable:
                 "a session of Spark Connect cannot tell what a Delta table holds: compact with a "
                 "session of Spark's own"
             )
-        supported.require_delta(spark.version)
+        spark_versions.require_delta(spark.version)
         self.target = target
         self._options = dict(log_options)
         self._path = spark_path(target.table)

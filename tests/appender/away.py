@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from journal.disk import MemoryFolder
+
 from sparkwal import Appender
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import Page, Transient
 from sparkwal.store.log_store import LogStore
-from sparkwal.testing.disk import MemoryFolder
 
 from .plot import PREFIX, Plot
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal import Appender, events
 from sparkwal.appender import feeding
@@ -28,7 +29,6 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import Transient
 from sparkwal.store.log_store import LogStore
-from sparkwal.testing.disk import MemoryFolder
 from sparkwal.testing.memory import MemoryStore
 
 from .away import Away, sound

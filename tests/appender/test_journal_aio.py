@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal import AsyncAppender
 from sparkwal.appender import feeding
@@ -14,7 +15,6 @@ from sparkwal.appender.aio import durable
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.rows import Accepted
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
-from sparkwal.testing.disk import MemoryFolder
 
 from .away import Away, sound
 from .plot import PREFIX, SCHEMA, rows, stored, until

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal import Appender, Log, verify
 from sparkwal.appender import exits
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
-from sparkwal.testing.disk import MemoryFolder
 
 from .away import Away
 from .forks import is_refused

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal.appender import origin
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle import FLOOR
 from sparkwal.journal.sender import SENDER
-from sparkwal.testing.disk import MemoryFolder
 
 from .away import Away
 from .plot import rows, stored

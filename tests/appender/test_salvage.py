@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.appender.rows import Accepted
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
-from sparkwal.testing.disk import MemoryFolder
 
 from .away import Away
 from .plot import rows, stored

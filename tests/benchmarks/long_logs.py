@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pyarrow as pa
+from sorted_s3 import serve
 
 from benchmarks.measuring import BUCKET, delayed
 from benchmarks.microbatch import reset, seen
@@ -27,7 +28,6 @@ from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.commit_record import encode_record
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.testing.servers import log_options
-from sparkwal.testing.sorted_s3 import serve
 
 WINDOW = 1000
 QUERY = "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"

@@ -14,7 +14,7 @@ from cli.shown import run
 import sparkwal
 from sparkwal.format import schema
 
-from ..jobs.test_http_ingest import Job
+from ..jobs.http_job import Job
 
 SCHEMA = pa.schema([
     ("whole", pa.int64()), ("real", pa.float64()), ("price", pa.decimal128(10, 2)),

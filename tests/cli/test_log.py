@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,12 @@ from protocol.query import StoppedClock
 from reading.collected import move_floor
 
 import sparkwal
-from sparkwal.cli.looking import follow
-from sparkwal.cli.telling import moment
+from sparkwal.console.output import moment
 from sparkwal.format import keys
 from sparkwal.format.memory import REMOTE, Checkpoint
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.following import Follower
 from sparkwal.reading.history import Collected
 from sparkwal.reading.log_range import LogRange
 from sparkwal.testing.proxy import S3Proxy
@@ -218,7 +219,8 @@ def test_a_follower_goes_on_at_a_floor_that_passed_it(tmp_path: Path) -> None:
     options = SourceOptions(path=path)
     log = LogRange(options, options.sequencer, opened(path), clock)
     log.look()
-    found = follow(log, 1, 1)
+    follower = Follower(log, 1)
+    found = chain.from_iterable(follower.new() for _ in count())
     assert isinstance(first := next(found), SlotRecord) and first.header.position == 1
     move_floor(opened(path), 5)
     clock.since_boot_ms += 3_600_000

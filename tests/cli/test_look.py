@@ -10,7 +10,7 @@ import pytest
 from reading.collected import move_floor
 
 import sparkwal
-from sparkwal.cli.telling import moment
+from sparkwal.console.output import moment
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import publish

@@ -14,8 +14,7 @@ from .logs import ran
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_tells_of_each_command_what_its_help_does(name: str) -> None:
-    command = find(name)
-    assert command.help.partition("\n\n")[0].replace("\n", " ") == COMMANDS[name]
+    assert COMMANDS[name] in " ".join(ran(name, "--help").split())
     assert COMMANDS[name] in " ".join(ran("--help").split())
 
 

@@ -10,8 +10,9 @@ import click
 import pyarrow as pa
 import pytest
 
-from sparkwal.cli import telling
-from sparkwal.cli.exits import as_exit, plain
+from sparkwal.console import output
+from sparkwal.console.escape import escape
+from sparkwal.console.exit_codes import as_exit
 from sparkwal.errors import FencedError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
@@ -51,8 +52,8 @@ def test_a_status_shows_names_without_obeying_them(tmp_path: Path) -> None:
 
 
 def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    telling.shown(EVIL, [EVIL], [[EVIL]])
-    telling.facts({EVIL: EVIL})
+    output.shown(EVIL, [EVIL], [[EVIL]])
+    output.facts({EVIL: EVIL})
     for error in (FencedError(EVIL), OptionError(EVIL)):
         click.echo(as_exit(error).format_message())
     shown = capsys.readouterr().out
@@ -61,4 +62,4 @@ def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_what_people_write_stays_as_it_is() -> None:
     for text in ("größe", "サイズ", "حجم", "s3://b/ä?x=[1]", "👍"):
-        assert plain(text) == text
+        assert escape(text) == text

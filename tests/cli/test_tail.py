@@ -21,7 +21,7 @@ from cli.shown import SCHEMA, SOURCE, append, ids, run
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.cli.looking import open_logs
+from sparkwal.cli.open_logs import open_logs
 from sparkwal.cli.tailing import Shown, followed, live
 from sparkwal.sql.rows import known_columns
 from sparkwal.store.local import LocalStore

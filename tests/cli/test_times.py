@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwal.cli.asking import EXPECTED, length, moment_ms
+from sparkwal.console.options import EXPECTED, length, moment_ms
 
 NOW = 1_800_000_000_000
 

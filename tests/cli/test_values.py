@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.cli.output import Form, writer
+from sparkwal.cli.forms import Form, writer
 from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
 from support.json_rows import JsonRows
 

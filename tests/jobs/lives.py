@@ -48,6 +48,12 @@ def run(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
+def collect(cwd: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`sparkwal collect` as a process."""
+    words = [sys.executable, "-m", "sparkwal", "collect", *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+
+
 class Running:
     """A job at work; `told` is what it has said so far."""
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lives import JVM_SAYS_FIRST, SCHEMA, chain, run, running, write
+from lives import JVM_SAYS_FIRST, SCHEMA, chain, collect, run, running, write
 
 import sparkwal
 
@@ -164,7 +164,7 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
     head, state = sparkwal.Log(str(wal)).head(), chain(wal)
     assert head is not None and state is not None and state.cut == head.position + 1
     # What may go is told without a JVM.
-    told = run(tmp_path, "collect", "wal")
+    told = collect(tmp_path, "wal")
     assert told.returncode == 0, told.stderr
     assert "the grace" in told.stdout and JVM_SAYS_FIRST not in told.stderr
     other = run(tmp_path, "compact", "wal", "lake", "--now")
@@ -188,7 +188,7 @@ def test_a_log_and_its_table_on_the_same_s3(
     assert done.returncode == 0, done.stderr
     current = sparkwal.Log(path, **options).current()
     assert current.table_version == 1 and sorted(current.to_pandas()["id"]) == [*range(9)]
-    told = run(tmp_path, "collect", path, *reach)
+    told = collect(tmp_path, path, *reach)
     assert told.returncode == 0, told.stderr
     assert "the grace" in told.stdout
     assert options["secretAccessKey"] not in done.stdout + done.stderr + told.stdout + told.stderr

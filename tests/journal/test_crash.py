@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
+from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import BackPressureError
 from sparkwal.journal.files import LOST
 from sparkwal.journal.settings import Settings
-from sparkwal.testing.disk import Crash, MemoryFolder
 
 from .stand import SMALL, Ids, Run, content, everything, open_journal, segments
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalEncodeError, JournalReadError, OptionError
 from sparkwal.journal import segment
@@ -17,7 +18,6 @@ from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import Header, Scan, entry, read_header
-from sparkwal.testing.disk import MemoryFolder
 
 from .stand import OWNER, SLOTS, SMALL, Run, content, data, everything, fill, open_journal, segments
 

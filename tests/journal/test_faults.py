@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal.errors import (
     BackPressureError,
@@ -20,7 +21,6 @@ from sparkwal.errors import (
     OptionError,
 )
 from sparkwal.journal.files import Cursor, write_cursor
-from sparkwal.testing.disk import MemoryFolder
 
 from .stand import OWNER, SMALL, Run, content, fill, open_journal, segments
 

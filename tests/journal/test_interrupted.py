@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalSyncError
 from sparkwal.journal import files
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.ring import Ring
-from sparkwal.testing.disk import MemoryFolder
 
 from .stand import fill, open_journal, segments
 

@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 import pytest
+from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal.files import segment_name
-from sparkwal.testing.disk import MemoryFolder
 
 from .stand import OWNER, Run, content, everything, fill, open_journal, segments
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from journal.disk import SECTOR, MemoryFolder, MemoryWriter
+
 from sparkwal.journal.storage import Bytes, Reader
-from sparkwal.testing.disk import SECTOR, MemoryFolder, MemoryWriter
 
 from .machine import Ask
 from .world import Call

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from journal.disk import MemoryFolder
+
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import FLOOR
 from sparkwal.journal.sender import SENDER
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.recovery import find_head
-from sparkwal.testing.disk import MemoryFolder
 
 from . import oracle
 from .clients import WorldClock, WorldStore, world_log

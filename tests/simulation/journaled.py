@@ -12,6 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
+from journal.disk import MemoryFolder
 
 from sparkwal.appender import origin, session
 from sparkwal.appender.batches import Ticket
@@ -23,7 +24,6 @@ from sparkwal.format import schema
 from sparkwal.journal import opening, segments
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.store import conditional_put
-from sparkwal.testing.disk import MemoryFolder
 
 from . import oracle
 from .clients import WorldClock, WorldStore, world_log

@@ -10,6 +10,7 @@ from collections import Counter
 from zlib import crc32
 
 import pytest
+from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import JournalEncodeError, JournalReadError, JournalSyncError
 from sparkwal.journal import files
@@ -21,7 +22,6 @@ from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, Found, Header
 from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Handle
-from sparkwal.testing.disk import Crash, MemoryFolder
 
 from .journal_runs import SCRIPT, SHAPES, Chance, Run, Script, scripted
 

@@ -17,9 +17,10 @@ from s3proxy import NEW, OLD, start_s3proxy
 
 from sparkwal.cli.main import main
 from sparkwal.store.config import S3Config
+from sparkwal.store.conformance.store_under_test import Trial
+from sparkwal.store.conformance.suite import CHECKS, QUICK, Report, prove
 from sparkwal.store.local import LocalStore
 from sparkwal.store.s3 import S3Store
-from sparkwal.testing.conformance import CHECKS, QUICK, Report, Trial, prove
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.proxy import S3Proxy

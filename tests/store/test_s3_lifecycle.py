@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from sorted_s3 import serve
 from sortedcontainers import SortedDict
 from stub_s3 import Reply, Stub, error
 
@@ -17,7 +18,6 @@ from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import make_bucket
-from sparkwal.testing.sorted_s3 import serve
 
 SECRETS = ("AKIDSECRETIDENTITY", "wJalrXsecretKEY")
 CONFIG = S3Config(region="us-east-1", access_key_id=SECRETS[0], secret_access_key=SECRETS[1])

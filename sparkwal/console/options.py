@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.exits import Refused
+from sparkwal.console.exit_codes import Refused
 from sparkwal.options.types import duration, timestamp
 
 

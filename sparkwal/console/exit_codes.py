@@ -1,5 +1,4 @@
-"""How a command ends: its exit codes, and the exceptions that stand for them; and what a log says,
-made safe to be printed."""
+"""How a command ends: its exit codes, and the exceptions that stand for them."""
 
 from __future__ import annotations
 
@@ -16,27 +15,8 @@ from types import FrameType
 
 import click
 
+from sparkwal.console.escape import escape
 from sparkwal.errors import OptionError, SparkWalError
-
-# They join letters of some scripts, and move nothing.
-_JOINERS = "\u200c\u200d"
-
-
-def plain(text: str, keeps: str = "") -> str:
-    r"""A text of strangers without what a terminal obeys: controls, marks of direction, and what
-    else cannot be seen, are written as in JSON, as \u001b.
-
-    Whoever may write to a log names its hosts, leaders and columns.
-
-    Args:
-        keeps: characters that stay.
-    """
-    if text.isprintable():  # as most are
-        return text
-    keeps += _JOINERS
-    return "".join(
-        each if each.isprintable() or each in keeps else json.dumps(each)[1:-1] for each in text
-    )
 
 
 def takes_colours() -> bool:
@@ -89,7 +69,7 @@ class Stopped(click.exceptions.Exit):
 
 def as_exit(error: SparkWalError) -> click.ClickException:
     """The exception that ends a command with the error's message and its exit code."""
-    return (Refused if isinstance(error, OptionError) else Failed)(plain(str(error), keeps="\n"))
+    return (Refused if isinstance(error, OptionError) else Failed)(escape(str(error), keeps="\n"))
 
 
 class Terminated(KeyboardInterrupt):

@@ -14,8 +14,8 @@ import click
 from rich.console import Console
 
 from sparkwal import events
-from sparkwal.cli.asking import takes_every, takes_sequencer, time_with_unit
-from sparkwal.cli.exits import plain
+from sparkwal.console.escape import escape
+from sparkwal.console.options import takes_every, takes_sequencer, time_with_unit
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.keys import ROOT
@@ -58,7 +58,7 @@ class Failures(click.ClickException):
 
 def line(error: SparkWalError) -> str:
     """An error as one line."""
-    text = plain(" ".join(str(error).split()))
+    text = escape(" ".join(str(error).split()))
     return f"suspended ({error.stage}): {text}" if isinstance(error, CompactionError) else text
 
 
@@ -121,11 +121,6 @@ def _default(name: str) -> str:
     return "" if default is None else str(default)
 
 
-takes_delete = click.option(
-    "--delete", "deletes", is_flag=True, help="Delete it. Without this nothing is changed."
-)
-
-
 def takes_sequencers(command: Callable[..., None]) -> Callable[..., None]:
     """--sequencer and --all."""
     return takes_sequencer(takes_every(command))
@@ -170,7 +165,7 @@ class Story:
             self.note = "collecting"
         # A failure is told as the job's own message.
         if event.level >= logging.WARNING and not isinstance(event, events.CompactionSuspended):
-            self._console.print(plain(str(event)), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(escape(str(event)), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 from sparkwal.store.base import NotFound, Transient
@@ -10,46 +11,38 @@ from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_errors import KeyTaken
 
 
-class HeldBody:
-    """A body to read that calls `wait` before its last byte, once it is sent.
+class _DelayedBody(BytesIO):
+    """A body that calls `wait` before its last byte, once it is sent.
 
     The signature reads a body too; `sending` is set when that is over.
     """
 
     def __init__(self, body: bytes, wait: Callable[[], None]) -> None:
-        self._body, self._wait, self._at = body, wait, 0
+        super().__init__(body)
+        self._wait, self._size = wait, len(body)
         self.sending = False
 
     def __len__(self) -> int:
-        return len(self._body)
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, len(self._body))[whence]
-        return self._at
+        return self._size
 
     def read(self, size: int | None = -1) -> bytes:
-        left = len(self._body) - self._at
+        left = self._size - self.tell()
         wanted = left if size is None or size < 0 else min(size, left)
         if self.sending and left > 1:
             wanted = min(wanted, left - 1)
         elif self.sending and left == 1:
             self._wait()
-        found = self._body[self._at : self._at + wanted]
-        self._at += wanted
-        return found
+        return super().read(wanted)
 
 
-def put_held(store: S3Store, key: str, body: bytes, wait: Callable[[], None]) -> bool:
+def delayed_put(store: S3Store, key: str, body: bytes, wait: Callable[[], None]) -> bool:
     """As `store.put_if_absent`, with `wait` called when only the last byte is not yet sent."""
     try:
         with store.request(key) as client:
             client.meta.events.register(
-                "before-send.s3.PutObject", _sending, unique_id="sparkwal-held"
+                "before-send.s3.PutObject", _sending, unique_id="sparkwal-delayed"
             )
-            sent = {**store.sent(key, body), "Body": HeldBody(body, wait)}
+            sent = {**store.sent(key, body), "Body": _DelayedBody(body, wait)}
             client.put_object(**sent, IfNoneMatch="*")
     except KeyTaken:
         return False
@@ -59,5 +52,5 @@ def put_held(store: S3Store, key: str, body: bytes, wait: Callable[[], None]) ->
 
 
 def _sending(request: Any, **_: object) -> None:
-    if isinstance(request.body, HeldBody):
+    if isinstance(request.body, _DelayedBody):
         request.body.sending = True

@@ -1,24 +1,21 @@
-"""Is a store fit for a log? A suite of checks that any store can be asked.
+"""A suite of checks that any store can be asked.
 
     report = prove([S3Store("bucket", S3Config(endpoint=url))], "folder", Trial(rounds=8))
     assert report.fit, report.sentence
 
 It writes small objects under `{prefix}/proof/{run}/`, a name of its own, and removes them.
-The command `sparkwal prove-store` prints what this finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import NotFound, Store, Transient
-from sparkwal.testing import list_checks, object_checks, races, s3_checks
-from sparkwal.testing.ground import Found, Ground, Trial, Wrong
-
-__all__ = ["CHECKS", "QUICK", "Check", "Finding", "Ground", "Report", "Trial", "asked", "prove"]
+from sparkwal.store.conformance import listings, objects, races, s3
+from sparkwal.store.conformance.store_under_test import Found, StoreUnderTest, Trial, Wrong
 
 Outcome = Literal["ok", "wrong", "limit", "unknown"]
 
@@ -34,7 +31,7 @@ class Check:
     """
 
     name: str
-    ask: Callable[[Ground], Found]
+    ask: Callable[[StoreUnderTest], Found]
     means: str
     fatal: bool = True
 
@@ -92,7 +89,7 @@ class Report:
 
 _OVERWRITE = "two writers overwrite each other's commits, and rows that were acknowledged are lost"
 QUICK = (
-    Check("put-if-absent", object_checks.first_put_wins, _OVERWRITE),
+    Check("put-if-absent", objects.first_put_wins, _OVERWRITE),
     Check("put-if-absent, raced", races.put_if_absent, _OVERWRITE),
     Check("a slow put and a fast one", races.slow_and_fast, _OVERWRITE),
 )
@@ -103,31 +100,27 @@ CHECKS = (
           "two writers of large records overwrite each other's commits"),
     Check("put-if-absent and a delete", races.against_delete,
           "after a collection two writers could both own a position"),
-    Check("put-if-absent and an overwrite", races.against_overwrite,
-          "nothing but sparkwal must write into a log; it overwrites no record", fatal=False),
     Check("conflicts (409)", races.conflicts, "", fatal=False),
-    Check("read after write", object_checks.read_after_write,
+    Check("read after write", objects.read_after_write,
           "readers and a new writer miss records that were acknowledged"),
-    Check("LIST order", list_checks.order, "the newest record is not found"),
-    Check("LIST pages", list_checks.pages, "the newest record is not found"),
-    Check("LIST after write", list_checks.after_write,
+    Check("LIST order", listings.order, "the newest record is not found"),
+    Check("LIST pages", listings.pages, "the newest record is not found"),
+    Check("LIST after write", listings.after_write,
           "a new writer does not see the last commits and takes their places"),
-    Check("deletes", object_checks.deletes, "collected objects stay, and are paid for"),
-    Check("ranges", object_checks.ranges, "readers get other bytes than they asked for"),
-    Check("suffix ranges", s3_checks.suffix_ranges,
-          "sparkwal asks for none; other readers of the objects may", fatal=False),
-    Check("age", object_checks.age,
+    Check("deletes", objects.deletes, "collected objects stay, and are paid for"),
+    Check("ranges", objects.ranges, "readers get other bytes than they asked for"),
+    Check("age", objects.age,
           "collection could delete what a writer still needs"),
-    Check("clock", s3_checks.clock,
+    Check("clock", s3.clock,
           "beyond 15 minutes S3 refuses every signed request, others sooner: set the clock",
           fatal=False),
-    Check("checksums", s3_checks.checksums,
+    Check("checksums", s3.checksums,
           "a body damaged on its way is stored; the log's own CRC-32 finds it when it is read",
           fatal=False),
-    Check("key characters", object_checks.key_characters,
+    Check("key characters", objects.key_characters,
           "keep to letters, digits, - and _ in paths and names", fatal=False),
-    Check("big object", object_checks.big_object, "large records do not come back as written"),
-    Check("file system", object_checks.file_system,
+    Check("big object", objects.big_object, "large records do not come back as written"),
+    Check("file system", objects.file_system,
           "only a local disk, shared by the processes of one machine, may hold a log", fatal=False),
 )  # fmt: skip
 
@@ -138,49 +131,46 @@ def prove(
     trial: Trial,
     *,
     checks: Sequence[Check] = CHECKS,
-    told: Callable[[Finding], None] = lambda _: None,
+    on_finding: Callable[[Finding], None] = lambda _: None,
 ) -> Report:
     """Ask all checks, in order, and remove what they wrote, also when it is interrupted.
 
     Args:
         stores: one, or several endpoints of one; each makes one attempt for each call.
-        told: gets each finding as it comes.
+        on_finding: gets each finding as it comes.
 
     Raises StoreUnavailableError or OptionError where the first check gets no answer.
     """
     findings: list[Finding] = []
-    with Ground(tuple(stores), prefix, trial) as ground:
-        for finding in asked(ground, checks):
+
+    def found(finding: Finding | None) -> None:
+        # None: the check does not apply.
+        if finding is not None:
             findings.append(finding)
-            told(finding)
-    if ground.left:
-        findings.append(
-            Finding("removed", "unknown", f"left behind: {ground.left}", "delete it", fatal=False)
-        )
-        told(findings[-1])
+            on_finding(finding)
+
+    with StoreUnderTest(tuple(stores), prefix, trial) as tested:
+        for place, check in enumerate(checks):
+            found(_ask(tested, check, first=place == 0))
+    if tested.left:
+        left = f"left behind: {tested.left}"
+        found(Finding("removed", "unknown", left, "delete it", fatal=False))
     return Report(tuple(findings), trial.seed)
 
 
-def asked(ground: Ground, checks: Sequence[Check]) -> Iterator[Finding]:
-    """What each check finds; those that do not apply are left out."""
-    for place, check in enumerate(checks):
-        try:
-            found = check.ask(ground)
-        except Wrong as wrong:
-            outcome: Outcome = "wrong" if check.fatal else "limit"
-            yield Finding(check.name, outcome, str(wrong), check.means, check.fatal)
-        except (SparkWalError, Transient, NotFound) as error:
-            if place == 0 and not _lacks_conditions(error):
-                raise
-            outcome = "wrong" if place == 0 else "unknown"
-            said = f"no object at {error}" if isinstance(error, NotFound) else str(error)
-            means = check.means if outcome == "wrong" else ""
-            yield Finding(check.name, outcome, said, means, check.fatal)
-        else:
-            if found is not None:
-                yield Finding(check.name, "ok", found, "", check.fatal)
-
-
-def _lacks_conditions(error: Exception) -> bool:
-    """Whether the store itself says that it knows no If-None-Match."""
-    return isinstance(error, OptionError) and "conditional writes" in str(error)
+def _ask(tested: StoreUnderTest, check: Check, *, first: bool) -> Finding | None:
+    try:
+        found = check.ask(tested)
+    except Wrong as wrong:
+        outcome: Outcome = "wrong" if check.fatal else "limit"
+        return Finding(check.name, outcome, str(wrong), check.means, check.fatal)
+    except (SparkWalError, Transient, NotFound) as error:
+        # The store itself says that it knows no If-None-Match.
+        lacks = isinstance(error, OptionError) and "conditional writes" in str(error)
+        if first and not lacks:
+            raise
+        said = f"no object at {error}" if isinstance(error, NotFound) else str(error)
+        if first:
+            return Finding(check.name, "wrong", said, check.means, check.fatal)
+        return Finding(check.name, "unknown", said, "", check.fatal)
+    return None if found is None else Finding(check.name, "ok", found, "", check.fatal)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparkwal.cli.exits import plain
+from sparkwal.console.escape import escape
 
 # A text that ends a table is wrapped within no less.
 _LEAST_TEXT = 16
@@ -22,8 +22,8 @@ _LEAST_TEXT = 16
 
 def as_json_line(document: Mapping[str, Any]) -> str:
     """One JSON object as a line."""
-    # Strings alone hold what is made plain, and there the escape means the same.
-    return plain(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    # Strings alone hold what is made escape, and there the escape means the same.
+    return escape(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -53,8 +53,8 @@ def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str
     Where it is too wide it gets narrower, then the terminal wraps it: a number that was cut would
     be another number. The last column, if it is a text, is wrapped in its place.
     """
-    heads = [plain(heading.removeprefix(">")) for heading in columns]
-    cells = [[plain(cell) for cell in row] for row in rows]
+    heads = [escape(heading.removeprefix(">")) for heading in columns]
+    cells = [[escape(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     ends_in_text = not columns[-1].startswith(">")
     if ends_in_text:
@@ -76,7 +76,7 @@ def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str
         table.add_row(*map(Text, row))
     if title is not None:
         # Of a table's own title each line would be as wide as the table.
-        console.print(Text(plain(title), "italic"), soft_wrap=True)
+        console.print(Text(escape(title), "italic"), soft_wrap=True)
     console.print(table)
 
 
@@ -87,14 +87,14 @@ def facts(rows: Mapping[str, str | Text]) -> None:
     table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(
-            Text(plain(name)), Text(plain(value)) if isinstance(value, str) else _plain(value)
+            Text(escape(name)), Text(escape(value)) if isinstance(value, str) else _plain(value)
         )
     out().print(table)
 
 
 def _plain(value: Text) -> Text:
     """Its lines and its colours stay."""
-    safe = plain(value.plain, keeps="\n")
+    safe = escape(value.plain, keeps="\n")
     return value if safe == value.plain else Text(safe, value.style)
 
 

@@ -8,7 +8,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import click
 from rich.console import Console
 
-from sparkwal.cli.exits import Failed, Refused
+from sparkwal.console.exit_codes import Failed, Refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,8 @@ def writer(form: Form, tell: Callable[[str], None]) -> Iterator[Writer]:
     Args:
         tell: takes what people should know, beside the rows.
     """
-    with standard_output() if form.out is None else whole_file(form.out) as out:
+    to = nullcontext(sys.stdout.buffer) if form.out is None else whole_file(form.out)
+    with to as out:
         yield _writer(form, out, tell)
 
 
@@ -166,12 +167,6 @@ class _OneSchema:
             self.write(pa.RecordBatch.from_pylist([], schema=columns))
         self._writer.close()
         self.flush()
-
-
-@contextmanager
-def standard_output() -> Iterator[IO[bytes]]:
-    """For bytes."""
-    yield sys.stdout.buffer
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where a store is tried: keys of its own, its endpoints in turn, and chance from a seed."""
+"""A store under test: keys of its own, its endpoints in turn, and chance from a seed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Self
 
 from sparkwal.errors import SparkWalError
-from sparkwal.store.base import Store, Transient, Unfinished
+from sparkwal.store.base import NotFound, Store, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
 
 # What a check saw, for people; None: it does not apply to this store.
 Found = str | None
+# A race asks for conflicts, and a store may answer several times with them.
+_PATIENT = RetryPolicy(max_retry_attempts=7, base_delay_ms=20)
 
 
 class Wrong(Exception):
@@ -42,11 +45,12 @@ class Trial:
 
 
 @dataclass
-class Ground:
-    """A store under trial. A context manager: leaving it removes all objects of the trial.
+class StoreUnderTest:
+    """A context manager: leaving it removes all objects of the trial.
 
     Attributes:
         stores: its endpoints; each call is one attempt.
+        keys: all that were given out by `key`.
         faults: what requests of the races met, by its first words.
         left: what could not be removed, for people; "" at first.
     """
@@ -54,52 +58,41 @@ class Ground:
     stores: tuple[Store, ...]
     prefix: str
     trial: Trial
+    policy: RetryPolicy = _PATIENT
+    keys: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     left: str = ""
 
     def __post_init__(self) -> None:
-        self.run = uuid.uuid4().hex
-        self.folder = f"{self.prefix}/proof/{self.run}/" if self.prefix else f"proof/{self.run}/"
+        self.folder = f"{self.prefix}/proof/{uuid.uuid4().hex}/".lstrip("/")
         self.rng = random.Random(self.trial.seed)
-        self.retrying = [RetryingStore(store, RetryPolicy()) for store in self.stores]
-        self._named = 0
+        self.retrying = [RetryingStore(store, self.policy) for store in self.stores]
+        # The first endpoint, whose passing failures are retried.
+        self.store = self.retrying[0]
+        self.s3 = [store for store in self.stores if isinstance(store, S3Store)]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.clean()
-
-    @property
-    def store(self) -> RetryingStore:
-        """The first endpoint, whose passing failures are retried."""
-        return self.retrying[0]
-
     def key(self, name: str = "object") -> str:
         """A key that nobody has used."""
-        self._named += 1
-        return f"{self.folder}{self._named:04d}-{name}"
-
-    def place(self, name: str) -> str:
-        """A folder that nobody has used, ending with "/"."""
-        return f"{self.key(name)}/"
+        self.keys.append(f"{self.folder}{len(self.keys):04d}-{name}")
+        return self.keys[-1]
 
     def body(self, size: int) -> bytes:
         """Bytes that no other body has."""
         return self.rng.randbytes(max(size, 16))
 
-    def clean(self) -> None:
-        """Remove all objects and unfinished uploads of this trial."""
+    def __exit__(self, *_: object) -> None:
         try:
-            self._clean()
+            while entries := self.store.list(self.folder).entries:
+                self._remove([entry.key for entry in entries])
+            # A store may not know which uploads are unfinished; each check ends its own.
+            with suppress(SparkWalError):
+                for upload in self.store.unfinished(self.folder).uploads:
+                    self.store.discard(upload)
         except (SparkWalError, Transient) as error:
             self.left = f"objects under {self.folder} ({error})"
-
-    def _clean(self) -> None:
-        while entries := self.store.list(self.folder).entries:
-            self._remove([entry.key for entry in entries])
-        for upload in self._unfinished():
-            self.store.discard(upload)
         if self.store.url.startswith("file://"):
             self._remove_folders(Path(self.store.url.removeprefix("file://")))
 
@@ -111,12 +104,6 @@ class Ground:
             for key in keys:
                 self.store.delete(key)
 
-    def _unfinished(self) -> list[Unfinished]:
-        # A store may not know which uploads are unfinished; each check ends its own.
-        with suppress(SparkWalError):
-            return self.store.unfinished(self.folder).uploads
-        return []
-
     def _remove_folders(self, root: Path) -> None:
         """On a disk: of those that this trial made, the empty ones."""
         own = root / self.folder
@@ -125,3 +112,11 @@ class Ground:
             for path in [*made, own.parent, root / ".tmp", root]:
                 if path.exists():
                     path.rmdir()
+
+
+def content(store: Store, key: str) -> bytes | None:
+    """What is there; None where nothing is."""
+    try:
+        return store.get(key)
+    except NotFound:
+        return None
