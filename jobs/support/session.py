@@ -65,7 +65,7 @@ def need_spark() -> None:
     except ModuleNotFoundError:
         raise Refused(
             "pyspark is not installed: pip install 'sparkwal[spark]', or in a clone: "
-            "pip install '.[spark,jobs]'"
+            "pip install '.[spark,cli]'"
         ) from None
     try:
         supported.require(pyspark.__version__, "pyspark here")
