@@ -110,8 +110,8 @@ class Latency:
 def latency(seconds: Sequence[float]) -> Latency:
     ordered = sorted(seconds)
     last = len(ordered) - 1
-    at = [ordered[min(last, int(len(ordered) * q))] * 1000 for q in (0.5, 0.99, 0.999)]
-    return Latency(*(round(each, 3) for each in at), len(ordered))
+    at = [round(ordered[min(last, int(len(ordered) * q))] * 1000, 3) for q in (0.5, 0.99, 0.999)]
+    return Latency(at[0], at[1], at[2], len(ordered))
 
 
 def paced(count: int, rate: float, act: Callable[[], None]) -> None:

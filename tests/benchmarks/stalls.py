@@ -1,4 +1,4 @@
-"""Appends to a store that now and then holds a request for ten seconds, with hedging and without."""
+"""Appends to a store that now and then holds a request for ten seconds."""
 
 from __future__ import annotations
 
