@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
         raise
     raise SystemExit(
         f"{error.name} is not installed; this job needs the extra `http`: "
-        "pip install 'sparkwal[http,jobs]', or in a clone: pip install '.[http,jobs]'"
+        "pip install 'sparkwal[http,cli]', or in a clone: pip install '.[http,cli]'"
     ) from None
 
 if TYPE_CHECKING:

@@ -3,6 +3,6 @@
 set -euo pipefail
 # shellcheck source=jobs/support/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/support/venv.sh"
-venv_ready bench
+venv_ready test
 export PYTHONPATH="$ROOT/tests:$ROOT/jobs"
 exec "$VENV_PYTHON" -P -m soak "$@"

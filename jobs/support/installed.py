@@ -10,7 +10,7 @@ if _missing:
         + (
             "Give it to spark-submit: --archives, or --py-files (sparkwal/docs/deploying.md)"
             if "PYSPARK_GATEWAY_PORT" in os.environ
-            else "In a clone: pip install '.[spark,jobs]', or run jobs/quickstart.sh once and "
+            else "In a clone: pip install '.[spark,cli]', or run jobs/quickstart.sh once and "
             "start jobs with .venv/bin/python"
         )
     )

@@ -67,7 +67,7 @@ def need_spark() -> None:
     except ModuleNotFoundError:
         raise Refused(
             "pyspark is not installed: pip install 'sparkwal[spark]', or in a clone: "
-            "pip install '.[spark,jobs]'"
+            "pip install '.[spark,cli]'"
         ) from None
     try:
         spark_versions.require(pyspark.__version__, "pyspark here")

@@ -50,6 +50,7 @@ from sparkwal.events.writing import Fenced as Fenced
 from sparkwal.events.writing import HandedOver as HandedOver
 from sparkwal.events.writing import HandoverAsked as HandoverAsked
 from sparkwal.events.writing import HandoverLeftBehind as HandoverLeftBehind
+from sparkwal.events.writing import Hedged as Hedged
 from sparkwal.events.writing import HintNotSaved as HintNotSaved
 from sparkwal.events.writing import LeaderClaimed as LeaderClaimed
 from sparkwal.events.writing import Missed as Missed

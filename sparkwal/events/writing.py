@@ -96,6 +96,16 @@ class Retried(Event, level=logging.WARNING):
 
 
 @dataclass(frozen=True)
+class Hedged(Event):
+    """a request has no answer after `after_ms`, which is late for its kind, and is sent once more
+    on another connection"""
+
+    operation: str
+    key: str
+    after_ms: int
+
+
+@dataclass(frozen=True)
 class Adopted(Event):
     """a task found the object that another attempt of it had written, and took it"""
 

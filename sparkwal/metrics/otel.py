@@ -117,7 +117,7 @@ def open_telemetry(meter: Instruments | None = None) -> OpenTelemetry:
         from opentelemetry.metrics import get_meter
     except ModuleNotFoundError:
         raise OptionError(
-            "opentelemetry-api is not installed: pip install 'sparkwal[otel]'"
+            "opentelemetry-api is not installed: pip install 'sparkwal[metrics]'"
         ) from None
     if meter not in _meters:
         _meters[meter] = OpenTelemetry(get_meter("sparkwal") if meter is None else meter)

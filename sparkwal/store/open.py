@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparkwal import events
 from sparkwal.store.base import Store
 from sparkwal.store.config import RetryPolicy, S3Config, is_readable_on_the_way
+from sparkwal.store.hedge import HedgedStore
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
@@ -34,7 +35,7 @@ def open_store(
         if is_readable_on_the_way(bare.endpoint):
             events.emit(events.PlainHttp(endpoint=bare.endpoint))
     store = RetryingStore(
-        bare,
+        HedgedStore(bare) if config.hedge else bare,
         policy,
         fail_fast=fail_fast,
         parts_in_flight=config.max_in_flight_parts,

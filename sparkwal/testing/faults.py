@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Action = Literal["lost_reply", "reset", "error", "error_after", "delay", "truncate"]
+Action = Literal["lost_reply", "reset", "error", "error_after", "delay", "stall", "truncate"]
 
 _CODES = {
     403: "AccessDenied",
@@ -26,14 +26,15 @@ class Fault:
         action: "lost_reply" takes effect, then closes without an answer; "reset" breaks the
             connection halfway through the request's body, never forwarded; "error" answers
             `status`, never forwarded; "error_after" takes effect, then answers `status`;
-            "delay" only waits; "truncate" cuts the body of a GET in half.
+            "delay" only waits; "stall" takes effect, then waits; "truncate" cuts the body of a GET
+            in half.
         kind: only requests of this kind, e.g. "PUT".
         key_contains: only requests whose key (of a LIST: prefix) contains this.
         probability: how often it fires, decided by the proxy's seed and the request itself.
         times: how often it may fire at most.
         status: what "error" and "error_after" answer.
         retry_after: seconds for a Retry-After header of that answer.
-        seconds: wait this long first, whatever the action.
+        seconds: wait this long first, whatever the action but "stall".
     """
 
     action: Action

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import random
 import signal
 import socket
 import struct
@@ -90,19 +92,31 @@ class S3Proxy:
     `faults` may be replaced or changed at any time. Headers pass as they are, so that a
     signed Host stays valid. Nothing is ever sent upstream twice.
 
+    Args:
+        latency_ms: added to each request.
+        p99_ms: makes what is added lognormal, with `latency_ms` as its median.
+
     Attributes:
         watch: called with the head and the body of each request that the store answered, and
             the answer, from any thread; it sees all that was sent, the signature too.
     """
 
     def __init__(
-        self, upstream_url: str, *, seed: int = 0, port: int = 0, latency_ms: float = 0.0
+        self,
+        upstream_url: str,
+        *,
+        seed: int = 0,
+        port: int = 0,
+        latency_ms: float = 0.0,
+        p99_ms: float = 0.0,
     ) -> None:
         url = urlsplit(upstream_url)
         if url.scheme != "http" or url.hostname is None:
             raise ValueError(f"the upstream must be http://host:port, not {upstream_url!r}")
         self.seed = seed
         self.latency_ms = latency_ms
+        self.p99_ms = p99_ms
+        self._rng = random.Random(seed)
         self.faults: list[Fault] = []
         self.watch: Callable[[Head, bytes, Answer], None] | None = None
         self._target = (url.hostname, url.port or 80)
@@ -192,8 +206,10 @@ class S3Proxy:
         conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
         with self._lock:
             fault = self._draws.pick(self.faults, kind, key, _part(target))
+            wait = self._latency_ms() / 1000
         action = fault.action if fault else None
-        wait = self.latency_ms / 1000 + (fault.seconds if fault else 0)
+        if fault and action != "stall":
+            wait += fault.seconds
 
         def record(answer: Answer | None, body: bytes, upstream_status: int) -> None:
             status, out = (answer.status, len(answer.body)) if answer else (0, 0)
@@ -226,6 +242,8 @@ class S3Proxy:
             upstream_status = answer.status
             if self.watch is not None:
                 self.watch(head, body, answer)
+        if fault and action == "stall":
+            time.sleep(fault.seconds)
         if fault and action in ("error", "error_after"):
             answer = _error(method, fault)
         if action == "lost_reply":
@@ -239,6 +257,13 @@ class S3Proxy:
             return False
         send(client, answer)
         return version != "HTTP/1.0" and head.headers.get("connection", "").lower() != "close"
+
+    def _latency_ms(self) -> float:
+        if self.p99_ms <= self.latency_ms:
+            return self.latency_ms
+        # 2.326 standard deviations above the median lies the 99th percentile.
+        sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
+        return self._rng.lognormvariate(math.log(self.latency_ms), sigma)
 
     def _control(self, method: str, target: str, body: bytes) -> Answer:
         match method, target:
@@ -285,14 +310,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--upstream", required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--latency-ms", type=float, default=0.0)
+    parser.add_argument("--p99-ms", type=float, default=0.0)
+    parser.add_argument("--stalls", type=float, default=0.0, help="share of requests held for 10 s")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with S3Proxy(
-        options.upstream, seed=options.seed, port=options.port, latency_ms=options.latency_ms
+        options.upstream,
+        seed=options.seed,
+        port=options.port,
+        latency_ms=options.latency_ms,
+        p99_ms=options.p99_ms,
     ) as proxy:
+        if options.stalls:
+            # Half of them before the request takes effect, half after.
+            proxy.faults = [
+                Fault(action, probability=options.stalls / 2, seconds=10)
+                for action in ("delay", "stall")
+            ]
         print(proxy.url, file=sys.stderr, flush=True)
         stop.wait()
     print(json.dumps(proxy.counts()), flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from benchmarks import aging, appender, journal, lake, restart, scale, sinks, triggers
+from benchmarks import aging, appender, journal, lake, restart, scale, sinks, stalls, triggers
 
 
 @click.group()
@@ -21,6 +21,7 @@ for _command in (
     restart.main,
     scale.main,
     triggers.main,
+    stalls.main,
 ):
     main.add_command(_command)
 

@@ -34,11 +34,11 @@ def numbers(context: click.Context, parameter: click.Parameter, value: str) -> l
 
 
 @contextmanager
-def delayed(upstream: str, latency_ms: float) -> Iterator[str]:
-    """The URL of a proxy in a process of its own that delays every request."""
+def delayed(upstream: str, latency_ms: float, *flags: str) -> Iterator[str]:
+    """The URL of a proxy in a process of its own that delays every request; `flags` are its."""
     process = subprocess.Popen(
         [sys.executable, "-m", "sparkwal.testing.proxy", "--upstream", upstream,
-         "--latency-ms", str(latency_ms)],
+         "--latency-ms", str(latency_ms), *flags],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
@@ -103,13 +103,15 @@ class Latency:
 
     p50: float
     p99: float
+    p999: float
     samples: int
 
 
 def latency(seconds: Sequence[float]) -> Latency:
     ordered = sorted(seconds)
-    at = [ordered[min(len(ordered) - 1, int(len(ordered) * q))] * 1000 for q in (0.5, 0.99)]
-    return Latency(round(at[0], 3), round(at[1], 3), len(ordered))
+    last = len(ordered) - 1
+    at = [round(ordered[min(last, int(len(ordered) * q))] * 1000, 3) for q in (0.5, 0.99, 0.999)]
+    return Latency(at[0], at[1], at[2], len(ordered))
 
 
 def paced(count: int, rate: float, act: Callable[[], None]) -> None:

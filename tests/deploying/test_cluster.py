@@ -104,7 +104,7 @@ def test_an_archive_brings_all_to_executors_that_have_nothing(
     cluster: Cluster, wheel: Path, tmp_path: Path
 ) -> None:
     env = make(tmp_path / "env", sees_tests=False).parents[1]
-    pip(env / "bin" / "python", "install", f"{wheel}[jobs]")
+    pip(env / "bin" / "python", "install", f"{wheel}[cli]")
     archive = cluster.folder / "env.tar.gz"
     run(sys.executable, "-m", "venv_pack", "-p", env, "-o", archive)
     shutil.rmtree(env)

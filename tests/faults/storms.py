@@ -43,15 +43,29 @@ def slowness(p: float) -> list[Fault]:
     ]
 
 
+def stalls(p: float) -> list[Fault]:
+    """Requests that are held, before they take effect or after, far beyond what is usual."""
+    return [Fault(action, probability=p / 50, seconds=10) for action in ("delay", "stall")]
+
+
 def everything(p: float) -> list[Fault]:
     """A little of all."""
-    kinds = (overload, lost_replies, late_errors, resets, slowness)
+    kinds = (overload, lost_replies, late_errors, resets, slowness, stalls)
     return [fault for kind in kinds for fault in kind(p / 4)]
 
 
 def storm(rng: random.Random) -> list[Fault]:
     """One of them, hard enough that two of three requests may fail."""
-    kinds = [overload, lost_replies, late_errors, resets, slowness, everything, everything]
+    kinds = [
+        overload,
+        lost_replies,
+        late_errors,
+        resets,
+        slowness,
+        stalls,
+        everything,
+        everything,
+    ]
     if rng.random() < 0.1:
         return calm()
     return rng.choice(kinds)(rng.uniform(0.5, 0.75))

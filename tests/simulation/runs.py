@@ -132,12 +132,16 @@ class Run:
         how = ""
         if call.operation in REMOTE and not calm and self._rng.random() < self.shape.fault:
             how = self._rng.choice(
-                ["refused", "lost", "late"] if call.operation == "put" else ["refused"]
+                ["refused", "lost", "late", "twice"] if call.operation == "put" else ["refused"]
             )
             if how == "refused":
                 after, answer = self._state, Refused()
             elif how == "lost":
                 answer = Lost()
+            elif how == "twice":
+                # Sent twice: the answer is that of either, and the other arrives when it may.
+                after = replace(after, late=after.late | {call.arguments})
+                answer = self._rng.choice([answer, False])
             else:
                 after = replace(self._state, late=self._state.late | {call.arguments})
                 answer = Lost()

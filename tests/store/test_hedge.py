@@ -1,0 +1,309 @@
+"""Late requests are sent twice, and the first answer counts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwal import events
+from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.store import StoreOptions
+from sparkwal.store import hedge
+from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.config import RetryPolicy
+from sparkwal.store.hedge import HedgedStore, Pace
+from sparkwal.store.local import LocalStore
+from sparkwal.store.open import open_store
+from sparkwal.store.retry import RetryingStore
+
+GONE = Transient("reset by peer")
+REFUSED = OptionError("AccessDenied")
+
+
+class Soon(Pace):
+    """Every request is late at once, and may be repeated."""
+
+    def __init__(self, given_up: float = 30.0, spare: bool = True) -> None:
+        super().__init__()
+        self.given_up = given_up
+        self.spare = spare
+
+    def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
+        return 0.02, self.given_up
+
+    def may_repeat(self) -> bool:
+        return self.spare
+
+
+class Scripted(LocalStore):
+    """Attempt by attempt: "before" and "after" hold it until `release`, before or after it took
+    effect; an exception is raised; None does what a store does."""
+
+    def __init__(self, root: Path, *script: str | Exception | None) -> None:
+        super().__init__(root, fsync=False)
+        self.script = list(script)
+        self.attempts = 0
+        self.ended = 0
+        self.release = threading.Event()
+
+    def _do(self, act: Any) -> Any:
+        step = self.script[self.attempts] if self.attempts < len(self.script) else None
+        self.attempts += 1
+        try:
+            if step == "before":
+                self.release.wait(30)
+            if isinstance(step, Exception):
+                if step is GONE:
+                    act()
+                raise step
+            done = act()
+            if step == "after":
+                self.release.wait(30)
+            return done
+        finally:
+            self.ended += 1
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        put = super().put_if_absent
+        return bool(self._do(lambda: put(key, body)))
+
+    def get(self, key: str) -> bytes:
+        get = super().get
+        return bytes(self._do(lambda: get(key)))
+
+    def put(self, key: str, body: bytes) -> None:
+        put = super().put
+        self._do(lambda: put(key, body))
+
+    def delete(self, key: str) -> None:
+        delete = super().delete
+        self._do(lambda: delete(key))
+
+
+@pytest.fixture
+def caught() -> Iterator[list[events.Event]]:
+    found: list[events.Event] = []
+    unsubscribe = events.subscribe(found.append)
+    yield found
+    unsubscribe()
+
+
+def test_a_held_request_is_answered_by_its_second_attempt(
+    tmp_path: Path, caught: list[events.Event]
+) -> None:
+    bare = Scripted(tmp_path, "before")
+    assert HedgedStore(bare, Soon()).put_if_absent("a/key", b"mine")
+    assert [str(each) for each in caught] == ["hedged operation=put key=a/key after_ms=20"]
+    # The attempt that was held arrives late: the object is as the answer said.
+    bare.release.set()
+    _ends(bare, 2)
+    assert bare.get("a/key") == b"mine"
+
+
+def test_a_put_that_took_effect_and_is_not_answered_refuses_its_twin(tmp_path: Path) -> None:
+    bare = Scripted(tmp_path, "after")
+    store = RetryingStore(HedgedStore(bare, Soon()), RetryPolicy())
+    assert not store.put_if_absent("key", b"mine")
+    assert store.get("key") == b"mine"
+    bare.release.set()
+
+
+def test_the_first_attempt_may_still_be_the_first_to_answer(tmp_path: Path) -> None:
+    class SecondHeld(Scripted):
+        def put_if_absent(self, key: str, body: bytes) -> bool:
+            self.attempts += 1
+            if self.attempts == 1:
+                while self.attempts < 2:
+                    time.sleep(0.001)
+                return LocalStore.put_if_absent(self, key, body)
+            return not self.release.wait(30)
+
+    bare = SecondHeld(tmp_path)
+    assert HedgedStore(bare, Soon()).put_if_absent("key", b"mine")
+    bare.release.set()
+
+
+@pytest.mark.parametrize("failure", [GONE, REFUSED])
+def test_while_the_other_attempt_may_succeed_a_failure_is_none(
+    tmp_path: Path, failure: Exception
+) -> None:
+    bare = Scripted(tmp_path, "before", failure)
+    threading.Timer(0.2, bare.release.set).start()
+    store = HedgedStore(bare, Soon())
+    if failure is GONE:
+        # It took effect without a reply.
+        assert not store.put_if_absent("key", b"mine")
+    else:
+        assert store.put_if_absent("key", b"mine")
+
+
+def test_a_refusal_beside_a_lost_reply_may_have_been_applied(tmp_path: Path) -> None:
+    class LostThenRefused(Scripted):
+        def put_if_absent(self, key: str, body: bytes) -> bool:
+            self.attempts += 1
+            if self.attempts == 1:
+                self.release.wait(30)
+                LocalStore.put_if_absent(self, key, body)
+                raise GONE
+            self.release.set()
+            raise REFUSED
+
+    bare = LostThenRefused(tmp_path)
+    store = RetryingStore(HedgedStore(bare, Soon()), RetryPolicy(), sleep=lambda _: None)
+    with pytest.raises(StoreUnavailableError, match="the next one was refused") as refused:
+        store.put_if_absent("key", b"mine")
+    assert refused.value.maybe_applied
+
+
+def test_without_an_answer_a_request_is_given_up_and_may_have_been_applied(tmp_path: Path) -> None:
+    bare = Scripted(tmp_path, *["before"] * 4)
+    store = RetryingStore(
+        HedgedStore(bare, Soon(0.05)), RetryPolicy(max_retry_attempts=1), sleep=lambda _: None
+    )
+    with pytest.raises(StoreUnavailableError, match="no answer in 0.1 s") as failed:
+        store.put_if_absent("key", b"mine")
+    assert failed.value.maybe_applied and bare.attempts == 4
+    bare.release.set()
+
+
+def test_without_a_budget_a_late_request_is_waited_for(
+    tmp_path: Path, caught: list[events.Event]
+) -> None:
+    bare = Scripted(tmp_path, "before")
+    threading.Timer(0.2, bare.release.set).start()
+    assert HedgedStore(bare, Soon(spare=False)).put_if_absent("key", b"mine")
+    assert bare.attempts == 1 and not caught
+
+
+def test_a_plain_put_and_a_delete_are_never_sent_twice(tmp_path: Path) -> None:
+    bare = Scripted(tmp_path, "before", "before")
+    store = HedgedStore(bare, Soon())
+    for act in (lambda: store.put("key", b"1"), lambda: store.delete("key")):
+        bare.release.clear()
+        threading.Timer(0.2, bare.release.set).start()
+        act()
+    assert bare.attempts == 2
+
+
+def test_a_missing_object_is_an_answer(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        HedgedStore(LocalStore(tmp_path), Soon()).get("nothing")
+
+
+def test_a_part_and_a_complete_are_sent_twice(tmp_path: Path) -> None:
+    held = threading.Event()
+    calls: list[str] = []
+
+    class Held(LocalStore):
+        def upload(self, key: str) -> Any:
+            upload = super().upload(key)
+            part, complete = upload.part, upload.complete
+
+            def first(name: str, act: Any) -> Any:
+                calls.append(name)
+                if calls.count(name) == 1:
+                    held.wait(30)
+                return act()
+
+            upload.part = lambda *given: first("part", lambda: part(*given))  # type: ignore[method-assign]
+            upload.complete = lambda: first("complete", complete)  # type: ignore[method-assign]
+            return upload
+
+    store = HedgedStore(Held(tmp_path, fsync=False), Soon())
+    upload = store.upload("key")
+    upload.part(1, 0, b"body")
+    assert upload.complete()
+    assert calls == ["part", "part", "complete", "complete"]
+    assert store.get("key") == b"body"
+    held.set()
+
+
+def test_late_is_what_is_slow_for_its_kind_and_size() -> None:
+    pace = Pace()
+    assert pace.begin(("put", 0)) == (1.0, 10.0)
+    assert pace.begin(("put", 4**11)) == pytest.approx((5.2, 52), rel=0.01)
+    for _ in range(100):
+        pace.answered(("put", 0), 0.2)
+        pace.answered(("get", 0), 0.001)
+    assert pace.begin(("put", 0)) == pytest.approx((0.24, 5.0))
+    assert pace.begin(("get", 0)) == pytest.approx((0.1, 5.0))
+
+
+def test_a_store_that_slows_down_is_not_taken_for_stragglers() -> None:
+    pace, repeats = Pace(), 0
+    for seconds in [0.03] * 1000 + [0.3] * 2400:
+        late, _ = pace.begin(("put", 0))
+        repeats += seconds > late and pace.may_repeat()
+        pace.answered(("put", 0), seconds)
+    assert 0 < repeats <= 10
+
+
+def test_an_overloaded_store_gets_two_percent_more_requests_and_a_burst() -> None:
+    pace, repeats = Pace(), 0
+    for _ in range(1000):
+        pace.begin(("put", 0))
+        repeats += pace.may_repeat()
+    assert 20 <= repeats <= 25
+
+
+def test_a_store_that_stands_still_is_given_ever_more_time() -> None:
+    pace = Pace()
+    patience = []
+    for _ in range(5):
+        patience.append(pace.begin(("put", 0))[1])
+        pace.gave_up()
+    assert patience == [10, 20, 40, 60, 60]
+    pace.answered(("put", 0), 0.01)
+    assert pace.begin(("put", 0))[1] == 10
+
+
+def test_an_idle_thread_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hedge, "_IDLE", 0.05)
+
+    class Noting(LocalStore):
+        thread = threading.current_thread()
+
+        def get(self, key: str) -> bytes:
+            Noting.thread = threading.current_thread()
+            return b""
+
+    HedgedStore(Noting(tmp_path), Pace()).get("key")
+    assert Noting.thread is not threading.current_thread()
+    Noting.thread.join(30)
+    assert not Noting.thread.is_alive()
+
+
+def test_a_forked_child_has_threads_and_a_pace_of_its_own(tmp_path: Path) -> None:
+    store = HedgedStore(LocalStore(tmp_path, fsync=False))
+    store.put_if_absent("key", b"mine")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if store.get("key") == b"mine" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_it_travels_to_other_processes(tmp_path: Path) -> None:
+    store = HedgedStore(LocalStore(tmp_path, fsync=False))
+    store.put_if_absent("key", b"mine")
+    assert pickle.loads(pickle.dumps(store)).get("key") == b"mine"
+
+
+@pytest.mark.parametrize("given, kind", [({}, HedgedStore), ({"hedge": "false"}, object)])
+def test_an_option_turns_it_off(given: dict[str, str], kind: type) -> None:
+    options = from_keywords(StoreOptions, "s3://bucket/wal", {"endpoint": "http://x", **given})
+    store, _ = open_store(options.path, options.s3, options.retry)
+    inner = vars(store)["_store"]
+    assert isinstance(inner, kind) and isinstance(inner, HedgedStore) == (not given)
+
+
+def _ends(bare: Scripted, attempts: int) -> None:
+    while bare.ended < attempts:
+        time.sleep(0.001)
