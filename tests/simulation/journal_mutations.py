@@ -171,7 +171,7 @@ MUTATIONS = [
     ),
     Mutation(
         "one flipped bit hides who sent",
-        ROT,
+        "test_a_flipped_bit_leaves_one_note_of_who_sent",
         "journal/sender.py",
         "for place in (0, _PLACE):",
         "for place in (0,):",

@@ -20,6 +20,7 @@ from sparkwal.journal.owner import Owner
 from sparkwal.journal.ring import Ring
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, Found, Header
+from sparkwal.journal.sender import SENDER, Sender, read_sender, write_sender
 from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Handle
 
@@ -269,3 +270,13 @@ def _scripts(ends: int, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n  {count:,} scripts")
     assert count >= 200
+
+
+def test_a_flipped_bit_leaves_one_note_of_who_sent() -> None:
+    folder = MemoryFolder()
+    sender = Sender("whose", "host:1", 7)
+    write_sender(folder, sender)
+    sound = folder.bytes_of(SENDER)
+    for place in range(len(sound)):
+        folder.put(SENDER, sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        assert read_sender(folder) == sender

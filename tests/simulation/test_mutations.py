@@ -39,7 +39,7 @@ def _hunt(mutation: Mutation, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "simulation.hunt", mutation.where],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
+        env={**os.environ, "PYTHONPATH": f"{folder}:{TESTS / 'tests'}"},
         capture_output=True,
         text=True,
         check=False,
