@@ -64,9 +64,7 @@ class Log:
 
     def __init__(self, path: str, **options: object) -> None:
         self._options = one_log(from_keywords(SourceOptions, path, options))
-        refuse(
-            self._options, "is for spark.read and readStream", *TRIGGERS, "minPartitions", "logId"
-        )
+        refuse(self._options, "is for spark.read and readStream", *TRIGGERS, "minPartitions")
         refuse(self._options, "is for spark.readStream", *CONSUMERS)
         self._log = open_log(self._options, fail_fast=True)
 

@@ -35,7 +35,7 @@ class Following:
 
     def __init__(self, path: str, meter: Meter, *, backlog: int = 0, **options: object) -> None:
         self._options = from_keywords(SourceOptions, path, options)
-        refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease", "logId")
+        refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
         self.place = place_of(self._root.url)

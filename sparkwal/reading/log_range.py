@@ -25,7 +25,7 @@ from sparkwal.protocol.replay import (
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.budget import Budget
 from sparkwal.reading.damage import PassedOver, find_end
-from sparkwal.reading.floor import Floor, ends_before, taken_over
+from sparkwal.reading.floor import Floor, Pinned, ends_before
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.log_store import LogStore
@@ -44,19 +44,20 @@ class LogRange:
     Args:
         root: the log at the path; the log itself unless the option is `*`.
         passed_over: gets each record that is damaged or missing; then no damage ends a read.
+        pinned: of a read that was planned before: a look raises InvalidLogError where the log was
+            made again since.
     """
 
     def __init__(
         self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK,
-        passed_over: PassedOver | None = None,
+        passed_over: PassedOver | None = None, pinned: Pinned | None = None,
     ) -> None:  # fmt: skip
         self.options, self.name = options, name
         self.passed_over = None if options.on_corruption == "stop" else passed_over
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
-        seen = options.floor_seen
-        looked = taken_over(self.log, options.log_id, seen) if seen and options.log_id else None
-        self.floor = Floor(self.log, clock=clock, looked=looked)
+        self._pinned = pinned
+        self.floor = Floor(self.log, clock=clock, looked=pinned.looked if pinned else None)
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0
@@ -159,6 +160,11 @@ class LogRange:
         )
         if before is not None and self.head.live is not None:
             check_log(self.log, self.head.live, before)
+        if self._pinned is not None and self._pinned.log_id != self.log_id:
+            raise InvalidLogError(
+                f"the log {self._pinned.log_id} at {self._path} is gone, or was made again, since "
+                "this read was planned: plan it anew"
+            )
         self.floor.log_id = self.log_id
 
     @property
@@ -254,15 +260,6 @@ class LogRange:
         assert self.head is not None
         start, tolerant = self.floor.current(), self.options.tolerant or bool(self.passed_over)
         return first_at_or_after(self.log, self.head, timestamp_ms, start=start, tolerant=tolerant)
-
-    def check_id(self) -> None:
-        """Raises InvalidLogError where the log is another than the one that was asked for."""
-        wanted = self.options.log_id
-        if wanted is not None and wanted != self.log_id:
-            raise InvalidLogError(
-                f"the log at {self._path} is {self.log_id}, and {wanted} was asked for: the log "
-                "was made again"
-            )
 
     def check_offset(self, position: int, log_id: str | None) -> None:
         """Raises InvalidLogError unless a stream that has read up to `position` can go on here.
