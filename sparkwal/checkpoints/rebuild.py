@@ -21,7 +21,7 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.log_store import LogStore
-from sparkwal.store.path import absolute, state_folder
+from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 # Spark's own choice forks `stat` and `readlink` for each file. Both write a hidden file and rename
@@ -284,13 +284,13 @@ def _default(log: LogStore, name: str) -> tuple[str, str, str]:
 def _check_apart(place: Path, given: SinkOptions) -> None:
     """Raises OptionError where the folder and the log share one: what replaces the folder would
     take the log along."""
-    mine = Path(os.path.realpath(place))
     for theirs in folder.log_folders(given.path, given.sequencer):
-        if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
+        if overlap(str(place), str(theirs)):
             raise OptionError(
                 f"the log {given.log_path} and the checkpoint {place} share a folder ({theirs}). "
                 "Nothing was written: give sparkwal.checkpoint a folder beside the log"
             )
+    mine = Path(os.path.realpath(place))
     other = next(filter(folder.holds_log, (mine, *mine.parents)), None)
     if other is not None:
         raise OptionError(

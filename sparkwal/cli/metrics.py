@@ -8,7 +8,7 @@ import click
 
 from sparkwal.cli.asking import takes_logs
 from sparkwal.cli.exits import Refused
-from sparkwal.cli.looking import no_log
+from sparkwal.cli.looking import Damage, check, no_log
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
 
@@ -37,12 +37,15 @@ def command(
 ) -> None:
     """The numbers of the log at PATH as Prometheus reads them, once or over HTTP."""
     meter = separate()
-    following = Following(path, meter, backlog=backlog, **given)
+    damage = Damage()
+    passed_over = damage.of if address is None else None
+    following = Following(path, meter, backlog=backlog, passed_over=passed_over, **given)
     if address is None:
         following.look()
         if not following.is_there:
             raise no_log(path)
         click.echo(meter.text(), nl=False)
+        check(damage.lines(), "counted")
         return
     host, port = address
     try:

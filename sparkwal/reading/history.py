@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import LeaderHeader
-from sparkwal.protocol.recovery import last_live
-from sparkwal.protocol.replay import check_log, missing_record
+from sparkwal.protocol.recovery import MissingRecord, last_live
+from sparkwal.protocol.replay import check_log
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.parallel import run_parallel
@@ -98,9 +98,8 @@ class _Live:
             found = read_slot(self._log.log, position, self._log.window, GLANCE)
         except InvalidLogError as error:
             return Unreadable(position, error)
-        return found or Unreadable(
-            position, missing_record(self._log.log, position, self._log.window)
-        )
+        missing = MissingRecord(self._log.log, position, self._log.window)
+        return found or Unreadable(position, missing)
 
     def counts(self, record: SlotRecord) -> bool:
         log = self._log

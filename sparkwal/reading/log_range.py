@@ -96,9 +96,11 @@ class LogRange:
         delivered yet.
         """
         term = self._terms.get(start)
+        # Who steps back from a damaged end has a head of which less is sure.
+        head = self.head if self.options.tolerant or not self._steps_back else None
         found = live_records(
             self.log, self.window, start, end,
-            log_id=self.log_id, term=term, tolerant=self.options.tolerant,
+            log_id=self.log_id, term=term, head=head, tolerant=self.options.tolerant,
             known=self._known, size=size, at_once=at_once, passed_over=self.passed_over,
         )  # fmt: skip
         for record in self.floor.usable(start, end, found):
@@ -125,7 +127,15 @@ class LogRange:
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
             failed = error
-        passes = isinstance(failed, MissingRecord) and self.options.tolerant
+        passes = (
+            failed is not None
+            and not isinstance(failed, AnotherLog)
+            and (
+                bool(self.passed_over)
+                or isinstance(failed, MissingRecord)
+                and self.options.tolerant
+            )
+        )
         # A slot that is free again, or whose record was lost, stays empty, or holds a stray.
         if passes or floor and (self.floor.current() > begin or due and self.gap == begin):
             return self._find(floor)
