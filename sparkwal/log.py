@@ -81,27 +81,25 @@ class Log:
 
         Raises InvalidLogError, StoreUnavailableError, OptionError.
         """
-        head = self._look(floor=False).head
-        if head is None or head.live is None:
+        log = self._look(floor=False)
+        if log.live is None:
             return None
-        header = head.live.header
+        header = log.live.header
         return HeadInfo(
-            position=head.position,
+            position=log.gap - 1,
             log_id=header.log_id,
             term=header.term,
             leader_id=header.leader_id,
             timestamp_ms=header.timestamp_ms,
-            window=head.window,
-            schema=schema.to_arrow(head.live.spark_schema),
+            window=log.window,
+            schema=schema.to_arrow(log.live.spark_schema),
         )
 
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
         """The first position to read and the one after the last, as far as the log goes."""
         first = self._first(log, start)
         after = log.end() if end is None else log.until(end, "end")
-        if self._options.on_corruption == "stop":
-            after = log.intact_end(first, after)
-        return first, after
+        return first, log.intact_end(first, after)
 
     def _first(self, log: LogRange, start: int | None) -> int:
         return log.start() if start is None else log.checked(start, "start")

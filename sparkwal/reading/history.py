@@ -88,10 +88,10 @@ class _Live:
     """Which records are live, seen one after another in either direction."""
 
     def __init__(self, log: LogRange, newest_first: bool) -> None:
-        assert log.head is not None and log.head.live is not None
+        assert log.live is not None
         self._log, self._newest_first = log, newest_first
         # Of the last live record that was seen. No record's is greater than that of the head.
-        self._term: int | None = log.head.live.header.term if newest_first else None
+        self._term: int | None = log.live.header.term if newest_first else None
 
     def fetch(self, position: int) -> SlotRecord | Unreadable:
         try:

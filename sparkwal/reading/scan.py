@@ -9,7 +9,6 @@ import pyarrow as pa
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
 
 
 def scan(log: LogRange, start: int, end: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -17,10 +16,5 @@ def scan(log: LogRange, start: int, end: int, target: pa.Schema) -> Iterator[pa.
 
     Raises CollectedError where the floor overtakes the read, InvalidLogError.
     """
-    found = (
-        piece
-        for record in log.records(start, end, at_once=1, size=WHOLE)
-        for piece in pieces_of(log.log, record)
-    )
-    verify, check = log.options.verify_checksums, log.floor.check
-    yield from read_pieces(log.log.store, found, target, verify=verify, check=check)
+    records = log.records(start, end, at_once=1, size=WHOLE)
+    yield from log.rows((piece for each in records for piece in pieces_of(log.log, each)), target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from pyspark.sql.types import StructType
 
@@ -10,40 +12,44 @@ from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import SourceOptions
-from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.sequencers import all_logs
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
+L = TypeVar("L", bound=LogRange)
 
-class Logs:
+
+class Logs(Generic[L]):
     """The logs of a read, by sequencer; a stream keeps them: they remember what they have seen.
 
     Args:
-        pinned: of the one log of a read that was planned before.
+        made: one of them.
     """
 
     def __init__(
-        self, options: SourceOptions, root: LogStore, pinned: Pinned | None = None
+        self,
+        options: SourceOptions,
+        root: LogStore,
+        made: Callable[[SourceOptions, str, LogStore], L],
     ) -> None:
-        self._options, self._root, self._pinned = options, root, pinned
-        self._known: dict[str, LogRange] = {}
+        self._options, self._root, self._made = options, root, made
+        self._known: dict[str, L] = {}
 
-    def __getitem__(self, name: str) -> LogRange:
+    def __getitem__(self, name: str) -> L:
         if name not in self._known:
-            self._known[name] = LogRange(self._options, name, self._root, pinned=self._pinned)
+            self._known[name] = self._made(self._options, name, self._root)
         return self._known[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
 
-    def known(self) -> list[LogRange]:
+    def known(self) -> list[L]:
         """Those that were asked for, by name."""
         return [log for _, log in sorted(self._known.items())]
 
-    def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[LogRange]:
+    def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[L]:
         """Every log that exists now, with its head; by name.
 
         Args:
@@ -89,7 +95,7 @@ def log_schema(options: SourceOptions) -> StructType:
 
     Of several logs: all their columns. Raises OptionError when there is no log.
     """
-    logs = Logs(options, open_log(options, fail_fast=True))
+    logs = Logs(options, open_log(options, fail_fast=True), LogRange)
     logs.look(floor=False)
     spark_schema = logs.columns()
     if spark_schema is None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from sparkwal.errors import InvalidLogError
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.holds import LOG_ID
+from sparkwal.reading.streaming import StreamedLog
 from sparkwal.spark.logs import Logs
 
 # {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
@@ -19,7 +20,7 @@ _FROM = "from:"
 
 
 def offset_of(
-    logs: Logs,
+    logs: Logs[StreamedLog],
     positions: Mapping[str, int],
     entries: Mapping[str, int] = MappingProxyType({}),
 ) -> Offset:
@@ -58,7 +59,7 @@ def entry_in(offset: Offset, name: str) -> int:
     return int(offset.get(_FROM + name, 0))
 
 
-def check_offset(offset: Offset, positions: Mapping[str, int], logs: Logs) -> None:
+def check_offset(offset: Offset, positions: Mapping[str, int], logs: Logs[StreamedLog]) -> None:
     """Raises InvalidLogError where an offset speaks of other logs than there are now."""
     for name, position in positions.items():
         if name in logs:

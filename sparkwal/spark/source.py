@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,9 +20,9 @@ from pyspark.sql.types import StructType
 from sparkwal.lifecycle.leases import leased
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
-from sparkwal.reading.budget import Budget
 from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.streaming import Budget, StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.consuming import Consuming
@@ -38,16 +39,11 @@ class _Reader(Travels):
     """What a batch read and a stream have in common: it is pickled to the tasks."""
 
     def __init__(
-        self,
-        options: SourceOptions,
-        spark_schema: StructType,
-        parallelism: int | None = None,
-        pinned: Pinned | None = None,
+        self, options: SourceOptions, spark_schema: StructType, parallelism: int | None
     ) -> None:
         self.options = options
         self.spark_schema = spark_schema
         self.parallelism = parallelism
-        self._logs = Logs(options, open_log(options), pinned)
 
     def __getstate__(self) -> dict[str, object]:
         return {"options": self.options, "spark_schema": self.spark_schema}
@@ -84,7 +80,8 @@ class BatchReader(_Reader, DataSourceReader):
         parallelism: int | None = None,
         pinned: Pinned | None = None,
     ) -> None:
-        super().__init__(options, spark_schema, parallelism, pinned)
+        super().__init__(options, spark_schema, parallelism)
+        self._logs = Logs(options, open_log(options), partial(LogRange, pinned=pinned))
         why = "is for spark.readStream; a batch read that takes long is given a lease instead"
         refuse(options, why, *CONSUMERS)
 
@@ -95,9 +92,8 @@ class BatchReader(_Reader, DataSourceReader):
                 raise no_log(self.options)
             tasks: list[ReadTask] = []
             for log in logs:
-                start, end = leased(log, log.start).start, log.end()
-                if self.options.on_corruption == "stop":
-                    end = log.intact_end(start, end)
+                start = leased(log, log.start).start
+                end = log.intact_end(start, log.end())
                 if end > start:
                     tasks += self._tasks(log, start, end, len(logs))
             return [InputPartition(task) for task in tasks]
@@ -117,6 +113,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
+        self._logs = Logs(options, open_log(options), StreamedLog)
         self._consumer = Consuming(options)
         self._targets: dict[str, int] | None = None
         # Which log comes first changes: a busy one must not use up every limit.
@@ -136,7 +133,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         # After an error. Of a query that is stopped Spark ends this process without asking it.
         self._consumer.stop()
 
-    def _counts(self, log: LogRange) -> bool:
+    def _counts(self, log: StreamedLog) -> bool:
         # A stream waits for a single log; among several, one without a record does not count yet.
         return not self.options.sequencers or log.spark_schema is not None
 

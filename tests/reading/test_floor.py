@@ -21,6 +21,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.floor import LOOK_TTL_MS, Pinned
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.streaming import StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.log_store import LogStore
@@ -61,9 +62,9 @@ def log(store: MemoryStore) -> LogStore:
     return found
 
 
-def reader(log: LogStore, clock: StoppedClock | None = None, **options: str) -> LogRange:
+def reader(log: LogStore, clock: StoppedClock | None = None, **options: str) -> StreamedLog:
     given = parse(SourceOptions, {"path": "memory", **options})
-    found = LogRange(given, "default", log, clock or StoppedClock())
+    found = StreamedLog(given, "default", log, clock or StoppedClock())
     found.look()
     return found
 
