@@ -26,7 +26,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.leadership import fenced
+from sparkwal.protocol.leadership import deleted, fenced
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
 from sparkwal.protocol.slots import read_slot
@@ -316,10 +316,7 @@ def check_ours(log: LogStore, header: CommitHeader) -> None:
     """
     found = read_slot(log, header.position, header.window)
     if found is None:
-        raise InvalidLogError(
-            f"the record of position {header.position} of {log.url} was there and is "
-            "gone; nothing may delete records of a live log"
-        )
+        raise deleted(log, header.position)
     # plan_id, never leader_id: another plan of the same leader is another microbatch.
     # Safety (§6): "a refused commit counts as durable without reading back"
     # Safety (§6): "a read-back compares the leader instead of the plan"
