@@ -37,14 +37,14 @@ class State:
 
     Attributes:
         log_id: of the log; None where there is none.
-        batch_id: the last microbatch in the log; None before the first.
+        batch_id: the last microbatch in the log; −1 before the first.
         entry: where its checkpoint is.
     """
 
     query_id: str
     log_id: str | None
     window: int
-    batch_id: int | None
+    batch_id: int
     entry: Checkpoint | None
 
 
@@ -136,19 +136,18 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         query_id=query_id,
         log_id=live.log_id if live else None,
         window=head.window,
-        batch_id=last if last >= 0 else None,
+        batch_id=last,
         entry=entry,
     )
     theirs = owner is None and place.parts[-3:] != _default(log, name)
-    if theirs and state.batch_id is None and folder.query_of(place) is not None:
+    if theirs and last < 0 and folder.query_of(place) is not None:
         raise OptionError(
             f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {place} is: "
             "check the path"
         )
     why = why_rebuild(log, state, place, owner)
-    batch_id = -1 if state.batch_id is None else state.batch_id
     if why is None:
-        return Decision(query_id, batch_id, None, {})
+        return Decision(query_id, last, None, {})
     if live is None:
         # Not the one of a log that was deleted: its queries are not this log's.
         log_id = drawn
@@ -158,7 +157,7 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         folder.METADATA: b'{"id":"%s"}' % query_id.encode(),
         folder.OWNER: folder.owner_text(Owner(log.identity, log_id, name)),
     }
-    return Decision(query_id, batch_id, why, files)
+    return Decision(query_id, last, why, files)
 
 
 def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -> str | None:
@@ -169,26 +168,26 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return f"{name} in it is not whole"
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
-        return None if commits is None else "its log is gone"
+        return None if commits < 0 else "its log is gone"
     # Safety (§6): "a folder of another log is used as it is"
     if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
-    if last is None:
+    if last < 0:
         return None
     if entry is None:
         return "the log carries nothing of it"
     # Safety (§6): "a folder that is behind the log is used as it is"
-    if offsets is None or offsets < last or (commits if commits is not None else -1) < last - 1:
+    if offsets < last or commits < last - 1:
         return "the log is ahead of it"
     # What the folder does not note as without rows, a log that was put back may have lost.
     done = empty.done(place, last, entry)
     # Safety (§6): "a folder that is ahead of the log is used as it is"
-    if offsets > done + 1 or (commits or 0) > done:
+    if offsets > done + 1 or commits > done:
         return "it is ahead of the log"
-    if offsets > last and (commits if commits is not None else -1) < offsets - 1:
+    if offsets > last and commits < offsets - 1:
         return "it lacks a commit"
-    if (commits or 0) > last:
+    if commits > last:
         return None
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
     # Safety (§6): "a folder that plans a microbatch otherwise than the log holds it is used as it
@@ -213,7 +212,7 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     Raises OptionError where it carries less than a query needs.
     """
     last, entry = state.batch_id, state.entry
-    if last is None:
+    if last < 0:
         return {}
     if entry is None:
         raise OptionError(
