@@ -19,7 +19,6 @@ from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
 from sparkwal.reading.replaying import Replay
-from sparkwal.reading.scan import scan
 from sparkwal.sequencers import all_logs
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -150,7 +149,7 @@ class Log:
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
-                yield from scan(log, first, after, target)
+                yield from log.scan(first, after, target)
             finally:
                 lease.release()
 

@@ -24,7 +24,6 @@ from sparkwal.lifecycle.lake import LakeTable, as_stored, storage_options
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column
-from sparkwal.reading.scan import scan
 from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class Current:
         log = LogRange(self._options, tail.name, self._logs[tail.name], pinned=tail.pinned)
         log.look()
         partitioned = self._table.partitioned if self._table is not None else ()
-        for batch in scan(log, tail.start, tail.end, target):
+        for batch in log.scan(tail.start, tail.end, target):
             yield as_stored(batch, partitioned)
 
 

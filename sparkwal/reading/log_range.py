@@ -23,7 +23,7 @@ from sparkwal.protocol.replay import (
     live_records,
     newer,
 )
-from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
 from sparkwal.reading.damage import PassedOver, find_end
 from sparkwal.reading.floor import Floor, Pinned, ends_before
 from sparkwal.reading.pieces import Piece, pieces_of
@@ -117,6 +117,11 @@ class LogRange:
             self.log.store, found, target, verify=self.options.verify_checksums,
             check=self.floor.check, passed_over=self.passed_over,
         )  # fmt: skip
+
+    def scan(self, start: int, end: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of positions start … end−1 in the log's order, as they are needed; as `rows`."""
+        records = self.records(start, end, at_once=1, size=WHOLE)
+        return self.rows((x for each in records for x in pieces_of(self.log, each)), target)
 
     def look(self, *, floor: bool = True) -> int:
         """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle.
