@@ -108,8 +108,9 @@ class Following:
 
     def _failed(self, reason: str) -> None:
         self._meter.add(table.FOLLOW_ERRORS, 1, *self.place)
+        told = reason in self._told | self._failures
         self._failures.add(reason)
-        if reason not in self._told:
+        if not told:
             _logger.warning("the numbers of %s are not new: %s", self.place.log, reason)
 
 
