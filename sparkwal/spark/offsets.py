@@ -24,7 +24,7 @@ def offset_of(
     positions: Mapping[str, int],
     entries: Mapping[str, int] = MappingProxyType({}),
 ) -> Offset:
-    """The offset of a stream that comes next to these positions.
+    """The offset of a stream that has come so far.
 
     Args:
         entries: where the logs begin that appear in this offset.
