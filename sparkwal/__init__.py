@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sparkwal.checkpoints.rebuild import checkpoint
     from sparkwal.lifecycle.consumers import consumers, forget_consumer
     from sparkwal.log import Log
+    from sparkwal.reading.repair import repair
     from sparkwal.reading.verification import verify
     from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
     from sparkwal.spark.current import read_current
@@ -68,6 +69,7 @@ __all__ = [
     "partition_by",
     "read_current",
     "register",
+    "repair",
     "sequencer_for",
     "verify",
 ]
@@ -107,6 +109,7 @@ _LAZY = {
     "list_sequencers": "sparkwal.sequencers",
     "partition_by": "sparkwal.sequencers",
     "read_current": "sparkwal.spark.current",
+    "repair": "sparkwal.reading.repair",
     "sequencer_for": "sparkwal.sequencers",
     "verify": "sparkwal.reading.verification",
 }

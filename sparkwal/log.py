@@ -19,7 +19,6 @@ from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
 from sparkwal.reading.replaying import Replay
-from sparkwal.reading.scan import scan
 from sparkwal.sequencers import all_logs
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -64,9 +63,7 @@ class Log:
 
     def __init__(self, path: str, **options: object) -> None:
         self._options = one_log(from_keywords(SourceOptions, path, options))
-        refuse(
-            self._options, "is for spark.read and readStream", *TRIGGERS, "minPartitions", "logId"
-        )
+        refuse(self._options, "is for spark.read and readStream", *TRIGGERS, "minPartitions")
         refuse(self._options, "is for spark.readStream", *CONSUMERS)
         self._log = open_log(self._options, fail_fast=True)
 
@@ -83,27 +80,25 @@ class Log:
 
         Raises InvalidLogError, StoreUnavailableError, OptionError.
         """
-        head = self._look(floor=False).head
-        if head is None or head.live is None:
+        log = self._look(floor=False)
+        if log.live is None:
             return None
-        header = head.live.header
+        header = log.live.header
         return HeadInfo(
-            position=head.position,
+            position=log.gap - 1,
             log_id=header.log_id,
             term=header.term,
             leader_id=header.leader_id,
             timestamp_ms=header.timestamp_ms,
-            window=head.window,
-            schema=schema.to_arrow(head.live.spark_schema),
+            window=log.window,
+            schema=schema.to_arrow(log.live.spark_schema),
         )
 
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
         """The first position to read and the one after the last, as far as the log goes."""
         first = self._first(log, start)
         after = log.end() if end is None else log.until(end, "end")
-        if self._options.on_corruption == "stop":
-            after = log.intact_end(first, after)
-        return first, after
+        return first, log.intact_end(first, after)
 
     def _first(self, log: LogRange, start: int | None) -> int:
         return log.start() if start is None else log.checked(start, "start")
@@ -154,7 +149,7 @@ class Log:
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
-                yield from scan(log, first, after, target)
+                yield from log.scan(first, after, target)
             finally:
                 lease.release()
 

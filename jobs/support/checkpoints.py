@@ -63,7 +63,7 @@ def check_checkpoint(location: str, log: str, options: Mapping[str, str]) -> Non
     if place.is_file():
         raise Refused(f"the checkpoint {location} is a file; give a folder")
     query, last = query_of(place), latest(place, "commits")
-    if query is not None and last is not None and not _knows(log, options, query):
+    if query is not None and last >= 0 and not _knows(log, options, query):
         raise Refused(
             f"the checkpoint {location} belongs to another log: its query has done {last + 1} "
             f"microbatches, and {log} knows none of them. Give that --log, or a new "

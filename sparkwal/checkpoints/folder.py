@@ -125,13 +125,13 @@ def read(path: Path, name: str) -> bytes | None:
         return None
 
 
-def latest(path: Path, kind: str) -> int | None:
-    """The highest number in offsets/ or commits/."""
+def latest(path: Path, kind: str) -> int:
+    """The highest number in offsets/ or commits/; −1 for none."""
     try:
         numbers = [int(name) for name in os.listdir(path / kind) if name.isdecimal()]
     except OSError:
-        return None
-    return max(numbers, default=None)
+        return -1
+    return max(numbers, default=-1)
 
 
 def torn(path: Path) -> str | None:
@@ -143,18 +143,16 @@ def torn(path: Path) -> str | None:
     if query_of(path) is None:
         return METADATA
     last, done = latest(path, "offsets"), latest(path, "commits")
-    wanted: dict[str, bool] = {}
-    if last is None and done is not None:
+    if last < 0 <= done:
         return f"offsets/{done}"
-    if last is not None:
-        wanted = {f"offsets/{number}": True for number in (last - 1, last) if number >= 0}
-    if done is not None:
+    wanted = {f"offsets/{number}": True for number in (last - 1, last) if number >= 0}
+    if done >= 0:
         wanted[f"commits/{done}"] = True
     wanted |= dict.fromkeys(_source_files(path), False)
     for name, settings in wanted.items():
         if not _whole(read(path, name), settings):
             return name
-    return None if last is None else _without_list(path, last)
+    return None if last < 0 else _without_list(path, last)
 
 
 def _without_list(path: Path, batch_id: int) -> str | None:
@@ -178,7 +176,7 @@ def sweep(path: Path) -> None:
 
     Spark begins a query only where offsets/ and commits/ hold nothing, hidden or not.
     """
-    if latest(path, "offsets") is not None:
+    if latest(path, "offsets") >= 0:
         return
     for kind in ("offsets", "commits"):
         for file in (path / kind).glob(".*"):

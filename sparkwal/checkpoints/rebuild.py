@@ -21,7 +21,7 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.log_store import LogStore
-from sparkwal.store.path import absolute, state_folder
+from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 # Spark's own choice forks `stat` and `readlink` for each file. Both write a hidden file and rename
@@ -37,14 +37,14 @@ class State:
 
     Attributes:
         log_id: of the log; None where there is none.
-        batch_id: the last microbatch in the log; None before the first.
+        batch_id: the last microbatch in the log; −1 before the first.
         entry: where its checkpoint is.
     """
 
     query_id: str
     log_id: str | None
     window: int
-    batch_id: int | None
+    batch_id: int
     entry: Checkpoint | None
 
 
@@ -136,19 +136,18 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         query_id=query_id,
         log_id=live.log_id if live else None,
         window=head.window,
-        batch_id=last if last >= 0 else None,
+        batch_id=last,
         entry=entry,
     )
     theirs = owner is None and place.parts[-3:] != _default(log, name)
-    if theirs and state.batch_id is None and folder.query_of(place) is not None:
+    if theirs and last < 0 and folder.query_of(place) is not None:
         raise OptionError(
             f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {place} is: "
             "check the path"
         )
     why = why_rebuild(log, state, place, owner)
-    batch_id = -1 if state.batch_id is None else state.batch_id
     if why is None:
-        return Decision(query_id, batch_id, None, {})
+        return Decision(query_id, last, None, {})
     if live is None:
         # Not the one of a log that was deleted: its queries are not this log's.
         log_id = drawn
@@ -158,7 +157,7 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         folder.METADATA: b'{"id":"%s"}' % query_id.encode(),
         folder.OWNER: folder.owner_text(Owner(log.identity, log_id, name)),
     }
-    return Decision(query_id, batch_id, why, files)
+    return Decision(query_id, last, why, files)
 
 
 def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -> str | None:
@@ -169,26 +168,26 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return f"{name} in it is not whole"
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
-        return None if commits is None else "its log is gone"
+        return None if commits < 0 else "its log is gone"
     # Safety (§12): "a folder of another log is used as it is"
     if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
-    if last is None:
+    if last < 0:
         return None
     if entry is None:
         return "the log carries nothing of it"
     # Safety (§12): "a folder that is behind the log is used as it is"
-    if offsets is None or offsets < last or (commits if commits is not None else -1) < last - 1:
+    if offsets < last or commits < last - 1:
         return "the log is ahead of it"
     # What the folder does not note as without rows, a log that was put back may have lost.
     done = empty.done(place, last, entry)
     # Safety (§12): "a folder that is ahead of the log is used as it is"
-    if offsets > done + 1 or (commits or 0) > done:
+    if offsets > done + 1 or commits > done:
         return "it is ahead of the log"
-    if offsets > last and (commits if commits is not None else -1) < offsets - 1:
+    if offsets > last and commits < offsets - 1:
         return "it lacks a commit"
-    if (commits or 0) > last:
+    if commits > last:
         return None
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
     # Safety (§12): "a folder that plans a microbatch otherwise than the log holds it is used as it
@@ -213,7 +212,7 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     Raises OptionError where it carries less than a query needs.
     """
     last, entry = state.batch_id, state.entry
-    if last is None:
+    if last < 0:
         return {}
     if entry is None:
         raise OptionError(
@@ -284,13 +283,13 @@ def _default(log: LogStore, name: str) -> tuple[str, str, str]:
 def _check_apart(place: Path, given: SinkOptions) -> None:
     """Raises OptionError where the folder and the log share one: what replaces the folder would
     take the log along."""
-    mine = Path(os.path.realpath(place))
     for theirs in folder.log_folders(given.path, given.sequencer):
-        if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
+        if overlap(str(place), str(theirs)):
             raise OptionError(
                 f"the log {given.log_path} and the checkpoint {place} share a folder ({theirs}). "
                 "Nothing was written: give sparkwal.checkpoint a folder beside the log"
             )
+    mine = Path(os.path.realpath(place))
     other = next(filter(folder.holds_log, (mine, *mine.parents)), None)
     if other is not None:
         raise OptionError(

@@ -22,13 +22,29 @@ def alone(place: Path) -> Iterator[None]:
     import fcntl
 
     place.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for each in os.listdir(place.parent):
-            # Strictly: what was not made here is somebody's.
-            if each.startswith(place.name) and _LEFT.fullmatch(each[len(place.name) :]):
-                _remove(place.parent / each)
-        yield
+    held = Path(f"{place}.lock")
+    while True:
+        with open(held, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Who had it before has removed it: others lock another file of this name now.
+            if not _is_at(lock.fileno(), held):
+                continue
+            try:
+                for each in os.listdir(place.parent):
+                    # Strictly: what was not made here is somebody's.
+                    if each.startswith(place.name) and _LEFT.fullmatch(each[len(place.name) :]):
+                        _remove(place.parent / each)
+                yield
+            finally:
+                held.unlink(missing_ok=True)
+            return
+
+
+def _is_at(descriptor: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False
 
 
 def replace(place: Path, files: Mapping[str, bytes]) -> None:

@@ -30,7 +30,6 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.scan import scan
 from sparkwal.sql.prices import dollars
 from sparkwal.store.base import Store
 from sparkwal.store.log_store import LogStore
@@ -206,7 +205,7 @@ class Bench:
         began = time.perf_counter()
         found = LogRange(options, options.sequencer, LogStore(cast(Store, counting), log.prefix))
         found.look()
-        rows = sum(batch.num_rows for batch in scan(found, found.start(), found.gap, SCHEMA))
+        rows = sum(batch.num_rows for batch in found.scan(found.start(), found.gap, SCHEMA))
         figures.read_seconds = time.perf_counter() - began
         figures.read_requests = counting.requests.copy()
         written = len(figures.latencies) * figures.rows_per_append

@@ -102,8 +102,7 @@ def _look(log: LogRange, position: int) -> _Shown:
     report = Report(log.log.url)
     if isinstance(record.header, CommitHeader):
         check_commit(log.log, record, report)
-    newest_term = head.live.header.term if head.live else None
-    live = last_live(log.log, record, tolerant=True, newest_term=newest_term)
+    live = last_live(log.log, record, tolerant=True, head=head)
     if live is not record:
         why = (
             f"dead: position {live.header.position} has term {live.header.term}, so its writer "

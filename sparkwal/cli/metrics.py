@@ -6,7 +6,7 @@ import time
 
 import click
 
-from sparkwal.cli.open_logs import no_log
+from sparkwal.cli.open_logs import Damage, check, no_log
 from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import takes_logs
 from sparkwal.metrics.following import Following
@@ -36,12 +36,15 @@ def command(
     path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
 ) -> None:
     meter = separate()
-    following = Following(path, meter, backlog=backlog, **given)
+    damage = Damage()
+    passed_over = damage.of if address is None else None
+    following = Following(path, meter, backlog=backlog, passed_over=passed_over, **given)
     if address is None:
         following.look()
         if not following.is_there:
             raise no_log(path)
         click.echo(meter.text(), nl=False)
+        check(damage.lines(), "counted")
         return
     host, port = address
     try:

@@ -105,7 +105,7 @@ def open_logs(
     if sequencers is not None:
         given = {**given, "sequencers": "*"}
     options = from_keywords(SourceOptions, path, given)
-    refuse(options, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions", "logId")
+    refuse(options, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions")
     # A lease is written into the log.
     refuse(options, "does not go with a command, which only looks", "lease")
     root = open_log(options, fail_fast=True)

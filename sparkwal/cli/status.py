@@ -23,7 +23,6 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import ConsumerInfo, told
 from sparkwal.options.types import duration
-from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import pace_of, size_of
 from sparkwal.reading.log_range import LogRange
@@ -38,8 +37,8 @@ from sparkwal.reading.log_range import LogRange
 @as_json
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
     """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
-    found = []
-    for log in logs_at(path, given):
+    found, damage = [], Damage()
+    for log in logs_at(path, given, damage):
         log.look(floor=False)
         head = head_of(log)
         found += told(log.log, log.name, head, None if expiry is None else duration(expiry))
@@ -50,6 +49,7 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
         consumer_table(found)
     else:
         click.echo("no consumers")
+    check(damage.lines())
 
 
 def consumer_table(found: Sequence[ConsumerInfo]) -> None:
@@ -204,22 +204,29 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
     Requests: for head and floor as sparkwal log, and log₂ n GETs; at each that meets the records
     of a former leader as many more as that had in flight.
     """
-    log = log_at(path, given)
+    damage = Damage()
+    log = log_at(path, given, damage=damage)
     head, floor = head_of(log), log.floor.current()
-    tolerant = log.options.tolerant
-    position = first_at_or_after(log.log, head, timestamp, start=floor, tolerant=tolerant)
-    record = read_slot(log.log, position, head.window, GLANCE) if position < head.gap else None
-    found = None if record is None else moment(record.header.timestamp_ms)
+    position, found = log.at(timestamp), None
+    if position < log.gap:
+        try:
+            record = read_slot(log.log, position, head.window, GLANCE)
+            found = None if record is None else moment(record.header.timestamp_ms)
+        except InvalidLogError as error:
+            damage.of(log.name)(error)
     collected = 0 < floor == position
     if as_json:
         print_json({
             "position": position, "timestamp": found, "asked": moment(timestamp),
             "before_the_floor": collected,
         })  # fmt: skip
+        check(damage.lines())
         return
     assert head.live is not None
     newest = head.live.header.timestamp_ms
-    if found is None and timestamp <= newest:
+    if found is None and position < log.gap:
+        what = "which cannot be read: perhaps it is older, and the next one is not"
+    elif found is None and timestamp <= newest:
         what = "not written yet: the floor, all older positions were collected"
     elif found is None:
         what = f"not written yet: the newest record is of {moment(newest)}"
@@ -231,3 +238,4 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
         "asked for": moment(timestamp), "position": f"{position}, {what}",
         "to read": f'.option("startingPosition", {position})',
     })  # fmt: skip
+    check(damage.lines())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 
+T = TypeVar("T")
+FORMAT = 1
 LARGEST_NUMBER = 2**63 - 1  # of every field that is a JSON number
 
 
@@ -17,6 +20,10 @@ def are_whole(value: Any, count: int, low: int = 0) -> bool:
         and len(value) == count
         and all(type(item) is int and low <= item <= LARGEST_NUMBER for item in value)
     )
+
+
+def _highest(name: str) -> int:
+    return 2**32 - 1 if name.endswith("crc32") else LARGEST_NUMBER
 
 
 class Check:
@@ -30,6 +37,27 @@ class Check:
 
     def fail(self, name: str, expected: str) -> InvalidLogError:
         return InvalidLogError(f"{self.where}: header field {name!r} must be {expected}")
+
+    def read(self, kind: type[T], **known: Any) -> T:
+        """A dataclass of this object's texts and whole numbers.
+
+        Args:
+            known: its other fields, and those with bounds of their own.
+        """
+        for each in fields(kind):  # type: ignore[arg-type]
+            if each.name not in known and each.type == "str":
+                known[each.name] = self.text(each.name)
+            elif each.name not in known:
+                known[each.name] = self.whole(each.name, high=_highest(each.name))
+        return kind(**known)
+
+    def format(self, what: str) -> None:
+        """Raises InvalidLogError unless this was written in the format that is read here."""
+        if self.whole("format") != FORMAT:
+            raise InvalidLogError(
+                f"{self.where}: format {self.document['format']}, expected {FORMAT}; "
+                f"a newer sparkwal wrote this {what}: upgrade this one"
+            )
 
     def whole(self, name: str, low: int = 0, high: int = LARGEST_NUMBER) -> int:
         value = self.document.get(name)

@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.checked import Check
-from sparkwal.format.header import FORMAT, crc_hex
+from sparkwal.format.checked import FORMAT, Check
+from sparkwal.format.header import crc_hex
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,6 @@ def decode(body: bytes, where: str) -> Consumer:
     except (ValueError, RecursionError):
         raise InvalidLogError(f"{where}: this is no JSON") from None
     check = Check(document, where)
-    if check.whole("format") != FORMAT:
-        raise InvalidLogError(
-            f"{where}: format {document['format']}, expected {FORMAT}; "
-            "a newer sparkwal wrote this consumer: upgrade this one"
-        )
+    check.format("consumer")
     expires = document.get("expires_ms")
-    return Consumer(
-        name=check.text("name"),
-        log_id=check.text("log_id"),
-        position=check.whole("position"),
-        timestamp_ms=check.whole("timestamp_ms"),
-        host=check.text("host"),
-        run_id=check.text("run_id"),
-        expires_ms=None if expires is None else check.whole("expires_ms"),
-    )
+    return check.read(Consumer, expires_ms=None if expires is None else check.whole("expires_ms"))

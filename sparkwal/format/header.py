@@ -13,10 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import Check, are_whole
+from sparkwal.format.checked import FORMAT, Check, are_whole
 from sparkwal.format.memory import Checkpoints, Txns, checkpoints_in, to_plain, txns_in
 
-FORMAT = 1
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
@@ -212,68 +211,39 @@ def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Head
 
 def _from_document(document: Any, where: str) -> Header:
     check = Check(document, where)
-    if check.whole("format") != FORMAT:
-        raise InvalidLogError(
-            f"{where}: format {document['format']}, expected {FORMAT}; "
-            "a newer sparkwal wrote this log: upgrade this one"
-        )
+    check.format("log")
     kind = _KINDS.get(check.text("kind"))
     window = check.whole("window")
     if kind is None or window not in keys.WINDOWS:
         raise InvalidLogError(f"{where}: unknown kind or window in the header")
     position = check.whole("position", high=keys.last_position(window))
-    common: dict[str, Any] = {
-        "log_id": check.text("log_id"),
+    known: dict[str, Any] = {
         "number": check.number("number"),
         "position": position,
-        "window": window,
-        "leader_id": check.text("leader_id"),
         "term": check.whole("term", low=1),
-        "plan_id": check.text("plan_id"),
         "in_flight_limit": check.whole("in_flight_limit", low=1, high=1000),
-        "timestamp_ms": check.whole("timestamp_ms"),
-        "schema_crc32": check.whole("schema_crc32", high=2**32 - 1),
         "decided": (
             check.whole("decided", low=-1, high=position - 1) if "decided" in check.document else -1
         ),
     }
-    header: Header
-    if kind is LeaderHeader:
-        header = LeaderHeader(
-            **common,
-            prev_position=check.whole("prev_position", low=-1),
-            txns=txns_in(check),
-            checkpoints=checkpoints_in(check),
-            txns_archive=check.text("txns_archive") if "txns_archive" in check.document else "",
-            reason=check.text("reason"),
-            host=check.text("host"),
-        )
-        expected = keys.slot(header.position, window)
-    elif kind is CommitHeader:
-        header = CommitHeader(
-            **common,
-            query_id=check.text("query_id"),
-            batch_id=check.whole("batch_id", low=-1),
-            rows=check.whole("rows"),
-            bytes=check.whole("bytes"),
-            batches=tuple(_batch(item, where) for item in check.items("batches")),
-            inline=tuple(_inline(item, where) for item in check.items("inline")),
-            txns=txns_in(check),
-            checkpoints=checkpoints_in(check),
-            txns_archive=check.text("txns_archive") if "txns_archive" in check.document else "",
-            metrics=_metrics(check),
-        )
-        expected = keys.slot(header.position, window)
+    if kind is not LeaderHeader:
+        known["batch_id"] = check.whole("batch_id", low=-1)
+    if kind is DataHeader:
+        known["partition"] = check.whole("partition", high=window - 2)
+        expected = keys.data(position, window, known["partition"])
     else:
-        header = DataHeader(
-            **common,
-            query_id=check.text("query_id"),
-            batch_id=check.whole("batch_id", low=-1),
-            partition=check.whole("partition", high=window - 2),
-            rows=check.whole("rows"),
-            stage_attempt=check.whole("stage_attempt"),
-        )
-        expected = keys.data(header.position, window, header.partition)
+        archive = check.text("txns_archive") if "txns_archive" in check.document else ""
+        known |= {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
+        known["txns_archive"] = archive
+        expected = keys.slot(position, window)
+    if kind is LeaderHeader:
+        known["prev_position"] = check.whole("prev_position", low=-1)
+    elif kind is CommitHeader:
+        known["batches"] = tuple(_batch(item, where) for item in check.items("batches"))
+        inline = (Check(item, where) for item in check.items("inline"))
+        known["inline"] = tuple(each.read(Inline) for each in inline)
+        known["metrics"] = _metrics(check)
+    header = check.read(kind, **known)
     if header.number != expected:
         raise InvalidLogError(
             f"{where}: the header says number {header.number}, expected {expected}"
@@ -283,30 +253,11 @@ def _from_document(document: Any, where: str) -> Header:
 
 def _batch(document: Any, where: str) -> Batch:
     check = Check(document, where)
-    frames = []
-    for frame in check.items("frames"):
-        if not are_whole(frame, 4):
-            raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
-        frames.append(Frame(*frame))
-    return Batch(
-        number=check.number("number"),
-        partition=check.whole("partition"),
-        rows=check.whole("rows"),
-        bytes=check.whole("bytes"),
-        crc32=check.whole("crc32", high=2**32 - 1),
-        frames=tuple(frames),
-    )
-
-
-def _inline(document: Any, where: str) -> Inline:
-    check = Check(document, where)
-    return Inline(
-        partition=check.whole("partition"),
-        rows=check.whole("rows"),
-        record_batches=check.whole("record_batches"),
-        bytes=check.whole("bytes"),
-        crc32=check.whole("crc32", high=2**32 - 1),
-    )
+    frames = check.items("frames")
+    if not all(are_whole(frame, 4) for frame in frames):
+        raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
+    known = tuple(Frame(*frame) for frame in frames)
+    return check.read(Batch, number=check.number("number"), frames=known)
 
 
 def _metrics(check: Check) -> dict[str, float]:

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import Check
-from sparkwal.format.header import CRC_KEY, FORMAT, HEADER_KEY, crc_hex
+from sparkwal.format.checked import FORMAT, Check
+from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
 
 # What a record is put for: to fix a range before any of it is written; to tell that the
 # table has it; to move the floor.
@@ -120,32 +120,20 @@ def decode(body: bytes, where: str) -> LifecycleRecord:
     if not intact:
         raise InvalidLogError(f"{where}: the record's CRC-32 does not match its bytes")
     check = Check(document, where)
-    if check.whole("format") != FORMAT:
-        raise InvalidLogError(
-            f"{where}: format {document['format']}, expected {FORMAT}; "
-            "a newer sparkwal wrote this record: upgrade this one"
-        )
+    check.format("record")
     sequencer = check.text("sequencer")
 
     def position(name: str) -> int:
         return Check(check.mapping(name), where).whole(sequencer)
 
-    state = LifecycleRecord(
-        kind=check.text("kind"),
+    state = check.read(
+        LifecycleRecord,
         number=check.number("number"),
-        record_id=check.text("record_id"),
-        log_id=check.text("log_id"),
-        sequencer=sequencer,
-        k=check.whole("k"),
         cut=position("cut"),
         to=position("to"),
         floor=position("floor"),
         target=_target(check),
-        table_id=check.text("table_id"),
         table_version=check.whole("table_version", low=NO_TABLE_VERSION),
-        gc_grace_ms=check.whole("gc_grace_ms"),
-        timestamp_ms=check.whole("timestamp_ms"),
-        host=check.text("host"),
     )
     if state.kind not in (INTENT, DONE, FLOOR):
         raise check.fail("kind", f"{INTENT}, {DONE} or {FLOOR}")
@@ -171,12 +159,9 @@ def _target(outer: Check) -> Target | None:
         for pair in pairs
     ):
         raise check.fail("properties", "a list of [name, value]")
-    return Target(
-        table=check.text("table"),
-        mode=check.text("mode"),
+    return check.read(
+        Target,
         keys=texts("keys"),
-        sequence_by=check.text("sequence_by"),
-        delete_when=check.text("delete_when"),
         partition_by=texts("partition_by"),
         cluster_by=texts("cluster_by"),
         properties=tuple((name, value) for name, value in pairs),

@@ -91,12 +91,8 @@ def checkpoints_in(outer: Check) -> Checkpoints:
                     f"{outer.where}: a checkpoint's file is not [position, bytes]"
                 )
             files[name] = (pair[0], pair[1])
-        found[query] = Checkpoint(
-            position=check.whole("position"),
-            rows=check.whole("rows"),
-            bytes=check.whole("bytes"),
-            crc32=check.whole("crc32", high=2**32 - 1),
-            reason=check.text("reason"),
+        found[query] = check.read(
+            Checkpoint,
             files=files,
             inputs={name: inputs.whole(name, high=2**32 - 1) for name in inputs.document},
             name=check.text("name") if "name" in check.document else "",

@@ -20,7 +20,7 @@ from sparkwal.lifecycle.table import TableState, check_apart, check_history
 from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.replay import AnotherLog
-from sparkwal.reading.floor import handed_on
+from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.log_store import LogStore
 
@@ -41,15 +41,14 @@ class Tail:
 
     Attributes:
         spark_schema: of the log, at its end.
-        floor_seen: the look at the floor that the read relies on, as `floor.handed_on`.
+        pinned: the log, and the look at its floor that the read relies on.
     """
 
     name: str
-    log_id: str
     start: int
     end: int
     spark_schema: str
-    floor_seen: str
+    pinned: Pinned
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class CurrentPlan:
 def refuse_parts(options: SourceOptions) -> None:
     """Raises OptionError for options that would show less than all."""
     why = "does not go with the current state, which is the whole log"
-    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp", "logId")
+    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
     refuse(options, why, *names, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
 
 
@@ -197,8 +196,8 @@ def _tails(logs: Sequence[LogRange], starts: list[int], ends: list[int]) -> tupl
                 f"{start - 1}: it was cut or restored from a backup"
             )
         assert log.log_id is not None and log.spark_schema is not None
-        seen = handed_on(log.floor.looked())
-        tails.append(Tail(log.name, log.log_id, start, end, log.spark_schema, seen))
+        pinned = Pinned(log.log_id, log.floor.looked())
+        tails.append(Tail(log.name, start, end, log.spark_schema, pinned))
     return tuple(tails)
 
 

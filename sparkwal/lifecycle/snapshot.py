@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ from sparkwal.lifecycle.lake import LakeTable, as_stored, storage_options
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column
-from sparkwal.reading.scan import scan
 from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
@@ -131,12 +129,10 @@ class Current:
         if tail.end <= tail.start:
             return
         # With the plan's look at the floor: the next compaction does not end this read.
-        options = replace(self._options, log_id=tail.log_id, floor_seen=tail.floor_seen)
-        log = LogRange(options, tail.name, self._logs[tail.name])
+        log = LogRange(self._options, tail.name, self._logs[tail.name], pinned=tail.pinned)
         log.look()
-        log.check_id()
         partitioned = self._table.partitioned if self._table is not None else ()
-        for batch in scan(log, tail.start, tail.end, target):
+        for batch in log.scan(tail.start, tail.end, target):
             yield as_stored(batch, partitioned)
 
 

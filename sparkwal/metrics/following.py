@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from sparkwal.errors import OptionError, SparkWalError
@@ -14,6 +15,7 @@ from sparkwal.metrics.table import Place
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
+from sparkwal.reading.damage import PassedOver
 from sparkwal.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")
@@ -25,6 +27,7 @@ class Following:
     Args:
         path, options: as for `sparkwal.Log`; with sequencers="*" all logs under the path.
         backlog: how many of the newest records of each log are counted at the start.
+        passed_over: of the name of a log, what gets its damage; by default the logger.
 
     Attributes:
         place: labels of what is told of all of them.
@@ -33,15 +36,26 @@ class Following:
     Raises OptionError.
     """
 
-    def __init__(self, path: str, meter: Meter, *, backlog: int = 0, **options: object) -> None:
+    def __init__(
+        self,
+        path: str,
+        meter: Meter,
+        *,
+        backlog: int = 0,
+        passed_over: Callable[[str], PassedOver] | None = None,
+        **options: object,
+    ) -> None:
         self._options = from_keywords(SourceOptions, path, options)
-        refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease", "logId")
+        refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
         self.place = place_of(self._root.url)
         self.counted = Place(self.place.log, ALL) if self._options.sequencers else self.place
         self._logs: dict[str, LogNumbers] = {}
-        self._told = ""
+        # What the look before failed with, and this one.
+        self._told: set[str] = set()
+        self._failures: set[str] = set()
+        self._passed_over = passed_over or (lambda name: lambda error: self._failed(str(error)))
 
     @property
     def is_there(self) -> bool:
@@ -72,7 +86,9 @@ class Following:
         for name in names:
             if name not in self._logs:
                 one = replace(options, sequencers=None, sequencer=name)
-                self._logs[name] = LogNumbers(one, self._meter, self._backlog)
+                self._logs[name] = LogNumbers(
+                    one, self._meter, self._backlog, passed_over=self._passed_over(name)
+                )
         for name in self._logs.keys() - set(names):
             self._logs.pop(name).end()
         if options.sequencers:
@@ -81,19 +97,20 @@ class Following:
 
     def try_look(self, *, around: bool = True) -> None:
         """As `look`; what fails is counted, told once to the logger, and tried again."""
+        self._failures = set()
         try:
             self.look(around=around)
         except SparkWalError as error:
             self._failed(str(error))
         except Exception as error:
             self._failed(f"{type(error).__name__}: {error}")
-        else:
-            self._told = ""
+        self._told = self._failures
 
     def _failed(self, reason: str) -> None:
         self._meter.add(table.FOLLOW_ERRORS, 1, *self.place)
-        if reason != self._told:
-            self._told = reason
+        told = reason in self._told | self._failures
+        self._failures.add(reason)
+        if not told:
             _logger.warning("the numbers of %s are not new: %s", self.place.log, reason)
 
 

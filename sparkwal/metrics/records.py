@@ -15,9 +15,10 @@ from sparkwal.metrics.table import METRICS
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import chain
-from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.damage import PassedOver, find_end
 from sparkwal.reading.following import Follower
 from sparkwal.reading.log_range import LogRange
 
@@ -33,6 +34,7 @@ class LogNumbers:
         options: of reading, of one log.
         backlog: how many of the newest records that are there already are counted at the start.
         now: seconds since 1970.
+        passed_over: gets each record that is damaged; the others are counted.
 
     Attributes:
         queries: the ids of the queries whose commits were seen, the newest last.
@@ -44,11 +46,13 @@ class LogNumbers:
         meter: Meter,
         backlog: int = 0,
         now: Callable[[], float] = time.time,
+        passed_over: PassedOver | None = None,
     ) -> None:
         # What is missing, or was collected, is not counted; the rest is.
         self._options = replace(options, fail_on_data_loss=False)
         self._log = open_log(options)
         self._meter, self._backlog, self._now = meter, backlog, now
+        self._passed_over = passed_over
         self.place = place_of(self._log.url)
         self.queries: dict[str, None] = {}
         self._follower: Follower | None = None
@@ -87,11 +91,11 @@ class LogNumbers:
 
         3 LISTs and some GETs, and 2 requests or 3 for each consumer. Raises as `look`.
         """
-        head = find_head(self._log, tolerant=True)
+        head, gap = find_end(self._log, passed_over=self._passed_over or (lambda error: None))
         log_id = head.live.header.log_id if head.live else None
         if self._follower is not None:
             known = self._follower.log
-            if log_id != known.log_id or head.gap < known.gap:
+            if log_id != known.log_id or gap < known.gap:
                 self._forget()
         self.look()
         if head.live is not None and log_id is not None:
@@ -99,7 +103,8 @@ class LogNumbers:
             self._tell_compaction(head, log_id)
 
     def _begin(self) -> bool:
-        found = LogRange(self._options, self._options.sequencer, self._log)
+        options, passed_over = self._options, self._passed_over
+        found = LogRange(options, options.sequencer, self._log, passed_over=passed_over)
         gap = found.look()
         if found.head is None or found.head.live is None:
             # All of a log that comes later is new.

@@ -16,7 +16,6 @@ from sparkwal.options.types import (
     position,
     size,
     star,
-    text,
     timestamp,
     whole,
 )
@@ -38,8 +37,6 @@ class SourceOptions(StoreOptions):
     include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
     verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
     sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
-    log_id: str | None = option("logId", text, None, "batch reads: fail unless the log has this id, which is drawn when it begins")  # fmt: skip  # noqa: E501
-    floor_seen: str | None = option("floorSeen", text, None, "batch reads: with logId; how `read_current` hands on what it saw of the floor, so that a DataFrame is good for half of gcGrace")  # fmt: skip  # noqa: E501
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
 
     consumer: str | None = option("consumer", consumer_name, None, "streams: a name, this stream's own; the log keeps what it has not read yet")  # fmt: skip  # noqa: E501
@@ -93,8 +90,6 @@ class SourceOptions(StoreOptions):
             )
         if self.consumer and self.lease_ms:
             raise OptionError("a stream takes consumer, a batch read takes lease: give one of them")
-        if self.floor_seen and (self.log_id is None or self.sequencers):
-            raise OptionError("floorSeen goes with logId, and one log: it tells of that log alone")
         if self.on_corruption == "stop" and not self.verify_checksums:
             raise OptionError("onCorruption=stop needs verifyChecksums=true to find corruption")
 

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import Check
-from sparkwal.format.header import FORMAT
+from sparkwal.format.checked import FORMAT, Check
 from sparkwal.format.memory import (
     ANONYMOUS,
     Checkpoint,

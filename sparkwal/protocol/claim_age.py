@@ -163,14 +163,9 @@ def check_same_log(log: LogStore, lead: Leader) -> None:
     """
     before = read_slot(log, lead.next_position - 1, lead.window, GLANCE)
     if before is None or before.header.log_id != lead.log_id:
-        raise another_log(log)
-
-
-def another_log(log: LogStore) -> InvalidLogError:
-    """The error for a log that is not the one this writer wrote before."""
-    return InvalidLogError(
-        f"{log.url} is not the log that this writer wrote before: it was deleted or made again "
-        "meanwhile. This run of the query has written nothing to it. Start again to write to what "
-        "is there now: with a new checkpoint to write all rows of the source, with this one to "
-        "write those that are new"
-    )
+        raise InvalidLogError(
+            f"{log.url} is not the log that this writer wrote before: it was deleted or made "
+            "again meanwhile. This run of the query has written nothing to it. Start again to "
+            "write to what is there now: with a new checkpoint to write all rows of the source, "
+            "with this one to write those that are new"
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.leadership import fenced
+from sparkwal.protocol.leadership import deleted, fenced
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
 from sparkwal.protocol.slots import read_slot
@@ -38,24 +38,14 @@ FORWARD, FORWARD_MS = 100, 300_000
 
 
 class Carrier(Protocol):
-    """The checkpoint of a query: what its records carry, and what its replays are held against."""
+    """The checkpoint of a query, as `checkpoints.carry` knows it: what its records carry, and what
+    its replays are held against."""
 
-    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None:
-        """What the record of this microbatch carries, if anything.
-
-        Args:
-            last: where the log holds the checkpoint of the query's microbatch before this one.
-        """
+    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None: ...
 
     def without_rows(
         self, batch_id: int, known: Callable[[], tuple[int, Checkpoint | None]], due: bool
-    ) -> Carried | None:
-        """What the record of a microbatch without rows carries; None for no record.
-
-        Args:
-            known: what the log knows of the query: `archive.recall`.
-            due: it is time for a record.
-        """
+    ) -> Carried | None: ...
 
     def check_replay(
         self,
@@ -63,12 +53,36 @@ class Carrier(Protocol):
         leadership: Leadership,
         batch_id: int,
         content: Callable[[], Content],
-    ) -> None:
-        """Before a replay is skipped. Raises DivergedCheckpointError for other rows.
+    ) -> None: ...
 
-        Args:
-            content: of its rows; read from the log where they were written.
-        """
+
+@dataclass(frozen=True)
+class _Microbatch:
+    """What a commit knows, whatever becomes of it."""
+
+    open_log: Callable[[], LogStore]
+    plan: Plan
+    results: Sequence[TaskResult]
+    hints: Hints
+    clock: Clock
+    carrier: Carrier | None
+
+    @property
+    def query_id(self) -> str:
+        return self.results[0].query_id
+
+    @property
+    def batch_id(self) -> int:
+        return self.results[0].batch_id
+
+    @property
+    def run_id(self) -> str:
+        return self.results[0].run_id
+
+    @cached_property
+    def known(self) -> tuple[int, Checkpoint | None]:
+        """The query's last microbatch in the log, and where its checkpoint is."""
+        return recall(self.open_log, self.plan.leadership, self.query_id)
 
 
 def commit(
@@ -99,87 +113,25 @@ def commit(
     lower version than the last; not committed).
     """
     plan = _plan_of(results)
+    batch = _Microbatch(open_log, plan, results, hints, clock, carrier)
     with hints.forgotten_when_fenced(plan.leadership.leader_id):
-        run_id = results[0].run_id
         written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
         carried = None
         if not written:
             if any(result.content is not None for result in results):
-                if not plan.is_for(run_id):
-                    check_same_log(open_log(), plan.leadership)
-                _skip(open_log, plan, results, carrier)
-            elif carrier is not None:
-                carried = _forward(open_log, plan, results[0], carrier, clock)
-                written = [results[0]]
+                _replayed(batch)
+            else:
+                carried = _forward(batch)
             if carried is None:
-                # The window was planned and not used; every task is done, so it is free again.
-                remember_committed(
-                    hints, plan, plan.leadership, run_id, plan.looked_ms, clock, plan.run_id
-                )
+                _release(batch)
                 return None
-        log = open_log()
-        lead, first = plan.leadership, written[0]
-        age = ClaimAge(
-            log, clock, ttl_ms, lead.began, 1, looked_ms=plan.looked_ms, boot_id=plan.boot_id
-        )
+            written = [results[0]]
         if carrier is not None:
-            known, last = recall(open_log, lead, first.query_id)
-            if known < 0:
-                _warn_of_another(log, lead, first.query_id)
+            _warn_of_another(batch)
             if carried is None:
-                carried = carrier.capture(first.batch_id, last)
+                carried = carrier.capture(batch.batch_id, batch.known[1])
         header, data = microbatch_record(plan, written, clock, codec, carried, metrics)
-        began = age.before(header, look=not plan.is_for(run_id))
-        started = time.monotonic()
-        put_record(log, header, data, _advice(header))
-        put_ms = round((time.monotonic() - started) * 1000, 3)
-        try:
-            other = age.stands(header, began)
-        except (StoreUnavailableError, OptionError) as error:
-            # It is in the store; whether it is in the log could not be seen.
-            raise unknown(log, header, error, _advice(header)) from None
-        if other is not None:
-            # Whether the log holds it is for the head's transactions to say.
-            if last_batch(open_log, other.header, header.query_id) < header.batch_id:
-                raise FencedError(
-                    f"this driver slept, and {log.url} went on without it: the record that it "
-                    f"put at position {plan.position} lies outside of the log. Nothing of this "
-                    "microbatch was committed. Restart with the same checkpoint"
-                )
-            # Its own objects may be gone with the record that it put outside of the log.
-            try:
-                _skip(open_log, _after(plan, other.header), written, carrier)
-            except InvalidLogError as error:
-                raise unknown(log, header, error, _advice(header)) from None
-            return None
-        events.emit(
-            events.Durable(
-                position=header.position,
-                rows=header.rows,
-                query_id=header.query_id,
-                batch_id=header.batch_id,
-                bytes=header.bytes,
-                put_ms=put_ms,
-            )
-        )
-        after = _after(plan, header).leadership
-        remember_committed(hints, plan, after, run_id, age.looked_ms, clock)
-        return header.position
-
-
-def _forward(
-    open_log: Callable[[], LogStore],
-    plan: Plan,
-    result: TaskResult,
-    carrier: Carrier,
-    clock: Clock,
-) -> Carried | None:
-    """What the record of a microbatch without rows carries; None where it needs none."""
-    lead, query_id = plan.leadership, result.query_id
-    before, then_ms = lead.txns.get(query_id, (-1, 0))
-    age_ms = clock.now_ms() - then_ms
-    due = result.batch_id - before >= FORWARD or not 0 <= age_ms < FORWARD_MS
-    return carrier.without_rows(result.batch_id, lambda: recall(open_log, lead, query_id), due)
+        return _put(batch, header, data, ttl_ms)
 
 
 def _plan_of(results: Sequence[TaskResult]) -> Plan:
@@ -197,47 +149,118 @@ def _plan_of(results: Sequence[TaskResult]) -> Plan:
     )
 
 
-def _warn_of_another(log: LogStore, lead: Leadership, query_id: str) -> None:
-    """Before the first rows of a query in a log that another one wrote: with a new checkpoint it is
-    the same one, and delivers all rows of its source again."""
-    if lead.checkpoints:
-        other, last = max(lead.checkpoints.items(), key=lambda item: item[1].position)
-        events.emit(
-            events.AnotherQuery(
-                path=log.url, query=query_id, other=last.name or other, position=last.position
-            )
+def _replayed(batch: _Microbatch) -> None:
+    """The log has this microbatch: its tasks wrote nothing."""
+    if not batch.plan.is_for(batch.run_id):
+        check_same_log(batch.open_log(), batch.plan.leadership)
+    _skip(batch, batch.plan.leadership)
+
+
+def _release(batch: _Microbatch) -> None:
+    """The window was planned and not used; every task is done, so it is free again."""
+    plan, now = batch.plan, batch.clock
+    lead, run_id = plan.leadership, batch.run_id
+    remember_committed(batch.hints, plan, lead, run_id, plan.looked_ms, now, plan.run_id)
+
+
+def _forward(batch: _Microbatch) -> Carried | None:
+    """What the record of a microbatch without rows carries; None where it needs none."""
+    if batch.carrier is None:
+        return None
+    before, then_ms = batch.plan.leadership.txns.get(batch.query_id, (-1, 0))
+    age_ms = batch.clock.now_ms() - then_ms
+    due = batch.batch_id - before >= FORWARD or not 0 <= age_ms < FORWARD_MS
+    return batch.carrier.without_rows(batch.batch_id, lambda: batch.known, due)
+
+
+def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> int | None:
+    """The record is durable, another leader's is there, or the log went on while this slept."""
+    plan, log = batch.plan, batch.open_log()
+    looked_ms, boot_id, first = plan.looked_ms, plan.boot_id, plan.leadership.began
+    age = ClaimAge(log, batch.clock, ttl_ms, first, 1, looked_ms=looked_ms, boot_id=boot_id)
+    began = age.before(header, look=not plan.is_for(batch.run_id))
+    started = time.monotonic()
+    put_record(log, header, data, _advice(header))
+    put_ms = round((time.monotonic() - started) * 1000, 3)
+    try:
+        other = age.stands(header, began)
+    except (StoreUnavailableError, OptionError) as error:
+        # It is in the store; whether it is in the log could not be seen.
+        raise unknown(log, header, error, _advice(header)) from None
+    if other is not None:
+        _outside(batch, header, other.header)
+        return None
+    events.emit(
+        events.Durable(
+            position=header.position,
+            rows=header.rows,
+            query_id=header.query_id,
+            batch_id=header.batch_id,
+            bytes=header.bytes,
+            put_ms=put_ms,
         )
+    )
+    after = _after(plan.leadership, header)
+    remember_committed(batch.hints, plan, after, batch.run_id, age.looked_ms, batch.clock)
+    return header.position
 
 
-def _after(plan: Plan, record: SlotHeader) -> Plan:
-    """The plan where the log goes on after this record, with what that remembers of its queries."""
-    lead = replace(
-        plan.leadership,
+def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None:
+    """The driver slept, and put a record outside of a log that goes on elsewhere: whether the log
+    holds the microbatch is for the head's transactions to say."""
+    log = batch.open_log()
+    if last_batch(batch.open_log, head, header.query_id) < header.batch_id:
+        raise FencedError(
+            f"this driver slept, and {log.url} went on without it: the record that it "
+            f"put at position {header.position} lies outside of the log. Nothing of this "
+            "microbatch was committed. Restart with the same checkpoint"
+        )
+    try:
+        _skip(batch, _after(batch.plan.leadership, head))
+    except InvalidLogError as error:
+        # Its own objects may be gone with the record that it put outside of the log.
+        raise unknown(log, header, error, _advice(header)) from None
+
+
+def _skip(batch: _Microbatch, lead: Leadership) -> None:
+    """Only the same rows are there already: a checkpoint that was restored from a backup gives
+    this number to others, and so does a machine that slept while another went on."""
+    content = partial(content_of, batch.open_log, batch.results)
+    query_id, batch_id = batch.query_id, batch.batch_id
+    if batch.carrier is not None:
+        # Safety (§12): "a replay is not held against the log"
+        batch.carrier.check_replay(batch.open_log, lead, batch_id, content)
+    else:
+        check_transaction(batch.open_log, lead, query_id, batch_id, content)
+    events.emit(events.SkippedReplay(query_id=query_id, batch_id=batch_id))
+
+
+def _after(lead: Leadership, record: SlotHeader) -> Leadership:
+    """Where the log goes on after this record, with what that remembers of its queries."""
+    return replace(
+        lead,
         next_position=record.position + 1,
         timestamp_ms=record.timestamp_ms,
         txns=record.txns,
         checkpoints=record.checkpoints,
         txns_archive=record.txns_archive,
     )
-    return replace(plan, leadership=lead)
 
 
-def _skip(
-    open_log: Callable[[], LogStore],
-    plan: Plan,
-    results: Sequence[TaskResult],
-    carrier: Carrier | None,
-) -> None:
-    first = results[0]
-    content = partial(content_of, open_log, results)
-    # Only the same rows are there already: a checkpoint that was restored from a backup gives this
-    # number to others, and so does a machine that slept while another went on.
-    if carrier is not None:
-        # Safety (§12): "a replay is not held against the log"
-        carrier.check_replay(open_log, plan.leadership, first.batch_id, content)
-    else:
-        check_transaction(open_log, plan.leadership, first.query_id, first.batch_id, content)
-    events.emit(events.SkippedReplay(query_id=first.query_id, batch_id=first.batch_id))
+def _warn_of_another(batch: _Microbatch) -> None:
+    """Before the first rows of a query in a log that another one wrote: with a new checkpoint it is
+    the same one, and delivers all rows of its source again."""
+    checkpoints = batch.plan.leadership.checkpoints
+    if checkpoints and batch.known[0] < 0:
+        other, last = max(checkpoints.items(), key=lambda item: item[1].position)
+        events.emit(
+            events.AnotherQuery(
+                path=batch.open_log().url,
+                query=batch.query_id,
+                other=last.name or other,
+                position=last.position,
+            )
+        )
 
 
 def _advice(header: CommitHeader) -> str:
@@ -293,10 +316,7 @@ def check_ours(log: LogStore, header: CommitHeader) -> None:
     """
     found = read_slot(log, header.position, header.window)
     if found is None:
-        raise InvalidLogError(
-            f"the record of position {header.position} of {log.url} was there and is "
-            "gone; nothing may delete records of a live log"
-        )
+        raise deleted(log, header.position)
     # plan_id, never leader_id: another plan of the same leader is another microbatch.
     # Safety (§6): "a refused commit counts as durable without reading back"
     # Safety (§6): "a read-back compares the leader instead of the plan"

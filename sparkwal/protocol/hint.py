@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwal import events
-from sparkwal.errors import FencedError, OptionError
-from sparkwal.format.memory import Checkpoint
+from sparkwal.errors import FencedError, InvalidLogError, OptionError
+from sparkwal.format.checked import Check
+from sparkwal.format.memory import checkpoints_in, txns_in
 from sparkwal.protocol.leader import Leadership
 
 _VERSION = 4
@@ -97,12 +98,12 @@ class Hints:
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
-        self._log = _short_hash(log)
+        self._log = short_hash(log)
         self.folder = folder or _temporary() / f"sparkwal-{os.getuid()}"
         self._ended = ended
 
     def _file(self, leader_id: str) -> Path:
-        return self.folder / f"{self._log}-{_short_hash(leader_id)}.json"
+        return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | FencingNote | None:
         """The last hint of this leader, or the note of the one that fenced it; None if there is
@@ -123,7 +124,7 @@ class Hints:
                 return FencingNote(**document["fenced_by"])
             leadership = _leadership(document.pop("leadership"))
             return Hint(leadership=leadership, **document)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, InvalidLogError):
             return None
 
     def save(self, hint: Hint) -> bool:
@@ -219,14 +220,12 @@ def note_ended(file: Path, run_id: str) -> None:
     os.replace(draft, file)
 
 
-def _short_hash(text: str) -> str:
+def short_hash(text: str) -> str:
+    """A name for a file, of any text."""
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _leadership(document: dict[str, Any]) -> Leadership:
-    txns = {query: (int(last), int(ms)) for query, (last, ms) in document.pop("txns").items()}
-    checkpoints = {}
-    for query, fields in document.pop("checkpoints").items():
-        files = {name: (int(where), int(size)) for name, (where, size) in fields["files"].items()}
-        checkpoints[query] = Checkpoint(**{**fields, "files": files})
-    return Leadership(**document, txns=txns, checkpoints=checkpoints)
+    check = Check(document, "the hint")
+    known = {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
+    return Leadership(**{**document, **known})

@@ -7,7 +7,6 @@ that; the source tells the log that it reads how far it is. They share the drive
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal.errors import OptionError
+from sparkwal.protocol.hint import short_hash
 
 # Where a rebuild begins to read, and how far the query has come without a row.
 Span = tuple[int, int]
@@ -45,7 +45,7 @@ class Holds:
         if self.state is None:
             raise FileNotFoundError("this user has no home folder")
         for log_id, held in spans.items():
-            file = self._files(log_id, _short_hash(checkpoint))
+            file = self._files(log_id, short_hash(checkpoint))
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = file.with_suffix(f".{os.getpid()}")
             draft.write_text(json.dumps({"checkpoint": checkpoint, "spans": held}))
@@ -69,8 +69,4 @@ class Holds:
         return lowest(spans, position)
 
     def _files(self, log_id: str, checkpoint: str) -> Path:
-        return (self.state or Path()) / "holds" / f"{_short_hash(log_id)}-{checkpoint}.json"
-
-
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+        return (self.state or Path()) / "holds" / f"{short_hash(log_id)}-{checkpoint}.json"

@@ -55,6 +55,14 @@ class Claim:
     continues: bool = False
     check_place: Callable[[LogStore], None] | None = None
 
+    def check_window(self, window: int) -> None:
+        """Raises OptionError where the log has another than the one that is asked for."""
+        if self.window not in (None, window):
+            raise OptionError(
+                f"windowSize is {self.window}, but this log was created with {window}; "
+                "leave the option out, or write to a new path"
+            )
+
 
 def lead(
     log: LogStore,
@@ -213,11 +221,7 @@ def _leader_header(
     """The leader record, its schema, and the archive that must be there before it."""
     live = head.live.header if head.live else None
     window = head.window if live else (claim.window or DEFAULT_WINDOW)
-    if claim.window is not None and claim.window != window:
-        raise OptionError(
-            f"windowSize is {claim.window}, but this log was created with {window}; "
-            "leave the option out, or write to a new path"
-        )
+    claim.check_window(window)
     spark_schema = claim.spark_schema
     if head.live is not None:
         spark_schema = schema.merge(
@@ -295,10 +299,7 @@ def _seal(
             return
         found = read_slot(log, position, leader.window)
         if found is None:
-            raise InvalidLogError(
-                f"the record of position {position} of {log.url} was there and is "
-                "gone; nothing may delete records of a live log"
-            )
+            raise deleted(log, position)
         # A lower term is dead by rule; an equal or higher one has overtaken us.
         # Safety (§5): "a refused seal does not fence"
         if found.header.term >= leader.term:
@@ -308,6 +309,14 @@ def _seal(
     zone = range(leader.position + 1, leader.position + reach)
     for _ in run_parallel(log.store, seal, (each for each in zone if each not in dead)):
         pass
+
+
+def deleted(log: LogStore, position: int) -> InvalidLogError:
+    """The error for a record that refused a PUT and is not there."""
+    return InvalidLogError(
+        f"the record of position {position} of {log.url} was there and is gone; nothing may delete "
+        "records of a live log"
+    )
 
 
 def fenced(log: LogStore, other: SlotRecord) -> FencedError:

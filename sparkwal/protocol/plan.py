@@ -199,11 +199,7 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     known = hint.leadership
     if claim.log_id not in (None, known.log_id):
         return None  # the cold start finds out which of the two logs is there
-    if claim.window not in (None, known.window):
-        raise OptionError(
-            f"windowSize is {claim.window}, but this log was created with {known.window}; "
-            "leave the option out, or write to a new path"
-        )
+    claim.check_window(known.window)
     leadership = replace(
         known,
         spark_schema=schema.merge(

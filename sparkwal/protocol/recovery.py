@@ -92,19 +92,16 @@ def find_head(
 
 
 class MissingRecord(InvalidLogError):
-    """The record at `position` is absent though later objects prove that it was written."""
+    """The record at `position` is absent though what comes after it shows that it was written."""
 
     position: int
 
-    def __init__(self, log: LogStore, position: int, window: int, newest: int) -> None:
-        number = keys.slot(position, window)
+    def __init__(self, log: LogStore, position: int, window: int) -> None:
         super().__init__(
-            f"the record of position {position} is missing ({log.where(number)}), yet later "
-            f"objects exist (newest number {newest}) whose writers knew it. It was deleted from "
-            "outside: restore it (for example from a bucket version; "
-            "sparkwal.reading.repair.repair puts back one whose repair broke off, and with "
-            "give_up=True one without rows), or read what is there with failOnDataLoss=false. "
-            "Nothing was written"
+            f"the record of position {position} is missing "
+            f"({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
+            "deleted from outside: restore it (for example from a bucket version; see "
+            "sparkwal.repair), or read what is there with failOnDataLoss=false"
         )
         self.position, self.window = position, window
 
@@ -137,7 +134,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         if not tolerant:
             # One that was listed may be gone by now.
             gone = max(last, 0) if record is None else last + 1
-            raise MissingRecord(log, gone, window, numbers[0])
+            raise MissingRecord(log, gone, window)
         slots = [n for n in numbers if keys.is_slot(n, window)]
         last, record = -1, None
         if slots:
@@ -178,7 +175,7 @@ def _looked_after(
                 raise InvalidLogError(
                     f"{log.where(number)} lies after the end of the log {log_id} and belongs to "
                     f"another, {found.header.log_id}, which was at this path before: delete that "
-                    "object. Nothing was written"
+                    "object"
                 )
         except InvalidLogError:
             if not tolerant:
@@ -248,14 +245,14 @@ def _last_record(
 
 
 def last_live(
-    log: LogStore, record: SlotRecord, *, tolerant: bool = False, newest_term: int | None = None
+    log: LogStore, record: SlotRecord, *, tolerant: bool = False, head: Head | None = None
 ) -> SlotRecord:
     """The last live record at or before `record`.
 
     Args:
         tolerant: judge by the records that are there and intact, instead of raising.
-        newest_term: of the log's newest live record, where that is known. None before it has a
-            higher one: a record of that term is live, and nothing is read.
+        head: of the log, where it is known. No record before it has a higher term than its last
+            live one: a record of that term is live, and nothing is read.
 
     A record whose term is lower than one before it is dead: its writer had been
     fenced when it arrived. A writer of limit m leaves dead records only within
@@ -264,7 +261,9 @@ def last_live(
     own, a leader record or seal that of all writers that can still reach its zone. After a
     commit of the sink m is 1 and costs nothing.
     """
-    if record.header.term == newest_term:
+    newest = head.live.header if head and head.live else None
+    term, position = record.header.term, record.header.position
+    if newest is not None and term == newest.term and position <= newest.position:
         return record
     limit = record.header.in_flight_limit
     # Safety (§4): "a start in the middle does not look back"
@@ -288,7 +287,7 @@ def last_live(
         if found is None:
             if tolerant:
                 continue
-            raise MissingRecord(log, position, window, record.header.number)
+            raise MissingRecord(log, position, window)
         if live is None or found.header.term >= live.header.term:
             live = found
     assert live is not None

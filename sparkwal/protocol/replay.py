@@ -30,6 +30,7 @@ def live_records(
     *,
     log_id: str | None = None,
     term: int | None = None,
+    head: Head | None = None,
     tolerant: bool = False,
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
@@ -43,6 +44,7 @@ def live_records(
         log_id: the log that is read, if the caller knows it; else the first record tells.
         term: of the last live record before `start`, if the caller knows it; else it is looked
             for among the records before.
+        head: of the log, as for `last_live`.
         tolerant: go on after a position that holds none, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for a caller that does not read their rows.
@@ -67,7 +69,7 @@ def live_records(
             if record is None:
                 if tolerant:
                     continue
-                record = missing_record(log, position, window)
+                record = MissingRecord(log, position, window)
             if isinstance(record, InvalidLogError):
                 if passed_over is None:
                     raise record
@@ -77,24 +79,14 @@ def live_records(
             check_log(log, record, log_id)
             if term is None:
                 # A reader that starts in the middle does not know yet whether this record is dead.
-                term = last_live(log, record, tolerant=tolerant or passes).header.term
+                live = last_live(log, record, tolerant=tolerant or passes, head=head)
+                term = live.header.term
             # Safety (§3): "readers ignore terms"
             if record.header.term < term:
                 continue
             # Safety (§3): "readers see nothing"
             term = record.header.term
             yield record
-
-
-def missing_record(log: LogStore, position: int, window: int) -> InvalidLogError:
-    """The error for a position below the head that holds no record."""
-    missing = InvalidLogError(
-        f"the record of position {position} is missing "
-        f"({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
-        "deleted from outside: restore it, or set failOnDataLoss=false to go on without it"
-    )
-    missing.position = position
-    return missing
 
 
 def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
@@ -135,7 +127,7 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
                 for later in filter(None, asked):
                     # Perhaps the gap was filled since it was asked for.
                     if later.knows(position, log_id) and fetch(position) is None:
-                        raise MissingRecord(log, position, window, later.header.number)
+                        raise MissingRecord(log, position, window)
                 return
             check_log(log, record, log_id or record.header.log_id)
             yield record
@@ -152,7 +144,6 @@ def first_at_or_after(
         start: the first position to look at.
         tolerant: a position that holds no intact record counts as the next that does.
     """
-    newest_term = head.live.header.term if head.live else None
 
     def intact(position: int) -> SlotRecord | None:
         try:
@@ -162,7 +153,7 @@ def first_at_or_after(
                 raise
             return None
         if record is None and not tolerant:
-            raise missing_record(log, position, head.window)
+            raise MissingRecord(log, position, head.window)
         return record
 
     def holds(position: int) -> bool:
@@ -171,7 +162,7 @@ def first_at_or_after(
             if position == head.gap:
                 return True
         # A dead record's clock was another's; the live one before it counts.
-        live = last_live(log, record, tolerant=tolerant, newest_term=newest_term)
+        live = last_live(log, record, tolerant=tolerant, head=head)
         return live.header.timestamp_ms >= timestamp_ms
 
     return _bisect(start, head.gap, holds)

@@ -8,10 +8,11 @@ read asks `check`, before he delivers; it looks again where the last look is too
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from sparkwal.errors import CollectedError, InvalidLogError, OptionError
+from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, SystemClock, is_old
@@ -47,18 +48,26 @@ class Looked:
     ttl_ms: int
 
 
-def handed_on(looked: Looked) -> str:
-    """A look as the option floorSeen takes it, for a read that is planned now and made later."""
-    return f"{looked.position}:{looked.wall_ms}:{looked.ttl_ms}"
+@dataclass(frozen=True)
+class Pinned:
+    """The very log of a read that is planned now and made later, or elsewhere.
 
+    Attributes:
+        looked: the look at the floor that the read relies on; None: it looks itself.
+    """
 
-def taken_over(log: LogStore, log_id: str, seen: str) -> Looked:
-    """The look of `handed_on`, of a read of this very log. Raises OptionError."""
-    try:
-        position, wall_ms, ttl_ms = map(int, seen.split(":"))
-    except ValueError:
-        raise OptionError(f"floorSeen is {seen!r}: it is what `read_current` gives") from None
-    return Looked(log.prefix, log_id, position, wall_ms, 0, "", ttl_ms)
+    log_id: str
+    looked: Looked | None = None
+
+    def text(self) -> str:
+        """As it travels; `of` reads it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Pinned:
+        document = json.loads(text)
+        looked = document["looked"]
+        return cls(document["log_id"], Looked(**looked) if looked else None)
 
 
 def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:

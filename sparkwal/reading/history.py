@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import LeaderHeader
-from sparkwal.protocol.recovery import last_live
-from sparkwal.protocol.replay import check_log, missing_record
+from sparkwal.protocol.recovery import MissingRecord, last_live
+from sparkwal.protocol.replay import check_log
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.parallel import run_parallel
@@ -88,19 +88,18 @@ class _Live:
     """Which records are live, seen one after another in either direction."""
 
     def __init__(self, log: LogRange, newest_first: bool) -> None:
-        assert log.head is not None and log.head.live is not None
+        assert log.live is not None
         self._log, self._newest_first = log, newest_first
         # Of the last live record that was seen. No record's is greater than that of the head.
-        self._term: int | None = log.head.live.header.term if newest_first else None
+        self._term: int | None = log.live.header.term if newest_first else None
 
     def fetch(self, position: int) -> SlotRecord | Unreadable:
         try:
             found = read_slot(self._log.log, position, self._log.window, GLANCE)
         except InvalidLogError as error:
             return Unreadable(position, error)
-        return found or Unreadable(
-            position, missing_record(self._log.log, position, self._log.window)
-        )
+        missing = MissingRecord(self._log.log, position, self._log.window)
+        return found or Unreadable(position, missing)
 
     def counts(self, record: SlotRecord) -> bool:
         log = self._log

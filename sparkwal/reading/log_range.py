@@ -5,12 +5,13 @@ The Spark source and `sparkwal.Log` share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+
+import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
-from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, MissingRecord
@@ -22,11 +23,10 @@ from sparkwal.protocol.replay import (
     live_records,
     newer,
 )
-from sparkwal.protocol.slots import GLANCE, SlotRecord
-from sparkwal.reading.budget import Budget
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
 from sparkwal.reading.damage import PassedOver, find_end
-from sparkwal.reading.floor import Floor, ends_before, taken_over
-from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.floor import Floor, Pinned, ends_before
+from sparkwal.reading.pieces import Piece, pieces_of
 from sparkwal.reading.rows import read_pieces
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -39,24 +39,25 @@ _CLOCK = SystemClock()
 
 
 class LogRange:
-    """One sequencer's log. A stream keeps it: it remembers the head it has seen.
+    """One sequencer's log; it remembers the head that it has seen.
 
     Args:
         root: the log at the path; the log itself unless the option is `*`.
         passed_over: gets each record that is damaged or missing; then no damage ends a read.
+        pinned: of a read that was planned before: a look raises InvalidLogError where the log was
+            made again since.
     """
 
     def __init__(
         self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK,
-        passed_over: PassedOver | None = None,
+        passed_over: PassedOver | None = None, pinned: Pinned | None = None,
     ) -> None:  # fmt: skip
         self.options, self.name = options, name
         self.passed_over = None if options.on_corruption == "stop" else passed_over
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
-        seen = options.floor_seen
-        looked = taken_over(self.log, options.log_id, seen) if seen and options.log_id else None
-        self.floor = Floor(self.log, clock=clock, looked=looked)
+        self._pinned = pinned
+        self.floor = Floor(self.log, clock=clock, looked=pinned.looked if pinned else None)
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0
@@ -65,11 +66,6 @@ class LogRange:
         # Position → the term of the last live record before it.
         self._terms: dict[int, int] = {}
         self._kept = 0
-        # A stream's startingTimestamp that no record had reached when it began, and the
-        # position below which all records are known to be older.
-        self._not_before: int | None = None
-        self._passed = 0
-        self._entry: int | None = None
 
     @property
     def window(self) -> int:
@@ -77,14 +73,17 @@ class LogRange:
         return self.head.window
 
     @property
+    def live(self) -> SlotRecord | None:
+        """The last live record at the head that was seen, if there was a log."""
+        return self.head.live if self.head else None
+
+    @property
     def log_id(self) -> str | None:
-        """Of the head that was seen, if there was a log."""
-        return self.head.live.header.log_id if self.head and self.head.live else None
+        return self.live.header.log_id if self.live else None
 
     @property
     def spark_schema(self) -> str | None:
-        """Of the head that was seen, if there was a log."""
-        return self.head.live.spark_schema if self.head and self.head.live else None
+        return self.live.spark_schema if self.live else None
 
     def records(
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
@@ -95,9 +94,11 @@ class LogRange:
         delivered yet.
         """
         term = self._terms.get(start)
+        # Who steps back from a damaged end has a head of which less is sure.
+        head = self.head if self.options.tolerant or not self._steps_back else None
         found = live_records(
             self.log, self.window, start, end,
-            log_id=self.log_id, term=term, tolerant=self.options.tolerant,
+            log_id=self.log_id, term=term, head=head, tolerant=self.options.tolerant,
             known=self._known, size=size, at_once=at_once, passed_over=self.passed_over,
         )  # fmt: skip
         for record in self.floor.usable(start, end, found):
@@ -107,6 +108,21 @@ class LogRange:
         if term is not None:
             self._terms[end] = term
 
+    def rows(self, found: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of pieces of this log with `target`'s columns.
+
+        Raises CollectedError where the floor overtakes the read, InvalidLogError.
+        """
+        return read_pieces(
+            self.log.store, found, target, verify=self.options.verify_checksums,
+            check=self.floor.check, passed_over=self.passed_over,
+        )  # fmt: skip
+
+    def scan(self, start: int, end: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of positions start … end−1 in the log's order, as they are needed; as `rows`."""
+        records = self.records(start, end, at_once=1, size=WHOLE)
+        return self.rows((x for each in records for x in pieces_of(self.log, each)), target)
+
     def look(self, *, floor: bool = True) -> int:
         """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle.
 
@@ -115,16 +131,24 @@ class LogRange:
                 LIST, and 1 GET where the log has a lifecycle. Else it is looked for when it
                 is needed.
         """
-        if self.head is None or self.head.live is None:
+        if self.live is None:
             return self._find(floor)
         begin, failed, due = self.gap, None, not self.floor.is_known
         try:
             for record in newer(self.log, self.window, self.gap, self.log_id):
-                self._know(record)
+                self.know(record)
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
             failed = error
-        passes = isinstance(failed, MissingRecord) and self.options.tolerant
+        passes = (
+            failed is not None
+            and not isinstance(failed, AnotherLog)
+            and (
+                bool(self.passed_over)
+                or isinstance(failed, MissingRecord)
+                and self.options.tolerant
+            )
+        )
         # A slot that is free again, or whose record was lost, stays empty, or holds a stray.
         if passes or floor and (self.floor.current() > begin or due and self.gap == begin):
             return self._find(floor)
@@ -148,8 +172,8 @@ class LogRange:
             self._find_head()
             if self.floor.current() > self.gap:
                 raise ends_before(self._path, self.gap, self.floor.current())
-        if self.head is not None and self.head.live is not None:
-            self._know(self.head.live)
+        if self.live is not None:
+            self.know(self.live)
         return self.gap
 
     def _find_head(self) -> None:
@@ -157,8 +181,13 @@ class LogRange:
         self.head, self.gap = find_end(
             self.log, tolerant=self._steps_back, passed_over=self.passed_over
         )
-        if before is not None and self.head.live is not None:
-            check_log(self.log, self.head.live, before)
+        if before is not None and self.live is not None:
+            check_log(self.log, self.live, before)
+        if self._pinned is not None and self._pinned.log_id != self.log_id:
+            raise InvalidLogError(
+                f"the log {self._pinned.log_id} at {self._path} is gone, or was made again, since "
+                "this read was planned: plan it anew"
+            )
         self.floor.log_id = self.log_id
 
     @property
@@ -168,7 +197,7 @@ class LogRange:
         stops = options.on_corruption == "stop" or options.ending_position is not None
         return options.tolerant or stops
 
-    def _know(self, record: SlotRecord) -> None:
+    def know(self, record: SlotRecord) -> None:
         # Rows that came along travel in the task, where many are better fetched.
         if record.inlined is not None and len(record.inlined) > GLANCE:
             record = replace(record, inlined=None)
@@ -188,11 +217,7 @@ class LogRange:
         """The first position to read, from the options."""
         options = self.options
         if options.starting_timestamp_ms is not None:
-            start = self.at(options.starting_timestamp_ms)
-            if start == self.gap:
-                # Commits before that moment may still come.
-                self._not_before, self._passed = options.starting_timestamp_ms, start
-            return start
+            return self.at(options.starting_timestamp_ms)
         if options.starting_position in (None, "earliest"):
             return self.floor.current()
         if options.starting_position == "latest":
@@ -231,13 +256,6 @@ class LogRange:
             self.floor.check(last, what)
         return min(last + 1, self.gap)
 
-    def entry(self) -> int:
-        """Where a stream begins to read a log that appeared while it ran."""
-        if self._entry is None:
-            timed = self.options.starting_timestamp_ms is not None
-            self._entry = self.start() if timed else self.floor.current()
-        return self._entry
-
     def end(self) -> int:
         """The position after the last to read, from the options."""
         options = self.options
@@ -255,92 +273,17 @@ class LogRange:
         start, tolerant = self.floor.current(), self.options.tolerant or bool(self.passed_over)
         return first_at_or_after(self.log, self.head, timestamp_ms, start=start, tolerant=tolerant)
 
-    def check_id(self) -> None:
-        """Raises InvalidLogError where the log is another than the one that was asked for."""
-        wanted = self.options.log_id
-        if wanted is not None and wanted != self.log_id:
-            raise InvalidLogError(
-                f"the log at {self._path} is {self.log_id}, and {wanted} was asked for: the log "
-                "was made again"
-            )
-
-    def check_offset(self, position: int, log_id: str | None) -> None:
-        """Raises InvalidLogError unless a stream that has read up to `position` can go on here.
-
-        Args:
-            log_id: of the log that was read, if the checkpoint knows it.
-        """
-        if None not in (log_id, self.log_id) and log_id != self.log_id:
-            raise InvalidLogError(
-                f"the log at {self._path} was made again: the checkpoint belongs to the log "
-                f"{log_id}, now there is {self.log_id}. Use a new checkpoint to read it from "
-                "the start"
-            )
-        if position > self.gap:
-            raise InvalidLogError(
-                f"the stream has read up to position {position} of {self._path}, but the "
-                f"log ends at {self.gap}: it was made again or cut. Use a new checkpoint to read "
-                "it from the start"
-            )
-
-    def advance(self, begin: int, end: int, budget: Budget | None) -> int:
-        """How far the next microbatch reaches, between `begin` and `end`."""
-        if begin >= end or (budget is not None and budget.spent):
-            return begin
-        first = self.first(begin)
-        if self._not_before is not None:
-            self._pass(self._not_before, max(first, self._passed), end)
-            if self._not_before is not None:
-                return begin
-            first = self.first(begin)
-        if budget is not None:
-            end = self._limited(first, end, budget)
-        if self.options.on_corruption == "stop":
-            end = self.intact_end(first, end)
-        return end if end > first else begin
-
-    def _pass(self, not_before: int, first: int, end: int) -> None:
-        """Look for the first record of a moment that was in the future when the stream began."""
-        for record in self.records(first, end):
-            if record.header.timestamp_ms >= not_before:
-                self._not_before, self._passed = None, record.header.position
-                return
-        self._passed = end
-        self.forget(end)
-
-    def first(self, begin: int) -> int:
-        """The first position to read of a microbatch that begins at `begin`; as `usable`."""
-        return max(self.usable(begin, "the stream goes on"), self._passed)
-
-    def _limited(self, begin: int, end: int, budget: Budget) -> int:
-        reached = begin
-        try:
-            # A limit may end this soon: every record is paid for.
-            for record in self.records(begin, end, at_once=1):
-                self._know(record)
-                if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
-                    return reached
-                reached = record.header.position + 1
-                if reached - begin > PLANNED_RECORDS:
-                    return reached
-        except AnotherLog:
-            raise
-        except InvalidLogError:
-            if self.options.on_corruption != "stop":
-                raise
-            return reached
-        return end
-
     def intact_end(self, start: int, end: int) -> int:
-        """onCorruption=stop: the first position at or after `start` that is not intact, or
-        `end`. Reads everything: a replay may only deliver what is known to be intact."""
+        """`end`; with onCorruption=stop the first position at or after `start` that is not intact.
+        Reads everything then: a replay may only deliver what is known to be intact."""
+        if self.options.on_corruption != "stop":
+            return end
         position = start
         try:
             for record in self.records(start, end):
                 position = record.header.position
                 target = schema.to_arrow(record.spark_schema)
-                found = pieces_of(self.log, record)
-                for _ in read_pieces(self.log.store, found, target, check=self.floor.check):
+                for _ in self.rows(pieces_of(self.log, record), target):
                     pass
                 position += 1
         except AnotherLog:

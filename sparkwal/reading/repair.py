@@ -20,15 +20,15 @@ from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
 
-def repair(path: str, number: int, *, give_up: bool = False, **options: object) -> None:
-    """Replace the damaged record `number` of a log by what its own footer says of it.
+def repair(path: str, position: int, *, give_up: bool = False, **options: object) -> None:
+    """Replace the damaged record at `position` of a log by what its own footer says of it.
 
     No writer may run. The object is first saved under `{path}/repaired/`, so that a
     repair that breaks off can be run again.
 
     Args:
         path, options: where the log is, as for `sparkwal.Log`.
-        number: the object's name, as the error shows it.
+        position: as the error names it. The number that is the object's name is taken too.
         give_up: put a record without rows where there is none any more, so that the log goes on.
             The rows of the lost record stay lost; all others stay as they are.
 
@@ -37,6 +37,10 @@ def repair(path: str, number: int, *, give_up: bool = False, **options: object) 
     beside it is missing or damaged. StoreUnavailableError, OptionError.
     """
     log = open_log(from_keywords(StoreOptions, path, options), fail_fast=True)
+    number = position
+    # No log comes so far that the name of an object is the position of another.
+    if position <= keys.last_position(min(keys.WINDOWS)):
+        number = keys.slot(position, find_head(log, tolerant=True).window)
     if give_up:
         give_up_record(log, number)
     else:

@@ -252,9 +252,10 @@ class _OneLog:
         begin = self.place.position if self.place else self._first
         expected = begin
         try:
+            head = self._head if self._damage is None else None
             found = live_records(
                 self._log, self._head.window, begin, self.gap,
-                log_id=self.log_id or None, size=WHOLE,
+                log_id=self.log_id or None, head=head, size=WHOLE,
             )  # fmt: skip
             for record in self._floor.usable(begin, self.gap, found):
                 expected = record.header.position + 1

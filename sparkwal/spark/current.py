@@ -34,6 +34,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.sequencers import all_logs
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
+from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_log import DeltaLog, spark_path
 from sparkwal.spark.readable import line
 from sparkwal.spark.registering import register_once
@@ -175,8 +176,7 @@ class _Reading:
             "sequencer": tail.name,
             "startingPosition": tail.start,
             "endingPosition": tail.end - 1,
-            "logId": tail.log_id,
-            "floorSeen": tail.floor_seen,
+            PINNED: tail.pinned.text(),
         }
         return reader.options(**own).load(self._path)
 

@@ -13,13 +13,17 @@ from sparkwal.options.parsing import nearest, parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
+from sparkwal.reading.floor import Pinned
+from sparkwal.spark.logs import log_schema
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
-from sparkwal.spark.source import BatchReader, StreamReader, log_schema
+from sparkwal.spark.source import BatchReader, StreamReader
 from sparkwal.spark.unpickling import Travels
 from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
+# How this library hands a `Pinned` to a read that Spark makes: no option of a user's.
+PINNED = "sparkwal_pinned"
 
 
 class WeaselWalDataSource(Travels, DataSource):
@@ -109,10 +113,6 @@ class WeaselWalDataSource(Travels, DataSource):
     - verifyChecksums (boolean; true): check the CRC-32 of all that is read
     - sequencers (*): *: read all logs under the path, each in its own order with its
       own offset
-    - logId (text): batch reads: fail unless the log has this id, which is drawn when it
-      begins
-    - floorSeen (text): batch reads: with logId; how `read_current` hands on what it saw
-      of the floor, so that a DataFrame is good for half of gcGrace
     - onCorruption (choice; fail): at a damaged object: fail, or stop: end the replay
       before it
     - consumer (name): streams: a name, this stream's own; the log keeps what it has not
@@ -144,7 +144,7 @@ class WeaselWalDataSource(Travels, DataSource):
                 "A catalog's table has none, because Spark hands it to no Python data source: "
                 "use CREATE TEMPORARY VIEW … USING weaselwal OPTIONS (path '…')"
             )
-        options = parse(kind, self.options)
+        options = parse(kind, {n: text for n, text in self.options.items() if n != PINNED})
         # Here, on the driver: executors have working directories of their own.
         return replace(options, path=absolute(options.path))
 
@@ -161,7 +161,9 @@ class WeaselWalDataSource(Travels, DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         with readable_errors():
-            return BatchReader(self._options(SourceOptions), schema, self.parallelism)
+            text = self.options.get(PINNED)
+            pinned = Pinned.of(text) if text else None
+            return BatchReader(self._options(SourceOptions), schema, self.parallelism, pinned)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         with readable_errors():

@@ -16,7 +16,9 @@ from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
 from sparkwal.format.schema import columns, type_name
 from sparkwal.format.widening import contradictions, holds
 from sparkwal.lifecycle.table import TableConflict, TableState
+from sparkwal.reading.floor import Pinned
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
+from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_log import FORGETS, DeltaLog, Layout, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.store.log_store import LogStore
@@ -107,7 +109,7 @@ class SparkDeltaTable:
             .options(**self._options)
             .option("startingPosition", state.cut)
             .option("endingPosition", state.to - 1)
-            .option("logId", state.log_id)
+            .option(PINNED, Pinned(state.log_id).text())
             .load()
         )
 

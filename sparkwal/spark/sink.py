@@ -105,7 +105,7 @@ class _Writer(Travels):
         owner = folder.owner_of(path) if path else None
         if path is None or owner is None:
             return {}
-        continues = folder.latest(path, "commits") is not None
+        continues = folder.latest(path, "commits") >= 0
         return {"log_id": owner.log_id, "continues": continues}
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:

@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -135,8 +136,7 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
     failed: list[SparkWalError] = []
     connection = connect()
     try:
-        with_errors = _Errors(failed)
-        with with_errors:
+        with _our_errors(failed):
             named = named_in(connection, query)
             made = {name: make() for name, make in relations.items() if name in named}
             # In one transaction now() is one moment, for the plan and for the answer.
@@ -160,7 +160,7 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            with with_errors:
+            with _our_errors(failed):
                 while (batch := _waited_for(connection, lambda: next(reader, None))) is not None:
                     yield batch
         finally:
@@ -181,23 +181,19 @@ def _waited_for(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) 
             raise
 
 
-class _Errors:
+@contextmanager
+def _our_errors(failed: Sequence[SparkWalError] = ()) -> Iterator[None]:
     """DuckDB's errors as this library's; what a relation raised as itself."""
-
-    def __init__(self, failed: Sequence[SparkWalError]) -> None:
-        self._failed = failed
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, duckdb.Error | pa.ArrowException | OSError):
-            if self._failed:
-                raise self._failed[0] from None
-            if isinstance(error, duckdb.Error):
-                # Without the line of the query: the plan's has other words before it.
-                said = str(error).partition("\n\nLINE ")[0]
-                raise OptionError(f"the query: {' '.join(said.split())}") from None
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        if failed:
+            raise failed[0] from None
+        if not isinstance(error, duckdb.Error):
+            raise
+        # Without the line of the query: the plan's has other words before it.
+        said = str(error).partition("\n\nLINE ")[0]
+        raise OptionError(f"the query: {' '.join(said.split())}") from None
 
 
 def quoted(name: str) -> str:
@@ -216,12 +212,10 @@ class Condition:
     """
 
     def __init__(self, text: str, columns: pa.Schema) -> None:
-        self._connection, self._kept = (
-            connect(),
-            f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log",
-        )
+        self._connection = connect()
+        self._kept = f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log"
         query = f"SELECT 1 FROM log WHERE ({text}\n)"
-        with _Errors([]):
+        with _our_errors():
             named_in(self._connection, query)
             tree = parsed(self._connection, query)
             if '"class": "SUBQUERY"' in json.dumps(tree):
@@ -237,7 +231,7 @@ class Condition:
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows for which it is true. Raises OptionError where a value cannot be compared."""
         named = [name for name in batch.schema.names if name in self.columns]
-        with _Errors([]):
+        with _our_errors():
             self._connection.register("log", pa.table(batch.select(named or [0])))
             kept = self._connection.sql(self._kept).to_arrow_reader(_BATCH).read_all()
         return batch.filter(kept.column(0).combine_chunks())

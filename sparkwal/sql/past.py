@@ -146,10 +146,10 @@ class Past:
             "FROM objects WHERE sequencer = $name",
             name=log.name, start=start,
         )  # fmt: skip
-        assert log.head is not None and log.head.live is not None
+        assert log.spark_schema is not None
         return Looked(
             sequencer=log.name, url=log.log.url, start=start, end=end, head=_head(log),
-            spark_schema=log.head.live.spark_schema, gap=log.gap, floor=log.floor.current(),
+            spark_schema=log.spark_schema, gap=log.gap, floor=log.floor.current(),
             chain=chain.look(log.log, log.log_id), **counted,
         )  # fmt: skip
 
@@ -163,8 +163,8 @@ class Past:
 
 
 def _head(log: LogRange) -> SlotHeader:
-    assert log.head is not None and log.head.live is not None
-    return log.head.live.header
+    assert log.live is not None
+    return log.live.header
 
 
 def _listed(log: LogRange) -> Iterator[pa.RecordBatch]:

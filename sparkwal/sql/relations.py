@@ -155,7 +155,7 @@ class Consumers:
 
     def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in self._logs:
-            if log.head is not None and log.head.live is not None:
+            if log.head is not None and log.live is not None:
                 found = [vars(each) for each in told(log.log, log.name, log.head, None)]
                 yield pa.RecordBatch.from_pylist(found, schema=CONSUMERS)
 

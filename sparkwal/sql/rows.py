@@ -16,7 +16,6 @@ from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import with_metadata, with_metadata_columns
 from sparkwal.reading.pieces import Piece, pieces_of
-from sparkwal.reading.rows import read_pieces
 from sparkwal.sql.needs import Needs
 
 # Besides METADATA: the log's name, and the number of a row in its commit and partition.
@@ -68,10 +67,7 @@ def read(
             if name not in base.names:
                 base = base.append(_METADATA.field(name))
     numbering = numbering or Numbering()
-    for batch in read_pieces(
-        log.log.store, pieces, base, verify=log.options.verify_checksums, check=log.floor.check,
-        passed_over=log.passed_over,
-    ):  # fmt: skip
+    for batch in log.rows(pieces, base):
         if not batch.num_rows:
             continue
         for each in own:
@@ -93,9 +89,8 @@ def _theirs(log: LogRange) -> list[str]:
 def bounds(log: LogRange, needs: Needs | None = None) -> tuple[int, int]:
     """The first position to read and the one after the last, as the log's options say; and
     within those the rows that are needed. A range of times takes log₂ n GETs for each end."""
-    first, after = log.start(), log.end()
-    if log.options.on_corruption == "stop":
-        after = log.intact_end(first, after)
+    first = log.start()
+    after = log.intact_end(first, log.end())
     if needs is None or {"_wal_position", "_wal_timestamp"} & {*_theirs(log)}:
         return first, after
     return narrowed(log, first, after, needs, "_wal_position", "_wal_timestamp")

@@ -62,10 +62,9 @@ class FileStream:
             crash: before Spark notes that it is done.
         """
         last, done = folder.latest(self.place, "offsets"), folder.latest(self.place, "commits")
-        if last is not None and last != done:
-            number = last
-        else:
-            number = 0 if last is None else last + 1
+        number = last
+        if last in (-1, done):
+            number = last + 1
             if not self.plan(number, files, each):
                 return False
         self._commit(number, self._input(number))

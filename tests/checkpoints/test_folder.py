@@ -32,7 +32,7 @@ def test_checksums_and_files_that_are_being_written_are_left_out(tmp_path: Path)
     fill(tmp_path, "offsets/0", "offsets/.0.crc", "sources/0/0", "sources/0/.0.crc")
     fill(tmp_path, "sources/0/.1.5d0c3f0e-9b3e-4d2a-8a43-0c1f0d9a6a11.tmp", "commits/.0.crc")
     assert folder.microbatch_files(tmp_path, 0).keys() == {"offsets/0", "sources/0/0"}
-    assert folder.latest(tmp_path, "offsets") == 0 and folder.latest(tmp_path, "commits") is None
+    assert folder.latest(tmp_path, "offsets") == 0 and folder.latest(tmp_path, "commits") == -1
 
 
 def test_each_source_is_looked_at_alone(tmp_path: Path) -> None:

@@ -67,13 +67,14 @@ def test_a_folder_is_a_path_or_a_url_of_this_disk(room: Room, monkeypatch) -> No
     for place in ("s3a://bucket/ck", "hdfs:///ck", "file://host/ck", "", " "):
         with pytest.raises(OptionError, match="a folder on this machine"):
             sparkwal.checkpoint("s3://bucket/wal", "orders", folder=place)
-    assert {each.name for each in room.tmp.iterdir()} == {"ck", "ck.lock"}
+    assert {each.name for each in room.tmp.iterdir()} == {"ck"}
 
 
 def test_another_query_of_the_log_has_another_folder(room: Room) -> None:
     room.checkpoint("orders")
     with pytest.raises(OptionError, match="is the checkpoint of query 'orders'.* of its own"):
         room.checkpoint("bills")
+    assert {each.name for each in room.tmp.iterdir()} == {"ck"}
 
 
 def test_folders_that_were_swapped_are_refused(room: Room) -> None:
@@ -208,7 +209,7 @@ def test_a_rebuild_that_dies_anywhere_is_made_again_and_leaves_nothing(
     # The one before, the new one, or none.
     assert not place.exists() or (place / "sparkwal.json").exists()
     assert room.checkpoint() == place
-    assert {each.name for each in room.tmp.iterdir()} == {"ck", "ck.lock", "hints"}
+    assert {each.name for each in room.tmp.iterdir()} == {"ck", "hints"}
     room.stream(place).run(range(5))
     assert room.values() == list(range(5))
 
@@ -219,10 +220,10 @@ def test_only_what_a_rebuild_left_is_removed(room: Room) -> None:
     for each in [*kept, *gone]:
         (room.tmp / each).mkdir()
     room.checkpoint()
-    assert {each.name for each in room.tmp.iterdir()} == {"ck", "ck.lock", *kept}
+    assert {each.name for each in room.tmp.iterdir()} == {"ck", *kept}
     # A pattern in the folder's own name is none.
     room.checkpoint("bills", "*")
-    assert {each.name for each in room.tmp.iterdir()} == {"*", "*.lock", "ck", "ck.lock", *kept}
+    assert {each.name for each in room.tmp.iterdir()} == {"*", "ck", *kept}
 
 
 MANY = """
@@ -255,7 +256,7 @@ def test_several_processes_ask_for_one_folder_at_once(tmp_path: Path) -> None:
         out, _ = each.communicate(timeout=60)
         assert (each.returncode, out) == (0, f"{place}\n" * 5)
     assert (Path(place) / "offsets/11").exists()
-    assert {each.name for each in tmp_path.iterdir()} == {"wal", "ck", "ck.lock", "h"}
+    assert {each.name for each in tmp_path.iterdir()} == {"wal", "ck", "h"}
 
 
 KILLED = """
@@ -278,7 +279,7 @@ def test_a_process_killed_between_the_renames_holds_nobody_up(tmp_path: Path) ->
     assert len(list(tmp_path.glob("ck.new-*"))) == 2
     assert sparkwal.checkpoint(log, "orders", folder=place) == place
     assert (Path(place) / "commits/11").exists()
-    assert {each.name for each in tmp_path.iterdir()} == {"wal", "ck", "ck.lock", "h"}
+    assert {each.name for each in tmp_path.iterdir()} == {"wal", "ck", "h"}
 
 
 def test_the_default_folder_is_made_anew_when_what_names_its_owner_is_damaged(

@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def why(place: Path, last: int | None, *, log_id: str | None = "log-id") -> str | None:
+def why(place: Path, last: int, *, log_id: str | None = "log-id") -> str | None:
     """Without a log to read from: what is torn is found before."""
     state = State(QUERY, log_id, 1000, last, None)
     return why_rebuild(LogStore(MemoryStore(), "wal"), state, place, OURS)
@@ -50,7 +50,7 @@ def why(place: Path, last: int | None, *, log_id: str | None = "log-id") -> str 
 
 def test_a_whole_folder_is_not_torn(place: Path) -> None:
     assert folder.torn(place) is None
-    assert why(place, None) is None
+    assert why(place, -1) is None
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_a_file_that_lost_its_content_is_found(
     if content is None and name.startswith("sources/"):
         content = FILES[name][:-4] + bytes(4)  # a source's own text is not ours to read
     (place / name).write_bytes(FILES[name][:12] if content is None else content)
-    for last in (None, 6, 7, 8):
+    for last in (-1, 6, 7, 8):
         assert why(place, last) == f"{name} in it is not whole"
-    assert why(place, None, log_id=None) == f"{name} in it is not whole"
+    assert why(place, -1, log_id=None) == f"{name} in it is not whole"
 
 
 def test_a_missing_plan_that_spark_needs_is_found(place: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_missing_plan_that_spark_needs_is_found(place: Path) -> None:
 def test_a_note_without_its_plan_is_found(place: Path) -> None:
     for number in (6, 7, 8):
         (place / f"offsets/{number}").unlink()
-    assert why(place, None) == "offsets/7 in it is not whole"
+    assert why(place, -1) == "offsets/7 in it is not whole"
 
 
 @pytest.mark.parametrize("left", ["nothing", "older lists", "an empty folder"])
@@ -89,13 +89,13 @@ def test_a_plan_of_files_without_the_list_of_them_is_found(place: Path, left: st
     if left == "nothing":
         (place / "sources/0").rmdir()
         (place / "sources").rmdir()
-    for last in (None, 6, 7, 8):
+    for last in (-1, 6, 7, 8):
         assert why(place, last) == "sources/0 in it is not whole"
 
 
 def test_the_list_of_files_that_a_later_one_repeats_may_be_gone(place: Path) -> None:
     (place / "sources/0/8").rename(place / "sources/0/9.compact")
-    assert why(place, None) is None
+    assert why(place, -1) is None
 
 
 def test_a_source_that_keeps_no_list_needs_none(place: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_source_that_keeps_no_list_needs_none(place: Path) -> None:
         (place / name).unlink()
     for number in (6, 7, 8):
         (place / f"offsets/{number}").write_bytes(b'v1\n{"batchWatermarkMs":0}\n{"default":8}\n')
-    assert why(place, None) is None
+    assert why(place, -1) is None
 
 
 @pytest.mark.spark
@@ -129,7 +129,7 @@ def test_a_query_whose_first_plan_was_killed_in_the_middle_begins_again(
 def test_what_spark_does_not_read_at_a_start_may_be_torn(place: Path) -> None:
     for name in ("offsets/6", "commits/6", "sources/0/.8.crc", "offsets/.9.0b5c.tmp"):
         (place / name).write_bytes(b"")
-    assert why(place, None) is None
+    assert why(place, -1) is None
 
 
 def carried(position: int, size: int, reason: str = "") -> Checkpoint:

@@ -12,6 +12,9 @@ from protocol.query import Query, hints_in
 
 from sparkwal.cli.main import main
 from sparkwal.format import keys
+from sparkwal.format.consumer import Consumer
+from sparkwal.lifecycle.consumers import publish
+from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 
 from .logs import append, document, opened
@@ -189,3 +192,49 @@ def test_who_stops_at_damage_is_shown_what_is_before_it(tmp_path: Path) -> None:
     flip(path, 5)
     shown = run("cat", path, "--json", "--log-option", "onCorruption=stop")
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 4
+
+
+def test_a_moment_is_found_beside_damage(harmed: tuple[Path, list[int]]) -> None:
+    path, lost = harmed
+    records = run("log", path, "--json", "--reverse").stdout.splitlines()
+    times = {each["position"]: each.get("timestamp") for each in map(json.loads, records)}
+    for position in range(END + 1):
+        if position in lost:
+            continue
+        result = run("at", path, times[position], "--json")
+        found = json.loads(result.stdout)
+        # Several records may have one time, and a damaged one before them may have it too.
+        assert found["position"] <= position
+        if found["position"] in lost:
+            assert found["timestamp"] is None
+            assert slot(path, found["position"]).name in result.stderr
+        else:
+            assert times[found["position"]] == found["timestamp"] == times[position]
+        assert result.exit_code == bool(result.stderr)
+
+
+def test_consumers_are_shown_beside_damage(harmed: tuple[Path, list[int]]) -> None:
+    path, lost = harmed
+    log = opened(path)
+    live = find_head(log, tolerant=True).live
+    assert live is not None
+    publish(log, Consumer("slow", live.header.log_id, 2, 0, "host", "run"))
+    result = run("consumers", path, "--json")
+    (found,) = map(json.loads, result.stdout.splitlines())
+    newest = max(set(range(END + 1)) - set(lost))
+    assert (found["name"], found["position"], found["lag"]) == ("slow", 2, newest - 1)
+    # What lies in the middle of the log is not met.
+    assert result.exit_code == bool(result.stderr)
+
+
+def test_the_numbers_of_intact_records_are_scraped(harmed: tuple[Path, list[int]]) -> None:
+    path, lost = harmed
+    result = run("metrics", path)
+    commits = END - len([position for position in lost if position])
+    (line,) = (x for x in result.stdout.splitlines() if x.startswith("sparkwal_commits_total{"))
+    assert float(line.rpartition(" ")[2]) == commits
+    # A record that is missing in the middle counts for nothing, and is no damage to a scrape.
+    met = [
+        each for each in lost if slot(path, each).exists() or slot(path, each).name in result.stderr
+    ]
+    reports(result, path, met)

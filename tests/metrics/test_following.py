@@ -13,6 +13,7 @@ from protocol.query import StoppedClock
 
 import sparkwal
 from sparkwal.errors import StoreUnavailableError
+from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.format.lifecycle import FLOOR, INTENT, Target
 from sparkwal.lifecycle.consumers import forget, publish
@@ -224,3 +225,26 @@ def test_what_a_look_costs_and_that_a_store_that_is_away_only_counts(
         assert seen["sparkwal_commits_total", url, "default"] == 2
         # It reads: the appender still leads.
         wal.append([{"v": 4}]).result()
+
+
+@pytest.mark.parametrize("around", [True, False])
+def test_a_record_that_is_damaged_while_it_is_followed_is_told_once_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, around: bool
+) -> None:
+    path = str(tmp_path / "log")
+    meter = separate()
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", maxInFlightRequests=1) as wal:
+        following = Following(path, meter)
+        for value in range(3):
+            position = wal.append([{"v": value}]).result()
+            if value == 1:
+                file = tmp_path / "log" / "batches" / keys.encode(keys.slot(position, 1000))
+                data = bytearray(file.read_bytes())
+                data[data.index(b'"leader_id"') + 15] ^= 1
+                file.write_bytes(bytes(data))
+            following.try_look(around=around)
+            following.try_look(around=around)
+    # The first was there when the look began.
+    assert told(meter, path)["sparkwal_commits_total",] == 1
+    warned = [each for each in caplog.messages if file.name in each]
+    assert len(warned) == 1

@@ -14,7 +14,11 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, make_plan
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.reading.pieces import pieces_of
+from sparkwal.reading.rows import read_pieces
 from sparkwal.store.base import Store
 from sparkwal.store.log_store import LogStore
 
@@ -112,3 +116,14 @@ class Query:
 
 def hints_in(folder: Path) -> Hints:
     return Hints("wal", folder / "hints")
+
+
+def values_of(store: Store) -> list[int]:
+    """Every row of the log, in order."""
+    head = find_head(LogStore(store, "wal"))
+    found: list[int] = []
+    for record in live_records(LogStore(store, "wal"), head.window, 0, head.gap):
+        target = schema.to_arrow(record.spark_schema)
+        for batch in read_pieces(store, pieces_of(LogStore(store, "wal"), record), target):
+            found += batch.column("v").to_pylist()
+    return found

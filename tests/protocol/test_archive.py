@@ -25,11 +25,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def query(store: MemoryStore, tmp_path: Path) -> Query:
     return Query(
         store, hints_in(tmp_path), limits=replace(LIMITS, inline_threshold=2**16), query_id="q0"

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sparkwal.errors import OptionError
 from sparkwal.protocol.clock import next_timestamp
-from sparkwal.testing.memory import MemoryStore
 
-from .query import Query, hints_in
+from .query import Query
 
 YEAR_MS = 366 * 86_400_000
 IN_2100 = 4_102_444_800_000
-
-
-@pytest.fixture
-def query(tmp_path: Path) -> Query:
-    return Query(MemoryStore(), hints_in(tmp_path))
 
 
 def test_a_clock_in_2100_does_not_date_a_log_for_ever(query: Query) -> None:

@@ -22,16 +22,6 @@ from .query import LIMITS, SCHEMA, TTL_MS, Query, StoppedClock, hints_in
 INLINED = replace(LIMITS, inline_threshold=2**16)
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def query(store: MemoryStore, tmp_path: Path) -> Query:
-    return Query(store, hints_in(tmp_path))
-
-
 def requests(store: MemoryStore) -> Counter[str]:
     """What was asked of the store since the last call."""
     counts = Counter(store.counts)

@@ -23,11 +23,6 @@ from .query import LIMITS, Query, hints_in
 INLINED = replace(LIMITS, inline_threshold=2**16)
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 @pytest.fixture(params=[LIMITS, INLINED], ids=["objects", "inlined"])
 def query(request: pytest.FixtureRequest, store: MemoryStore, tmp_path: Path) -> Query:
     """As `df.write` with txnAppId "query" and the batch id as txnVersion."""

@@ -36,11 +36,6 @@ def machine(store: MemoryStore, folder: Path) -> Machine:
     return Machine(folder, replace(query, leader_id=folder.name, carrier=carrier))
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def test_a_replay_with_the_same_offsets_is_skipped(store: MemoryStore, tmp_path: Path) -> None:
     one = machine(store, tmp_path / "one")
     one.planned(0, 2)

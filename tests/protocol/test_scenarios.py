@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparkwal import Log
 from sparkwal.errors import (
     FencedError,
     InvalidLogError,
-    OptionError,
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from sparkwal.format import arrowfile, keys
+from sparkwal.format import keys
 from sparkwal.format.content import Content
-from sparkwal.format.header import CommitHeader, LeaderHeader
+from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import Transient
 from sparkwal.store.config import RetryPolicy
-from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
 
-from .query import LIMITS, Query, hints_in
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def query(store: MemoryStore, tmp_path: Path) -> Query:
-    return Query(store, hints_in(tmp_path))
+from .query import LIMITS, Query, values_of
 
 
 def commits(store: MemoryStore, prefix: str = "wal") -> list[tuple[int, str, int]]:
@@ -356,44 +342,6 @@ def test_23_recovery_with_999_objects_of_a_window_without_its_record(
     assert values_of(store) == [1, 2]
 
 
-def test_24_a_window_of_a_thousand_refuses_the_thousandth_partition(query: Query) -> None:
-    plan = query.plan()
-    with pytest.raises(OptionError, match=r"coalesce\(999\)"):
-        query.task(plan, 0, 999, 1)
-
-
-@pytest.mark.parametrize("partitions", [1, 1500])
-def test_25_recovery_of_a_wide_log_by_a_writer_that_does_not_know_its_window(
-    query: Query, store: MemoryStore, partitions: int
-) -> None:
-    wide = replace(query, window=10_000)
-    wide.microbatch(0, *[(p,) for p in range(partitions)])
-    plan = wide.plan()
-    for partition in range(partitions):
-        wide.task(plan, 1, partition, partition)
-    store.counts.clear()
-    assert query.restarted().plan().position == 3
-    assert store.counts["LIST"] == 1
-    assert store.counts["GET"] <= 3
-
-
-def test_26_a_wide_log_whose_last_window_is_committed(query: Query, store: MemoryStore) -> None:
-    wide = replace(query, window=10_000)
-    for batch in range(3):
-        wide.microbatch(batch, *[(p,) for p in range(1200)])
-    store.counts.clear()
-    assert find_head(LogStore(store, "wal")).position == 3
-    assert store.counts["GET"] <= 3
-
-
-def test_27_a_writer_that_wants_another_window_is_refused(query: Query) -> None:
-    query.microbatch(0, (1,))
-    with pytest.raises(OptionError, match="created with 1000"):
-        replace(query, window=10_000).plan()
-    with pytest.raises(OptionError, match="created with 1000"):
-        replace(query.restarted(), window=10_000).plan()
-
-
 @pytest.mark.parametrize("lost", [1, 5, 7])
 def test_28_a_writer_never_leads_into_a_hole_in_the_log(
     query: Query, store: MemoryStore, lost: int
@@ -426,123 +374,3 @@ def test_30_an_object_copied_to_another_key_is_not_believed(
     store.objects[second] = store.objects[first]
     with pytest.raises(InvalidLogError, match="the header says number"):
         find_head(LogStore(store, "wal"))
-
-
-def test_31_inlined_rows_are_one_put_and_come_back_in_order(
-    query: Query, store: MemoryStore
-) -> None:
-    query.limits = replace(LIMITS, inline_threshold=2**20)
-    query.microbatch(0, (1,))
-    store.counts.clear()
-    query.microbatch(1, (2, 3), (), (4,))
-    assert store.counts == {"PUT": 1}
-    assert values_of(store) == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(("window", "inlined"), [(1000, True), (10_000, True), (100_000, False)])
-def test_31b_more_room_for_partitions_does_not_make_larger_records(
-    query: Query, store: MemoryStore, window: int, inlined: bool
-) -> None:
-    query.limits = replace(LIMITS, inline_threshold=None)
-    query.window = window
-    query.microbatch(0, tuple(range(200)))
-    (record,) = [
-        r.header
-        for r in live_records(LogStore(store, "wal"), window, 1, 2)
-        if isinstance(r.header, CommitHeader)
-    ]
-    assert bool(record.inline) == inlined == (not record.batches)
-
-
-def test_32_large_and_inlined_partitions_mix(query: Query, store: MemoryStore) -> None:
-    query.limits = replace(LIMITS, inline_threshold=100)
-    query.microbatch(0, (1,), tuple(range(2, 500)), (500,))
-    assert values_of(store) == list(range(1, 501))
-    (record,) = [
-        r.header
-        for r in live_records(LogStore(store, "wal"), 1000, 1, 2)
-        if isinstance(r.header, CommitHeader)
-    ]
-    assert [b.partition for b in record.batches] == [1]
-    assert [i.partition for i in record.inline] == [0, 2]
-    assert record.rows == 500
-
-
-def test_33_anonymous_appends_leave_no_trace_in_the_transactions(
-    query: Query, store: MemoryStore
-) -> None:
-    for number in range(3):
-        append = replace(query, query_id=f"append:{number}")
-        append.microbatch(0, (number,))
-    query.microbatch(0, (9,))
-    live = find_head(LogStore(store, "wal")).live
-    assert live is not None and list(live.header.txns) == ["query"]
-
-
-def test_34_a_leader_record_carries_the_transactions_of_the_live_head(
-    query: Query, store: MemoryStore
-) -> None:
-    query.microbatch(0, (1,))
-    replace(query.restarted(), query_id="other").plan()
-    live = find_head(LogStore(store, "wal")).live
-    assert live is not None and isinstance(live.header, LeaderHeader)
-    assert live.header.txns["query"][0] == 0
-    assert live.header.prev_position == 1
-    assert live.header.term == 2
-
-
-def test_35_an_object_is_an_arrow_file_that_says_the_same_at_both_ends(
-    query: Query, store: MemoryStore
-) -> None:
-    import pyarrow as pa
-
-    query.microbatch(0, (1, 2, 3))
-    body = store.objects[keys.key("wal", keys.data(1, 1000, 0))]
-    footer = pa.ipc.open_file(body).schema.metadata
-    front = pa.ipc.open_stream(body[8:]).schema.metadata
-    assert footer == front
-    assert json.loads(footer[b"weaselwal"])["rows"] == 3
-    assert pa.ipc.open_file(body).read_all().column("v").to_pylist() == [1, 2, 3]
-    assert arrowfile.open_front(body, "").header == arrowfile.open_front(body, "").header
-
-
-def test_36_a_large_partition_is_uploaded_in_parts(tmp_path: Path) -> None:
-    import numpy as np
-    import pyarrow as pa
-
-    from sparkwal.protocol.task import write_partition
-
-    store = LocalStore(tmp_path / "log")
-    query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, codec=None))
-    plan = query.plan()
-    values = np.random.default_rng(1).integers(0, 2**60, 4_000_000)
-    batches = [
-        pa.record_batch([pa.array(part)], names=["v"]) for part in np.array_split(values, 40)
-    ]
-    result = write_partition(
-        query.open, plan.for_tasks(), "query", 0, 0, iter(batches), query.limits
-    )
-    assert result.batch is not None and result.batch.bytes > 16 * 2**20
-    query.commit([result])
-    read = Log(str(tmp_path / "log" / "wal")).scan().read_all().column("v").to_numpy()
-    assert (read == values).all()
-    again = write_partition(
-        query.open, plan.for_tasks(), "query", 0, 0, iter(batches), query.limits
-    )
-    assert again.batch == result.batch
-    assert not [name for name in os.listdir(tmp_path / "log" / ".tmp")]
-
-
-def values_of(store: MemoryStore) -> list[int]:
-    """Every row of the log, in order."""
-    from sparkwal.format import schema
-    from sparkwal.reading.pieces import pieces_of
-    from sparkwal.reading.rows import read_pieces
-
-    head = find_head(LogStore(store, "wal"))
-    found: list[int] = []
-    for record in live_records(LogStore(store, "wal"), head.window, 0, head.gap):
-        target = schema.to_arrow(record.spark_schema)
-        for batch in read_pieces(store, pieces_of(LogStore(store, "wal"), record), target):
-            found += batch.column("v").to_pylist()
-    return found

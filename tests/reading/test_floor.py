@@ -12,15 +12,16 @@ from protocol.query import SCHEMA, StoppedClock
 from reading.collected import DAY_MS, LIMITS, Query, collect, move_floor, written
 
 from sparkwal import log as log_module
-from sparkwal.errors import CollectedError, InvalidLogError, OptionError
+from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import keys, schema
 from sparkwal.log import Log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
-from sparkwal.reading.floor import LOOK_TTL_MS, handed_on
+from sparkwal.reading.floor import LOOK_TTL_MS, Pinned
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.streaming import StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.log_store import LogStore
@@ -61,9 +62,9 @@ def log(store: MemoryStore) -> LogStore:
     return found
 
 
-def reader(log: LogStore, clock: StoppedClock | None = None, **options: str) -> LogRange:
+def reader(log: LogStore, clock: StoppedClock | None = None, **options: str) -> StreamedLog:
     given = parse(SourceOptions, {"path": "memory", **options})
-    found = LogRange(given, "default", log, clock or StoppedClock())
+    found = StreamedLog(given, "default", log, clock or StoppedClock())
     found.look()
     return found
 
@@ -443,36 +444,36 @@ def test_a_read_that_is_made_later_relies_on_its_plans_look(store: MemoryStore) 
     log, clock = LogStore(store, "wal"), StoppedClock()
     move_floor(log, 1)
     planned = reader(log, clock)
-    seen = handed_on(planned.floor.looked())
+    log_id = str(planned.log_id)
+    seen = Pinned(log_id, planned.floor.looked())
+    assert Pinned.of(seen.text()) == seen
     move_floor(log, HEAD - 1)
-    given = {"startingPosition": "3", "logId": str(planned.log_id)}
 
-    def later(**options: str) -> LogRange:
-        settings = parse(SourceOptions, {"path": "s3://b/wal", **given, **options})
-        found = LogRange(settings, "default", log, clock)
+    def later(pinned: Pinned) -> LogRange:
+        settings = parse(SourceOptions, {"path": "s3://b/wal", "startingPosition": "3"})
+        found = LogRange(settings, "default", log, clock, pinned=Pinned.of(pinned.text()))
         store.counts.clear()
         found.look()
         return found
 
     with pytest.raises(CollectedError):
-        later().start()
+        later(Pinned(log_id)).start()
     clock.since_boot_ms += DAY_MS // 3
     clock.wall_ms += DAY_MS // 3
-    found = later(floorSeen=seen)
+    found = later(seen)
     assert store.counts["LIST"] == 1
     assert found.start() == 3
     assert [r.header.position for r in found.records(3, 6)] == [3, 4, 5]
     clock.since_boot_ms += DAY_MS // 3
     clock.wall_ms += DAY_MS // 3
     with pytest.raises(CollectedError):
-        later(floorSeen=seen).start()
-    with pytest.raises(OptionError, match="floorSeen is 'x'"):
-        later(floorSeen="x")
+        later(seen).start()
 
 
-def test_a_floor_that_was_seen_is_of_the_log_that_is_named() -> None:
-    """Of no log it would say that nothing was collected."""
-    given = {"path": "s3://b/wal", "floorSeen": "9:0:1"}
-    for others in ({}, {"logId": "l", "sequencers": "*"}):
-        with pytest.raises(OptionError, match="floorSeen goes with logId, and one log"):
-            parse(SourceOptions, {**given, **others})
+def test_a_read_that_is_made_later_is_of_the_log_that_it_was_planned_of(store: MemoryStore) -> None:
+    for place in ("wal", "nothing"):
+        settings = parse(SourceOptions, {"path": f"s3://b/{place}"})
+        pinned = Pinned("another")
+        found = LogRange(settings, "default", LogStore(store, place), StoppedClock(), pinned=pinned)
+        with pytest.raises(InvalidLogError, match="log another at .* is gone, or was made again"):
+            found.look()

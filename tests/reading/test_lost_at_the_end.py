@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal import Appender, InvalidLogError, Log
+from sparkwal import Appender, InvalidLogError, Log, repair
 from sparkwal.cli.doctor import look
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.slots import read_slot
-from sparkwal.reading.repair import repair
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 
@@ -77,12 +76,12 @@ def test_nothing_is_given_up_where_nothing_is_missing(tmp_path: Path) -> None:
     folder = filled(tmp_path / "log", 3)
     for position, why in ((4, "nothing is missing there"), (0, "the first of a log names it")):
         with pytest.raises(InvalidLogError, match=why):
-            repair(str(folder), keys.slot(position, 1000), give_up=True)
+            repair(str(folder), position, give_up=True)
     assert sparkwal.verify(str(folder)).commits == 3
 
 
 def test_a_lost_record_that_nothing_restores_is_given_up_and_the_log_goes_on(path: Path) -> None:
-    repair(str(path), keys.slot(LOST, 1000), give_up=True)
+    repair(str(path), LOST, give_up=True)
     assert sparkwal.verify(str(path)).ok
     with Appender(str(path), SCHEMA, producer_id="p") as wal:
         assert wal.last_sequence == APPENDS - 1
@@ -90,7 +89,7 @@ def test_a_lost_record_that_nothing_restores_is_given_up_and_the_log_goes_on(pat
     rows = Log(str(path)).scan().read_all().column("v").to_pylist()
     assert rows == [n for n in range(1, APPENDS + 2) if n != LOST]
     with pytest.raises(InvalidLogError, match="is there: to give it up delete it first"):
-        repair(str(path), keys.slot(LOST, 1000), give_up=True)
+        repair(str(path), LOST, give_up=True)
 
 
 @pytest.mark.parametrize("lost", ["leader", "commit"])
@@ -104,7 +103,7 @@ def test_giving_up_a_record_beside_a_takeover_neither_kills_nor_revives(
         wal.append([{"v": 100}]).result()
     before = [(each.position, each.term) for each in Log(str(path)).records() if each.position != 4]
     record(path, 4).unlink()
-    repair(str(path), keys.slot(4, 1000), give_up=True)
+    repair(str(path), 4, give_up=True)
     after = {each.position: each.term for each in Log(str(path)).records()}
     assert after.pop(4) == (2 if lost == "leader" else 1)
     assert list(after.items()) == before
@@ -130,6 +129,6 @@ def test_a_dead_record_after_a_lost_leader_record_stays_dead(tmp_path: Path) -> 
         wal.append([{"v": 100}]).result()
     before = [(each.position, each.term) for each in Log(str(path)).records() if each.position != 4]
     record(path, 4).unlink()
-    repair(str(path), keys.slot(4, 1000), give_up=True)
+    repair(str(path), 4, give_up=True)
     after = [(each.position, each.term) for each in Log(str(path)).records() if each.position != 4]
     assert after == before and 5 not in dict(after)

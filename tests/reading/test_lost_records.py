@@ -48,6 +48,19 @@ def test_a_look_back_meets_a_hole_in_an_appenders_log(path: Path, start: int | N
         values(path, start)
 
 
+@pytest.mark.parametrize("start", [5, 6, 7])
+def test_a_read_that_begins_above_damage_reads_around_it(path: Path, start: int) -> None:
+    damage(record(path, 4))
+    with pytest.raises(InvalidLogError, match="18446744073709547615"):
+        values(path)
+    assert values(path, start) == list(range(start, LAST + 1))
+    # Where another leads since, what is damaged may tell that these records are dead.
+    with Appender(str(path), SCHEMA, producer_id="p", maxInFlightRequests=4) as wal:
+        wal.append([{"v": LAST + 1}]).result()
+    with pytest.raises(InvalidLogError, match="18446744073709547615"):
+        values(path, start)
+
+
 def test_a_moment_is_found_in_a_log_with_holes(path: Path) -> None:
     times = [header.timestamp_ms for header in Log(str(path)).records()]
     for lost in (2, 3, 4, 5):

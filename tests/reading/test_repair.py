@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from sparkwal import Appender, InvalidLogError, Log, verify
+from sparkwal import Appender, InvalidLogError, Log, repair, verify
 from sparkwal.format import keys
-from sparkwal.reading.repair import repair, repair_record
+from sparkwal.reading.repair import repair_record
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 
@@ -41,12 +42,15 @@ def values(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("position", [0, LAST], ids=["leader", "commit"])
 @pytest.mark.parametrize("at", [0, 12, 100, 300, 500])
-def test_a_damaged_front_is_made_again(path: Path, position: int, at: int) -> None:
+@pytest.mark.parametrize("named", [int, lambda position: keys.slot(position, 1000)])
+def test_a_damaged_front_is_made_again(
+    path: Path, position: int, at: int, named: Callable[[int], int]
+) -> None:
     file = record(path, position)
     intact = file.read_bytes()
     file.write_bytes(intact[:at] + b"\xff\x00\xff\x00" + intact[at + 4 :])
     assert not verify(str(path)).ok
-    repair(str(path), keys.slot(position, 1000))
+    repair(str(path), named(position))
     assert file.read_bytes() == intact
     assert verify(str(path)).ok and values(path) == [1, 2, 3]
     assert not list((path / "repaired").iterdir())
@@ -64,7 +68,7 @@ def test_what_cannot_be_made_again_is_left_as_it_is(path: Path, part: str) -> No
         data[100] ^= 1
     file.write_bytes(data)
     with pytest.raises(InvalidLogError):
-        repair(str(path), keys.slot(LAST, 1000))
+        repair(str(path), LAST)
     assert file.read_bytes() == data
 
 

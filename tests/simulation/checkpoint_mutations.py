@@ -37,7 +37,7 @@ MUTATIONS = [
         "a replay is not held against the log",
         _AS_IT_IS,
         "protocol/commit.py",
-        "        carrier.check_replay(open_log, plan.leadership, first.batch_id, content)\n",
+        "        batch.carrier.check_replay(batch.open_log, lead, batch_id, content)\n",
         "        pass\n",
     ),
     Mutation(

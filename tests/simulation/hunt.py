@@ -6,13 +6,15 @@ import random
 import sys
 from collections.abc import Callable
 
-from . import journal_runs, test_journals
+from . import test_journals
 from .configurations import exhaustive, large
+from .journal_runs import Run
+from .journal_shapes import SHAPES, Chance
 from .oracle import Violation
 
 
 def main(where: str) -> int:
-    if where in journal_runs.SHAPES:
+    if where in SHAPES:
         return _told(lambda: _run_journals(where))
     if where.startswith("test_"):
         return _told(getattr(test_journals, where))
@@ -36,7 +38,7 @@ def main(where: str) -> int:
 
 def _run_journals(where: str) -> None:
     for seed in range(300):
-        journal_runs.Run(seed, journal_runs.SHAPES[where], journal_runs.Chance()).run()
+        Run(seed, SHAPES[where], Chance()).run()
 
 
 def _told(run: Callable[[], None]) -> int:

@@ -24,7 +24,8 @@ from sparkwal.journal.sender import SENDER, Sender, read_sender, write_sender
 from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Handle
 
-from .journal_runs import SCRIPT, SHAPES, Chance, Run, Script, scripted
+from .journal_runs import Run
+from .journal_shapes import SCRIPT, SHAPES, Chance, Script, scripted
 
 FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 SETTINGS = Settings(segment_bytes=900, max_bytes=2**20, slots=100)

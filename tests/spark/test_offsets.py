@@ -18,7 +18,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sparkwal import InvalidLogError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
+from sparkwal.reading.log_range import PLANNED_RECORDS
+from sparkwal.reading.streaming import StreamedLog
 from sparkwal.reading.tasks import PieceTask, StretchTask, read_tasks
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.source import StreamReader
@@ -146,7 +147,7 @@ def test_a_slow_trigger_keeps_a_bounded_part_of_what_came_since(tmp_path: Path) 
     query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, inline_threshold=2**20))
     query.limits = replace(query.limits, codec=None)
     query.microbatch(0, (0,))
-    log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
+    log = StreamedLog(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
     log.look()
     for batch_id in range(1, 1001):
         query.microbatch(batch_id, tuple(range(6000)))
@@ -173,7 +174,7 @@ def test_an_idle_trigger_is_one_get_also_while_it_waits(
     for batch_id in range(5):
         query.microbatch(batch_id, (batch_id,))
     given = parse(SourceOptions, {"path": "memory", **options})
-    log = LogRange(given, "default", LogStore(store, "wal"))
+    log = StreamedLog(given, "default", LogStore(store, "wal"))
     store.counts.clear()
     log.look()
     # The head, and the floor of a log without a lifecycle.
@@ -204,7 +205,7 @@ def test_one_commit_more_does_not_make_fewer_tasks(tmp_path: Path) -> None:
     query.limits = replace(query.limits, codec=None)
     for batch_id in range(PLANNED_RECORDS + 100):
         query.microbatch(batch_id, tuple(range(30_000)))
-    log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
+    log = StreamedLog(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
     log.look()
     known = read_tasks(log, 1, 1 + PLANNED_RECORDS, None, 25)
     stretches = read_tasks(log, 1, 2 + PLANNED_RECORDS, None, 25)

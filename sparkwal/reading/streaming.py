@@ -1,0 +1,129 @@
+"""A log that a stream reads: where each microbatch begins and ends."""
+
+from __future__ import annotations
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format.header import CommitHeader
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.replay import AnotherLog
+from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
+from sparkwal.store.log_store import LogStore
+
+_CLOCK = SystemClock()
+
+
+class Budget:
+    """What one microbatch may hold, over all the logs it reads."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._rows = self._size = self._count = 0
+        self.spent = False
+
+    def takes(self, header: CommitHeader) -> bool:
+        """Whether this commit still fits. The first one does: a commit is never split."""
+        self._rows += header.rows
+        self._size += header.bytes
+        self._count += 1
+        over = (
+            self._rows > (self._options.max_rows or self._rows)
+            or self._size > (self._options.max_bytes or self._size)
+            or self._count > (self._options.max_commits or self._count)
+        )
+        self.spent = over and self._count > 1
+        return not self.spent
+
+
+class StreamedLog(LogRange):
+    """One sequencer's log, which the stream keeps."""
+
+    def __init__(
+        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK
+    ) -> None:
+        super().__init__(options, name, root, clock)
+        # A startingTimestamp that no record had reached when the stream began, and the position
+        # below which all records are known to be older.
+        self._not_before: int | None = None
+        self._passed = 0
+        self._entry: int | None = None
+
+    def start(self) -> int:
+        start, moment = super().start(), self.options.starting_timestamp_ms
+        if moment is not None and start == self.gap:
+            # Commits before that moment may still come.
+            self._not_before, self._passed = moment, start
+        return start
+
+    def entry(self) -> int:
+        """Where a stream begins to read a log that appeared while it ran."""
+        if self._entry is None:
+            timed = self.options.starting_timestamp_ms is not None
+            self._entry = self.start() if timed else self.floor.current()
+        return self._entry
+
+    def check_offset(self, position: int, log_id: str | None) -> None:
+        """Raises InvalidLogError unless a stream that has read up to `position` can go on here.
+
+        Args:
+            log_id: of the log that was read, if the checkpoint knows it.
+        """
+        if None not in (log_id, self.log_id) and log_id != self.log_id:
+            raise InvalidLogError(
+                f"the log at {self._path} was made again: the checkpoint belongs to the log "
+                f"{log_id}, now there is {self.log_id}. Use a new checkpoint to read it from "
+                "the start"
+            )
+        if position > self.gap:
+            raise InvalidLogError(
+                f"the stream has read up to position {position} of {self._path}, but the "
+                f"log ends at {self.gap}: it was made again or cut. Use a new checkpoint to read "
+                "it from the start"
+            )
+
+    def advance(self, begin: int, end: int, budget: Budget | None) -> int:
+        """How far the next microbatch reaches, between `begin` and `end`."""
+        if begin >= end or (budget is not None and budget.spent):
+            return begin
+        first = self.first(begin)
+        if self._not_before is not None:
+            self._pass(self._not_before, max(first, self._passed), end)
+            if self._not_before is not None:
+                return begin
+            first = self.first(begin)
+        if budget is not None:
+            end = self._limited(first, end, budget)
+        end = self.intact_end(first, end)
+        return end if end > first else begin
+
+    def _pass(self, not_before: int, first: int, end: int) -> None:
+        """Look for the first record of a moment that was in the future when the stream began."""
+        for record in self.records(first, end):
+            if record.header.timestamp_ms >= not_before:
+                self._not_before, self._passed = None, record.header.position
+                return
+        self._passed = end
+        self.forget(end)
+
+    def first(self, begin: int) -> int:
+        """The first position to read of a microbatch that begins at `begin`; as `usable`."""
+        return max(self.usable(begin, "the stream goes on"), self._passed)
+
+    def _limited(self, begin: int, end: int, budget: Budget) -> int:
+        reached = begin
+        try:
+            # A limit may end this soon: every record is paid for.
+            for record in self.records(begin, end, at_once=1):
+                self.know(record)
+                if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
+                    return reached
+                reached = record.header.position + 1
+                if reached - begin > PLANNED_RECORDS:
+                    return reached
+        except AnotherLog:
+            raise
+        except InvalidLogError:
+            if self.options.on_corruption != "stop":
+                raise
+            return reached
+        return end
