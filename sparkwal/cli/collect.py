@@ -25,7 +25,7 @@ from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Lifecycle
-from sparkwal.lifecycle.lake import NewestLake, storage_options
+from sparkwal.lifecycle.lake import NewestLake
 from sparkwal.lifecycle.options import LifecycleOptions
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.chain import look
@@ -83,7 +83,7 @@ class Collecting:
             return None
         if self.table_of is not None:
             return self.table_of(state.target)
-        return NewestLake(state.target.table, storage_options(self.settings.s3, None))
+        return NewestLake(state.target.table, self.settings)
 
     def show(self, results: Results) -> None:
         """A table of what became of the logs without an error."""

@@ -26,7 +26,14 @@ from sparkwal.errors import (
 )
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
-from sparkwal.lifecycle.table import Change, Table, TableConflict, TableState, check_history
+from sparkwal.lifecycle.table import (
+    NEWEST,
+    Change,
+    Table,
+    TableConflict,
+    TableState,
+    check_history,
+)
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
@@ -75,7 +82,7 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
         )
 
 
-def promise(
+def put_intent(
     log: LogStore,
     head: LifecycleRecord,
     to: int,
@@ -96,7 +103,7 @@ def promise(
     table.prepare(log, spark_schema)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:
-        found = table.look(head.log_id, -1)
+        found = table.look(head.log_id, NEWEST)
         if found is None:
             raise PlanError(f"{target.table} was just made and is not there; run it again")
         if found.k:
@@ -126,7 +133,7 @@ class Carried:
     was_written: bool
 
 
-def carry_out(
+def finish_range(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
 ) -> Carried:
     """Write the open range unless the table has it, confirm it, publish it.
@@ -195,8 +202,8 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
     Raises ConfirmError, MovedOn.
     """
 
-    found = table.look(state.log_id, state.table_version)
     before = state.confirmed_k
+    found = table.look(state.log_id, state.table_version, before)
     with unless_moved_on(log, state):
         check_history(state, found)
         assert found is not None and state.target is not None

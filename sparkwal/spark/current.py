@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from sparkwal.errors import OptionError, TableReadError
+from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.current import (
@@ -23,19 +23,18 @@ from sparkwal.lifecycle.current import (
     tell,
     with_table,
 )
+from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
-from sparkwal.lifecycle.table import TableState
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark import supported
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
-from sparkwal.spark.delta_log import DeltaLog, spark_path
-from sparkwal.spark.readable import line
+from sparkwal.spark.delta_log import delta_log, spark_path
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
 
@@ -91,35 +90,31 @@ def read_current(
     root = open_log(settings, fail_fast=True)
     names = all_logs(root) if settings.sequencers else [settings.sequencer]
     logs = {name: LogRange(settings, name, root) for name in names}
-    plan = plan_current([*logs.values()], lambda target: _Pinned(spark, target))
+    pinned: list[DeltaLog] = []
+
+    def open_table(target: Target) -> DeltaLog:
+        pinned.append(_delta_log(spark, target))
+        pinned[-1].update()
+        return pinned[-1]
+
+    plan = plan_current([*logs.values()], open_table)
     reading = {
         name: value for name, value in texts.items() if name.lower() not in ("sequencers", "path")
     }
-    rows = _Reading(spark, settings.path, reading, logs, plan).rows()
+    parts = pinned[-1].partitioned if plan.target else ()
+    rows = _Reading(spark, settings.path, reading, logs, plan, parts).rows()
     tell({name: log.log for name, log in logs.items()}, plan)
     return (rows, plan) if include_position else rows
 
 
-class _Pinned:
-    """A `Snapshots`."""
-
-    def __init__(self, spark: SparkSession, target: Target) -> None:
-        if getattr(spark, "_jsparkSession", None) is None:
-            raise OptionError(
-                "a session of Spark Connect cannot tell what a Delta table holds: use a session "
-                "of Spark's own, or sparkwal.Log(path).current()"
-            )
-        supported.require_delta(spark.version)
-        self._table = target.table
-        self._log = DeltaLog(spark, spark_path(target.table))
-
-    def look(self, log_id: str, since: int) -> TableState | None:
-        try:
-            return self._log.look(log_id, since)
-        except Exception as error:
-            raise TableReadError(
-                f"the table {self._table} cannot be read: {line(error)}"
-            ) from error
+def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise OptionError(
+            "a session of Spark Connect cannot tell what a Delta table holds: use a session of "
+            "Spark's own, or sparkwal.Log(path).current()"
+        )
+    supported.require_delta(spark.version)
+    return delta_log(spark, target.table)
 
 
 class _Reading:
@@ -132,9 +127,10 @@ class _Reading:
         options: dict[str, str],
         logs: dict[str, LogRange],
         plan: CurrentPlan,
+        partitioned: Sequence[str],
     ) -> None:
         self._spark, self._path, self._options = spark, path, options
-        self._logs, self._plan = logs, plan
+        self._logs, self._plan, self._partitioned = logs, plan, partitioned
 
     def rows(self) -> DataFrame:
         plan = self._plan
@@ -155,9 +151,8 @@ class _Reading:
         whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
         if not tails:
             return _with_columns(table, whole)
-        there = DeltaLog(self._spark, spark_path(plan.target.table)).layout(newest=False)
-        parts = there.partitioned if there else ()
-        tails = [as_stored(tail, schema.columns(in_table), parts) for tail in tails]
+        columns = schema.columns(in_table)
+        tails = [as_stored(tail, columns, self._partitioned) for tail in tails]
         # The table comes first: the rows are of its session, the user's.
         if plan.target.mode != MERGE:
             return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
