@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from sparkwal.checkpoints.rebuild import checkpoint
     from sparkwal.lifecycle.consumers import consumers, forget_consumer
     from sparkwal.log import Log
+    from sparkwal.reading.sequencers import list_sequencers, partition_by, sequencer_for
     from sparkwal.reading.verification import verify
-    from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
     from sparkwal.spark.current import read_current
     from sparkwal.spark.lifecycle import Lifecycle
 
@@ -104,10 +104,10 @@ _LAZY = {
     "checkpoint": "sparkwal.checkpoints.rebuild",
     "consumers": "sparkwal.lifecycle.consumers",
     "forget_consumer": "sparkwal.lifecycle.consumers",
-    "list_sequencers": "sparkwal.sequencers",
-    "partition_by": "sparkwal.sequencers",
+    "list_sequencers": "sparkwal.reading.sequencers",
+    "partition_by": "sparkwal.reading.sequencers",
     "read_current": "sparkwal.spark.current",
-    "sequencer_for": "sparkwal.sequencers",
+    "sequencer_for": "sparkwal.reading.sequencers",
     "verify": "sparkwal.reading.verification",
 }
 

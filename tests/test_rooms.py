@@ -26,27 +26,23 @@ MAY_KNOW = {
     "options": {"errors", "format", "store"},
     "protocol": {"errors", "events", "format", "store"},
     "reading": {"errors", "events", "format", "options", "protocol", "store"},
-    "sequencers": {"errors", "format", "options", "protocol", "reading", "store"},
-    "sql": {"errors", "format", "lifecycle", "protocol", "reading", "store"},
-    "log": {"errors", "format", "lifecycle", "options", "protocol", "reading", "sequencers", "sql",
-            "store"},
+    "sql": {"errors", "format", "protocol", "reading", "store"},
+    "log": {"errors", "format", "lifecycle", "options", "protocol", "reading", "sql", "store"},
     "journal": {"errors", "events"},
     "appender": {"errors", "events", "format", "journal", "options", "protocol", "reading",
                  "store"},
     "checkpoints": {"errors", "events", "format", "options", "protocol", "store"},
-    "lifecycle": {"errors", "events", "format", "options", "protocol", "reading", "sequencers",
-                  "store"},
+    "lifecycle": {"errors", "events", "format", "options", "protocol", "reading", "store"},
     "metrics": {"appender", "errors", "events", "format", "lifecycle", "options", "protocol",
-                "reading", "sequencers", "store"},
-    "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "metrics", "options",
-              "protocol", "reading", "sequencers", "store"},
+                "reading", "store"},
+    "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "options", "protocol",
+              "reading", "store"},
     "testing": {"errors", "journal", "store"},
     # The command looks at everything; nothing but the command knows it.
     "cli": {"appender", "checkpoints", "errors", "events", "format", "lifecycle", "log", "metrics",
-            "options", "protocol", "reading", "sequencers", "spark", "sql", "store", "testing"},
+            "options", "protocol", "reading", "spark", "sql", "store", "testing"},
     "__main__": {"cli"},
-    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading",
-                 "sequencers", "spark"},
+    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "spark"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.
@@ -73,7 +69,7 @@ ONLY = {
 
 # Which rooms may know a library at all, lazily or for its types included.
 LIBRARIES = {
-    "pyspark": {"spark", "__init__"},
+    "pyspark": {"metrics", "spark", "__init__"},
     "delta": {"spark"},
     "botocore": {"store", "testing"},
     "urllib3": {"store"},
@@ -84,7 +80,6 @@ LIBRARIES = {
     "click": {"cli"},
     "rich": {"cli"},
     "prometheus_client": {"metrics"},
-    "opentelemetry": {"metrics"},
 }
 # The base installation.
 REQUIRED = {"pyarrow", "botocore", "urllib3"}

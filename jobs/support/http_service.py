@@ -30,8 +30,8 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.metrics import table
+from sparkwal.metrics.labels import labels_of
 from sparkwal.metrics.meter import begin
-from sparkwal.metrics.places import place_of
 from sparkwal.metrics.prometheus import separate
 from sparkwal.metrics.writers import watch_appender
 from support.bodies import Bodies, TooLarge
@@ -68,20 +68,20 @@ class Metrics:
     """What GET /metrics tells."""
 
     def __init__(self, wal: Appender, pending: Callable[[], float]) -> None:
-        self._meter, self._place = separate(), place_of(wal.url)
+        self._meter, self._labels = separate(), labels_of(wal.url)
         watch_appender(wal, self._meter)
-        begin(self._meter, self._place, "http")
-        self._meter.set(table.PENDING_BODIES, pending, *self._place)
+        begin(self._meter, self._labels, "http")
+        self._meter.set(table.PENDING_BODIES, pending, *self._labels)
 
     def answered(self, status: int) -> None:
         """One more request."""
-        self._meter.add(table.REQUESTS, 1, *self._place, str(status))
+        self._meter.add(table.REQUESTS, 1, *self._labels, str(status))
 
     def accepted(self, rows: int, size: int, seconds: float) -> None:
         """What a request was that was answered with 200 or 202."""
-        self._meter.add(table.ANSWERED_ROWS, rows, *self._place)
-        self._meter.add(table.BODY_BYTES, size, *self._place)
-        self._meter.observe(table.APPEND, seconds, *self._place)
+        self._meter.add(table.ANSWERED_ROWS, rows, *self._labels)
+        self._meter.add(table.BODY_BYTES, size, *self._labels)
+        self._meter.observe(table.APPEND, seconds, *self._labels)
 
     def text(self) -> str:
         return self._meter.text()

@@ -16,7 +16,7 @@ from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.damage import PassedOver
 from sparkwal.reading.history import Collected, Found, is_seal
 from sparkwal.reading.log_range import LogRange
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 

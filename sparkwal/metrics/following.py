@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import ALL, Meter
-from sparkwal.metrics.places import place_of
+from sparkwal.metrics.labels import ALL, Labels, labels_of
+from sparkwal.metrics.prometheus import Prometheus
 from sparkwal.metrics.records import LogNumbers
-from sparkwal.metrics.table import Place
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")
 
@@ -27,19 +26,21 @@ class Following:
         backlog: how many of the newest records of each log are counted at the start.
 
     Attributes:
-        place: labels of what is told of all of them.
+        labels: labels of what is told of all of them.
         counted: whose commits are counted here.
 
     Raises OptionError.
     """
 
-    def __init__(self, path: str, meter: Meter, *, backlog: int = 0, **options: object) -> None:
+    def __init__(
+        self, path: str, meter: Prometheus, *, backlog: int = 0, **options: object
+    ) -> None:
         self._options = from_keywords(SourceOptions, path, options)
         refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease", "logId")
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
-        self.place = place_of(self._root.url)
-        self.counted = Place(self.place.log, ALL) if self._options.sequencers else self.place
+        self.labels = labels_of(self._root.url)
+        self.counted = Labels(self.labels.log, ALL) if self._options.sequencers else self.labels
         self._logs: dict[str, LogNumbers] = {}
         self._told = ""
 
@@ -91,10 +92,10 @@ class Following:
             self._told = ""
 
     def _failed(self, reason: str) -> None:
-        self._meter.add(table.FOLLOW_ERRORS, 1, *self.place)
+        self._meter.add(table.FOLLOW_ERRORS, 1, *self.labels)
         if reason != self._told:
             self._told = reason
-            _logger.warning("the numbers of %s are not new: %s", self.place.log, reason)
+            _logger.warning("the numbers of %s are not new: %s", self.labels.log, reason)
 
 
 def check_interval(seconds: float) -> float:

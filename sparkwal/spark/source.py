@@ -28,8 +28,8 @@ from sparkwal.protocol.holds import LOG_ID
 from sparkwal.reading.budget import Budget
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
-from sparkwal.sequencers import all_logs
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import Travels

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import sparkwal
 from sparkwal.events import Event
 from sparkwal.lifecycle.options import LifecycleOptions
-from sparkwal.metrics.otel import otel_name
 from sparkwal.metrics.table import METRICS
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import Table
@@ -50,14 +49,6 @@ def metrics() -> str:
         more = ", ".join(f"`{label}`" for label in each.more)
         told = ", ".join(each.sources)
         lines.append(f"| `{each.full_name}` | {each.kind} | {more} | {told} | {each.help} |")
-    return "\n".join(lines)
-
-
-def otel_names() -> str:
-    """What OpenTelemetry calls each metric."""
-    lines = ["| metric | OpenTelemetry's name | unit |", "|---|---|---|"]
-    for each in METRICS:
-        lines.append(f"| `{each.full_name}` | `{otel_name(each)}` | `{each.unit}` |")
     return "\n".join(lines)
 
 
@@ -172,7 +163,6 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
     ("metrics.md", "## All metrics"): metrics,
-    ("metrics.md", "## OpenTelemetry"): otel_names,
     **{("options.md", f"## {section}"): partial(option_table, section) for section in SECTIONS},
 }
 
