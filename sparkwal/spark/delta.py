@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
-from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
+from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
 from sparkwal.format.schema import columns, type_name
 from sparkwal.format.widening import contradictions, holds
 from sparkwal.lifecycle.table import TableConflict, TableState
@@ -165,14 +166,6 @@ class SparkDeltaTable:
 
     def _check_target(self, schema: StructType) -> None:
         target = self.target
-        if target.mode not in (APPEND, MERGE):
-            raise PlanError(f"mode is {target.mode!r}: {APPEND} or {MERGE} is expected")
-        if (target.mode == MERGE) != bool(target.keys):
-            raise PlanError(f"keys are for {MERGE}, which needs them: mode is {target.mode}")
-        if target.mode == APPEND and (target.sequence_by or target.delete_when):
-            raise PlanError(f"sequence_by and delete_when are for {MERGE}")
-        if target.partition_by and target.cluster_by:
-            raise PlanError("a table is either partitioned or clustered: give one of the two")
         if FORGETS in dict(target.properties):
             raise PlanError(_forgets(target.table))
         known = {field.name.lower(): field for field in schema.fields}
@@ -287,20 +280,15 @@ def _told(state: LifecycleRecord) -> str:
     return json.dumps(told)
 
 
-_CONFLICTS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
-_STALE = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
+_CONFLICT = re.compile(
+    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
+    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
+)
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether another writer of the table was faster."""
-    text = f"{type(error).__name__} {cause(error)}"
-    return any(f"[{each}" in text for each in (*_CONFLICTS, _STALE)) or any(
-        name in text
-        for name in ("ConcurrentModificationException", "ConcurrentAppendException",
-                     "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException",
-                     "ConcurrentTransactionException", "ConcurrentWriteException",
-                     "MetadataChangedException", "ProtocolChangedException")
-    )  # fmt: skip
+    return _CONFLICT.search(f"{type(error).__name__} {cause(error)}") is not None
 
 
 def _forgets(table: str) -> str:

@@ -220,12 +220,8 @@ def test_a_table_that_is_laid_out_otherwise_is_refused(delta: SparkSession, tmp_
 def test_a_target_that_makes_no_sense_is_refused(delta: SparkSession, tmp_path: Path) -> None:
     place = str(tmp_path / "table")
     for target, words in (
-        (Target(place, mode=MERGE), "keys"),
-        (Target(place, keys=("id",)), "keys"),
-        (Target(place, delete_when="id = 1"), "delete_when"),
         (Target(place, mode=MERGE, keys=("nothing",)), "no column 'nothing'"),
         (Target(place, mode=MERGE, keys=("id",), delete_when="op = 'd'"), "delete_when"),
-        (Target(place, partition_by=("day",), cluster_by=("id",)), "either"),
     ):
         with pytest.raises(PlanError, match=words):
             prepare(delta, target)
