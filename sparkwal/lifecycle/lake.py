@@ -28,6 +28,7 @@ from sparkwal.store.config import S3Config
 from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
+from sparkwal.store.path import is_local
 
 
 class StoreFiles:
@@ -101,11 +102,11 @@ def delta_log(
     """The log of a table.
 
     Args:
-        options: of the log that is compacted into it, whose store the table is on.
-        storage: delta-rs' options, where the table is elsewhere.
+        options: of the log that is compacted into it, which reach a table on a disk or on S3.
+        storage: delta-rs' options instead, where the table is elsewhere.
     """
-    if storage is not None:
-        return DeltaLog(OtherFiles(table, storage), table)
+    if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
+        return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
     store, prefix = open_store(table, options.s3, options.retry)
     return DeltaLog(StoreFiles(table, store, prefix), table)
 

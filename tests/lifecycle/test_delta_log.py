@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from lifecycle.lakes import SCHEMA, Lake
 import sparkwal
 from sparkwal.errors import ConfirmError, TableReadError
 from sparkwal.format.lifecycle import APPEND, MERGE
+from sparkwal.lifecycle import delta_checkpoint
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.lake import OtherFiles, delta_log
 from sparkwal.options.parsing import from_keywords
@@ -37,8 +39,8 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def opened(lake: Lake) -> DeltaLog:
-    return delta_log(lake.table, from_keywords(SourceOptions, lake.path, lake.options))
+def opened(lake: Lake, storage: dict[str, str] | None = None) -> DeltaLog:
+    return delta_log(lake.table, from_keywords(SourceOptions, lake.path, lake.options), storage)
 
 
 def append(lake: Lake, times: int) -> None:
@@ -58,7 +60,11 @@ def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: 
     assert [(change.version, change.k) for change in state.changes] == [(1, 1)]
 
 
-def test_a_checkpoint_and_the_versions_after_it_tell_what_delta_rs_tells(lake: Lake) -> None:
+@pytest.mark.parametrize("whole", [0, 2**20])
+def test_a_checkpoint_and_the_versions_after_it_tell_what_delta_rs_tells(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
+    monkeypatch.setattr(delta_checkpoint, "_WHOLE_BYTES", whole)
     log = opened(lake)
     assert not log.update()
     for number in (1, 2, 3):
@@ -66,7 +72,7 @@ def test_a_checkpoint_and_the_versions_after_it_tell_what_delta_rs_tells(lake: L
         lake.compact()
         if number == 2:
             lake.delta().create_checkpoint()
-        for each in (log, opened(lake)):
+        for each in (log, opened(lake), opened(lake, {})):
             assert each.update()
             state = each.look(lake.head().log_id, 0)
             assert state is not None
@@ -74,6 +80,21 @@ def test_a_checkpoint_and_the_versions_after_it_tell_what_delta_rs_tells(lake: L
             assert (state.version, state.k) == (table.version(), number)
             assert state.table_id == str(table.metadata().id)
             assert [change.k for change in state.changes if change.k] == [*range(1, number + 1)]
+
+
+def test_the_newest_checkpoint_that_is_whole_is_read() -> None:
+    def name(version: int, rest: str) -> str:
+        return f"{version:020d}.checkpoint.{rest}"
+
+    parts = [name(5, f"{n:010d}.{2:010d}.parquet") for n in (1, 2)]
+    second = name(4, f"{uuid.UUID(int=1)}.json")
+    torn = name(6, f"{1:010d}.{2:010d}.parquet")
+    others = [f"{7:020d}.json", "_last_checkpoint", f"{7:020d}.crc", torn, second]
+    assert delta_checkpoint.newest_checkpoint(others) == [second]
+    assert delta_checkpoint.newest_checkpoint([*others, *parts]) == parts
+    assert delta_checkpoint.newest_checkpoint([*others, *parts, name(6, "parquet")]) == [
+        name(6, "parquet")
+    ]
 
 
 def test_a_table_that_takes_the_place_of_another_is_read_anew(lake: Lake, tmp_path: Path) -> None:
