@@ -128,9 +128,8 @@ def test_requests_do_not_grow_with_what_others_do_to_the_table(
 ) -> None:
     path, options = s3_path
     lake = Lake(path, MERGE if keys else APPEND, keys, options=options)
-    for number in (1, 2):
-        lake.append(values(number))
-        lake.compact()
+    lake.append(values(1))
+    lake.compact()
     found = []
     with counting(options["endpoint"]) as url:
         for number in (1, 40, 40):
@@ -143,7 +142,7 @@ def test_requests_do_not_grow_with_what_others_do_to_the_table(
             with urlopen(f"{url}/__counts") as answer:
                 found.append(sum(json.load(answer).values()))
     print(found)
-    assert max(found) < found[0] + 16 < 60
+    assert max(found) < found[0] + 16 < 50
 
 
 @KEYS
