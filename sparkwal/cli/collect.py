@@ -43,7 +43,7 @@ class Collecting:
 
     Attributes:
         deletes: False: only count what would go.
-        table_of: how a log's table is looked at; None: by delta-rs.
+        table_of: how a log's table is looked at; None: without Spark.
     """
 
     settings: LifecycleOptions
@@ -138,8 +138,8 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     """What the log at PATH does not need any more; with --delete it is deleted.
 
     That is what its floor has passed for longer than the grace, no live consumer waits for, and
-    its table holds. Stop it at any moment and run it again: it goes on. The log's Delta table is
-    looked at by delta-rs: pip install 'sparkwal[lake]'.
+    its table holds. Stop it at any moment and run it again: it goes on. A Delta table that is not
+    on a disk or on S3 is looked at by delta-rs: pip install 'sparkwal[lake]'.
 
     \b
     sparkwal collect s3://bucket/wal
