@@ -1,10 +1,10 @@
-"""Bringing one range of a log into its table, exactly once, whoever dies in between.
+"""Bringing one range of a log into its table, exactly once, whichever process crashes in between.
 
     intent → write → confirm → publish
 
 The intent fixes the range before any row is written, so whoever goes on writes the same rows; the
 table's transaction (log_id, k) keeps them from being written twice; the range is done when
-the table was read again and holds it. Anyone may carry on from any point, any number at once.
+the table was read again and holds it. Any process can go on from any point, any number at once.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def put_intent(
 
 
 @dataclass(frozen=True)
-class Carried:
+class Finished:
     """A range that is in the table.
 
     Attributes:
@@ -135,7 +135,7 @@ class Carried:
 
 def finish_range(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
-) -> Carried:
+) -> Finished:
     """Write the open range unless the table has it, confirm it, publish it.
 
     Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
@@ -144,7 +144,7 @@ def finish_range(
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
     held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
     tell_done(log, done)
-    return Carried(done, held[0] if held else None, was_written)
+    return Finished(done, held[0] if held else None, was_written)
 
 
 def tell_done(log: LogStore, done: LifecycleRecord) -> None:

@@ -161,12 +161,12 @@ class Lifecycle:
         # Defends against: a second range is promised before the first is done
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        carried = finish_range(self._log, state, self._the_table(state), self._clock, self._host)
-        done = carried.done
+        finished = finish_range(self._log, state, self._the_table(state), self._clock, self._host)
+        done = finished.done
         return (
             Recovery(
                 "an open range", done.cut, done.floor, head.gap,
-                finished=range_of(state, carried), was_written=carried.was_written,
+                finished=range_of(state, finished), was_written=finished.was_written,
             ),
             head,
             done,
@@ -249,8 +249,8 @@ class Lifecycle:
             self._log, state, to, self._target, self._table, head.live.spark_schema,
             self._clock, self._host,
         )  # fmt: skip
-        carried = finish_range(self._log, intent, self._table, self._clock, self._host)
-        return carried.done, range_of(intent, carried)
+        finished = finish_range(self._log, intent, self._table, self._clock, self._host)
+        return finished.done, range_of(intent, finished)
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState
