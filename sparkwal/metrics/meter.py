@@ -54,7 +54,7 @@ def ended(meter: Prometheus, key: Hashable) -> None:
 
 
 def refuse_twice(meter: Prometheus, labels: Labels, other: str, *, but: Hashable = None) -> None:
-    """Raises OptionError where the source `other` counts commits of this labels already.
+    """Raises OptionError where the source `other` counts commits of this log already.
 
     Args:
         but: a key of `once` that may.

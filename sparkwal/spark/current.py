@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,7 +26,7 @@ from sparkwal.lifecycle.current import (
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
 from sparkwal.options.open import open_log
-from sparkwal.options.parsing import parse
+from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
@@ -79,11 +79,7 @@ def read_current(
     TableReadError, OptionError, InvalidLogError; CollectedError in an action on rows of the
     log that were collected since.
     """
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }
-    settings = parse(SourceOptions, {**texts, "path": path})
+    settings = from_keywords(SourceOptions, path, options)
     refuse_parts(settings)
     settings = replace(settings, path=absolute(settings.path))
     register_once(spark)
@@ -99,7 +95,7 @@ def read_current(
 
     plan = plan_current([*logs.values()], open_table)
     reading = {
-        name: value for name, value in texts.items() if name.lower() not in ("sequencers", "path")
+        name: value for name, value in options.items() if name.lower() not in ("sequencers", "path")
     }
     parts = pinned[-1].partitioned if plan.target else ()
     rows = _Reading(spark, settings.path, reading, logs, plan, parts).rows()
@@ -124,7 +120,7 @@ class _Reading:
         self,
         spark: SparkSession,
         path: str,
-        options: dict[str, str],
+        options: dict[str, Any],
         logs: dict[str, LogRange],
         plan: CurrentPlan,
         partitioned: Sequence[str],
