@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from sparkwal.lifecycle.consumers import consumers, forget_consumer
     from sparkwal.log import Log
     from sparkwal.reading.repair import repair
+    from sparkwal.reading.sequencers import list_sequencers, partition_by, sequencer_for
     from sparkwal.reading.verification import verify
-    from sparkwal.sequencers import list_sequencers, partition_by, sequencer_for
     from sparkwal.spark.current import read_current
     from sparkwal.spark.lifecycle import Lifecycle
 
@@ -87,7 +87,7 @@ def register(spark: SparkSession) -> None:
     need_pyspark()
     import pyspark
 
-    from sparkwal.spark_versions import require
+    from sparkwal.options.spark_versions import require
 
     require(pyspark.__version__, "pyspark here")
     require(spark.version, "the session's server")
@@ -106,11 +106,11 @@ _LAZY = {
     "checkpoint": "sparkwal.checkpoints.rebuild",
     "consumers": "sparkwal.lifecycle.consumers",
     "forget_consumer": "sparkwal.lifecycle.consumers",
-    "list_sequencers": "sparkwal.sequencers",
-    "partition_by": "sparkwal.sequencers",
+    "list_sequencers": "sparkwal.reading.sequencers",
+    "partition_by": "sparkwal.reading.sequencers",
     "read_current": "sparkwal.spark.current",
     "repair": "sparkwal.reading.repair",
-    "sequencer_for": "sparkwal.sequencers",
+    "sequencer_for": "sparkwal.reading.sequencers",
     "verify": "sparkwal.reading.verification",
 }
 

@@ -19,7 +19,7 @@ from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column, with_metadata_columns
 from sparkwal.reading.replaying import Replay
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -252,6 +252,7 @@ class Log:
         InvalidLogError, CollectedError, StoreUnavailableError.
         """
         need("duckdb", "sparkwal[cli]")
+        from sparkwal.lifecycle.consumers import told
         from sparkwal.sql.database import answer
         from sparkwal.sql.relations import relations
 
@@ -266,7 +267,7 @@ class Log:
         def now() -> Current:
             return self.current(sequencers=sequencers, table_options=table_options)
 
-        return answer(relations(ranges, now), query)
+        return answer(relations(ranges, told, now), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """The rows of positions start … end (inclusive) as one pandas frame.

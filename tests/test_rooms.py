@@ -26,31 +26,25 @@ MAY_KNOW = {
     "options": {"errors", "format", "store"},
     "protocol": {"errors", "events", "format", "store"},
     "reading": {"errors", "events", "format", "options", "protocol", "store"},
-    "sequencers": {"errors", "format", "options", "protocol", "reading", "store"},
-    "sql": {"errors", "format", "lifecycle", "protocol", "reading", "store"},
-    "log": {"errors", "format", "lifecycle", "options", "protocol", "reading", "sequencers", "sql",
-            "store"},
+    "sql": {"errors", "format", "protocol", "reading", "store"},
+    "log": {"errors", "format", "lifecycle", "options", "protocol", "reading", "sql", "store"},
     "journal": {"errors", "events"},
     "appender": {"errors", "events", "format", "journal", "options", "protocol", "reading",
                  "store"},
     "checkpoints": {"errors", "events", "format", "options", "protocol", "store"},
-    "lifecycle": {"errors", "events", "format", "options", "protocol", "reading", "sequencers",
-                  "store"},
+    "lifecycle": {"errors", "events", "format", "options", "protocol", "reading", "store"},
     "metrics": {"appender", "errors", "events", "format", "lifecycle", "options", "protocol",
-                "reading", "sequencers", "store"},
-    "spark_versions": {"errors"},
-    "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "metrics", "options",
-              "protocol", "reading", "sequencers", "spark_versions", "store"},
+                "reading", "store"},
+    "spark": {"checkpoints", "errors", "events", "format", "lifecycle", "options", "protocol",
+              "reading", "store"},
     "testing": {"journal", "store"},
     # What the command and the jobs share.
-    "console": {"errors", "events", "format", "lifecycle", "options", "sequencers", "store"},
+    "console": {"errors", "events", "format", "lifecycle", "options", "reading", "store"},
     # The command looks at everything; nothing but the command knows it.
     "cli": {"appender", "checkpoints", "console", "errors", "events", "format", "lifecycle", "log",
-            "metrics", "options", "protocol", "reading", "sequencers", "spark_versions", "sql",
-            "store"},
+            "metrics", "options", "protocol", "reading", "sql", "store"},
     "__main__": {"cli"},
-    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading",
-                 "sequencers", "spark", "spark_versions"},
+    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "spark"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.
@@ -66,7 +60,7 @@ ONLY = {
 
 # Which rooms may know a library at all, lazily or for its types included.
 LIBRARIES = {
-    "pyspark": {"spark", "__init__"},
+    "pyspark": {"metrics", "spark", "__init__"},
     "delta": {"spark"},
     "botocore": {"store", "testing"},
     "urllib3": {"store"},
@@ -77,7 +71,6 @@ LIBRARIES = {
     "click": {"cli", "console"},
     "rich": {"cli", "console"},
     "prometheus_client": {"metrics"},
-    "opentelemetry": {"metrics"},
 }
 # The base installation.
 REQUIRED = {"pyarrow", "botocore", "urllib3"}

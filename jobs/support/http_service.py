@@ -30,8 +30,8 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.metrics import table
+from sparkwal.metrics.labels import labels_of
 from sparkwal.metrics.meter import begin
-from sparkwal.metrics.places import place_of
 from sparkwal.metrics.prometheus import separate
 from sparkwal.metrics.writers import watch_appender
 from support.bodies import Bodies, TooLarge
@@ -76,10 +76,10 @@ class Server:
         self._small_parser = ThreadPoolExecutor(1, "small-parser")
         # One: while it syncs the journal, what comes waits for the next sync, all of it together.
         self._syncs = ThreadPoolExecutor(1, "sync")
-        self._meter, self._place = separate(), place_of(wal.url)
+        self._meter, self._labels = separate(), labels_of(wal.url)
         watch_appender(wal, self._meter)
-        begin(self._meter, self._place, "http")
-        self._meter.set(table.PENDING_BODIES, lambda: self._pending, *self._place)
+        begin(self._meter, self._labels, "http")
+        self._meter.set(table.PENDING_BODIES, lambda: self._pending, *self._labels)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -102,7 +102,7 @@ class Server:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def counted(request: Request) -> Response:
             response = await handle(request)
-            self._meter.add(table.REQUESTS, 1, *self._place, str(response.status_code))
+            self._meter.add(table.REQUESTS, 1, *self._labels, str(response.status_code))
             return response
 
         return counted
@@ -138,9 +138,9 @@ class Server:
             return _stopped(error)
         except ClientDisconnect:
             return _error(400, "the client went away before all of the body was there")
-        self._meter.add(table.ANSWERED_ROWS, rows, *self._place)
-        self._meter.add(table.BODY_BYTES, size, *self._place)
-        self._meter.observe(table.APPEND, time.monotonic() - started, *self._place)
+        self._meter.add(table.ANSWERED_ROWS, rows, *self._labels)
+        self._meter.add(table.BODY_BYTES, size, *self._labels)
+        self._meter.observe(table.APPEND, time.monotonic() - started, *self._labels)
         return JSONResponse(answer, 202 if self._wal.has_journal else 200)
 
     async def _accept(self, request: Request) -> tuple[Ticket, int, int]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import click
 
 import sparkwal
-from sparkwal import spark_versions
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.errors import OptionError
 from sparkwal.log import HeadInfo
+from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import readable

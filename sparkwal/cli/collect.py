@@ -22,7 +22,7 @@ from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Lifecycle
-from sparkwal.lifecycle.lake import NewestLake, storage_options
+from sparkwal.lifecycle.lake import NewestLake
 from sparkwal.lifecycle.options import LifecycleOptions
 from sparkwal.protocol.chain import look
 from sparkwal.store.log_store import LogStore
@@ -38,8 +38,8 @@ _COLUMNS = ["log", "floor", "below", "objects", "bytes", "uploads", "held back b
 @as_json
 def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> None:
     """That is what its floor has passed for longer than the grace, no live consumer waits for, and
-    its table holds. Stop it at any moment and run it again: it goes on. The log's Delta table is
-    looked at by delta-rs: pip install 'sparkwal[lake]'.
+    its table holds. Stop it at any moment and run it again: it goes on. A Delta table that is not
+    on a disk or on S3 is looked at by delta-rs: pip install 'sparkwal[lake]'.
 
     \b
     sparkwal collect s3://bucket/wal
@@ -81,7 +81,7 @@ def _collect(
 ) -> Collection | None:  # fmt: skip
     table = None
     if state is not None and state.target is not None:
-        table = NewestLake(state.target.table, storage_options(settings.s3, None))
+        table = NewestLake(state.target.table, settings)
     life = Lifecycle(
         log, settings, sequencer=name, table=table, gc_grace_ms=settings.gc_grace_ms,
         consumer_expiry_ms=settings.consumer_expiry_ms,

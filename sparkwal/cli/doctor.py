@@ -33,9 +33,9 @@ from sparkwal.lifecycle import consumers
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.spark_versions import INSTALL, is_supported
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.spark_versions import INSTALL, is_supported
 from sparkwal.store.base import Transient
 from sparkwal.store.log_store import LogStore
 

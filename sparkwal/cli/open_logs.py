@@ -15,7 +15,7 @@ from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.damage import PassedOver
 from sparkwal.reading.log_range import LogRange
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 

@@ -263,6 +263,7 @@ def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, fo
     import pyarrow as pa
 
     from sparkwal.cli.open_logs import open_logs
+    from sparkwal.lifecycle.consumers import told
     from sparkwal.lifecycle.snapshot import Current, current
     from sparkwal.sql.database import answer
     from sparkwal.sql.relations import relations
@@ -272,7 +273,7 @@ def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, fo
     def now() -> Current:
         return current({log.name: log.log for log in logs}, logs[0].options, None)
 
-    rows = answer(relations(logs, now), query)
+    rows = answer(relations(logs, told, now), query)
     try:
         with writer(form, tell) as out:
             for batch in rows:

@@ -24,7 +24,7 @@ from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.types import duration
-from sparkwal.sequencers import all_logs, has_log
+from sparkwal.reading.sequencers import all_logs, has_log
 from sparkwal.store.log_store import LogStore
 
 SUSPENDED = 3

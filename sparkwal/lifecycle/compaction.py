@@ -1,10 +1,10 @@
-"""Bringing one range of a log into its table, exactly once, whoever dies in between.
+"""Bringing one range of a log into its table, exactly once, whichever process crashes in between.
 
     intent → write → confirm → publish
 
 The intent fixes the range before any row is written, so whoever goes on writes the same rows; the
 table's transaction (log_id, k) keeps them from being written twice; the range is done when
-the table was read again and holds it. Anyone may carry on from any point, any number at once.
+the table was read again and holds it. Any process can go on from any point, any number at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from sparkwal.errors import (
 )
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
-from sparkwal.lifecycle.table import Change, Table, TableConflict, TableState, check_history
+from sparkwal.lifecycle.table import (
+    NEWEST,
+    Change,
+    Table,
+    TableConflict,
+    TableState,
+    check_history,
+)
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
@@ -75,7 +82,7 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
         )
 
 
-def promise(
+def put_intent(
     log: LogStore,
     head: LifecycleRecord,
     to: int,
@@ -96,7 +103,7 @@ def promise(
     table.prepare(log, spark_schema)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:
-        found = table.look(head.log_id, -1)
+        found = table.look(head.log_id, NEWEST)
         if found is None:
             raise PlanError(f"{target.table} was just made and is not there; run it again")
         if found.k:
@@ -112,7 +119,7 @@ def promise(
 
 
 @dataclass(frozen=True)
-class Carried:
+class Finished:
     """A range that is in the table.
 
     Attributes:
@@ -126,9 +133,9 @@ class Carried:
     was_written: bool
 
 
-def carry_out(
+def finish_range(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
-) -> Carried:
+) -> Finished:
     """Write the open range unless the table has it, confirm it, publish it.
 
     Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
@@ -137,7 +144,7 @@ def carry_out(
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
     held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
     tell_done(log, done)
-    return Carried(done, held[0] if held else None, was_written)
+    return Finished(done, held[0] if held else None, was_written)
 
 
 def tell_done(log: LogStore, done: LifecycleRecord) -> None:
@@ -195,8 +202,8 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
     Raises ConfirmError, MovedOn.
     """
 
-    found = table.look(state.log_id, state.table_version)
     before = state.confirmed_k
+    found = table.look(state.log_id, state.table_version, before)
     with unless_moved_on(log, state):
         check_history(state, found)
         assert found is not None and state.target is not None

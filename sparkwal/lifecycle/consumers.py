@@ -23,7 +23,7 @@ from sparkwal.protocol.chain import look
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore

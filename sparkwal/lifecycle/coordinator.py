@@ -1,7 +1,7 @@
 """The one that moves a log's life on: intent → write → confirm → publish → floor → collect.
 
 Nobody else does any of it, so that no caller can do half. Every step begins at the newest
-record of the chain and may be taken by anyone: a process that died is carried on by the next.
+record of the chain, and any process can finish a range that a crashed one left open.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sparkwal.lifecycle.accepting import accept
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.compaction import (
     MovedOn,
-    carry_out,
     check_log,
     confirmed,
-    promise,
+    finish_range,
     published,
+    put_intent,
     unless_moved_on,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
@@ -96,7 +96,7 @@ class Lifecycle:
 
         Raises CompactionError, InvalidLogError, StoreUnavailableError.
         """
-        return self._until_still(self._recover)[0]
+        return self._retry_if_moved(self._recover)[0]
 
     def run_once(self, *, whole: bool = False) -> Run:
         """Recover, bring the next range into the table if the policy wants it, move the floor,
@@ -108,7 +108,7 @@ class Lifecycle:
         Raises CompactionError, InvalidLogError, StoreUnavailableError. Whatever it raises:
         nothing was skipped, and the next run goes on.
         """
-        return self._until_still(lambda: self._run(whole))
+        return self._retry_if_moved(lambda: self._run(whole))
 
     def accept_table(self) -> LifecycleRecord:
         """Take the table as it is now for one that holds everything below the cut: somebody
@@ -117,7 +117,7 @@ class Lifecycle:
         Raises PlanError where there is nothing to accept, and where the table's history
         contradicts it.
         """
-        return self._until_still(self._accept)
+        return self._retry_if_moved(self._accept)
 
     def _accept(self) -> LifecycleRecord:
         _, state = self._look()
@@ -125,7 +125,7 @@ class Lifecycle:
             raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
         return accept(self._log, state, self._the_table(state), self._clock, self._host)
 
-    def _until_still(self, work: Callable[[], R]) -> R:
+    def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
             for _ in range(_LOOKS):
                 try:
@@ -161,12 +161,12 @@ class Lifecycle:
         # Defends against: a second range is promised before the first is done
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        carried = carry_out(self._log, state, self._the_table(state), self._clock, self._host)
-        done = carried.done
+        finished = finish_range(self._log, state, self._the_table(state), self._clock, self._host)
+        done = finished.done
         return (
             Recovery(
                 "an open range", done.cut, done.floor, head.gap,
-                finished=range_of(state, carried), was_written=carried.was_written,
+                finished=range_of(state, finished), was_written=finished.was_written,
             ),
             head,
             done,
@@ -245,12 +245,12 @@ class Lifecycle:
         if self._target is None or self._table is None or to <= state.cut:
             return state, None
         assert head.live is not None
-        intent = promise(
+        intent = put_intent(
             self._log, state, to, self._target, self._table, head.live.spark_schema,
             self._clock, self._host,
         )  # fmt: skip
-        carried = carry_out(self._log, intent, self._table, self._clock, self._host)
-        return carried.done, range_of(intent, carried)
+        finished = finish_range(self._log, intent, self._table, self._clock, self._host)
+        return finished.done, range_of(intent, finished)
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState
@@ -288,7 +288,7 @@ class Lifecycle:
             bound, held = self._bound(state)
             return collection.collect(self._log, head, state, bound, held, dry_run=dry_run)
 
-        return self._until_still(work)
+        return self._retry_if_moved(work)
 
     def _bound(self, state: LifecycleRecord) -> tuple[int, str]:
         return collection.collection_bound(

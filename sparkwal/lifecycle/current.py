@@ -31,8 +31,8 @@ ATTEMPTS = 8
 class Snapshots(Protocol):
     """A table, as far as a reader needs it."""
 
-    def look(self, log_id: str, since: int) -> TableState | None:
-        """As `Table.look`; may stay with the version that it found first."""
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """As `Table.look`, always at the same version."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> tuple[int
         if head is None or head.target is None:
             starts.append(head.floor if head else 0)
             continue
-        state = table.look(head.log_id, head.table_version)
+        state = table.look(head.log_id, head.table_version, head.confirmed_k)
         start = goes_on_at(head, state)
         if start is None or state is None:
             return NO_TABLE_VERSION, None

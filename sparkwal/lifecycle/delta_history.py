@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
 from sparkwal.lifecycle.table import Change
-
-
-def history(
-    since: int, version: int, infos: Iterator[Mapping[str, Any] | None]
-) -> tuple[tuple[Change, ...], bool]:
-    """The versions since + 1 … version, and whether these are all: where older ones are gone, those
-    that are left.
-
-    Args:
-        infos: the commitInfo of each version as `change` takes it, the newest first. Raises
-            FileNotFoundError at one that is gone.
-    """
-    found: list[Change] = []
-    with suppress(FileNotFoundError):
-        for each, info in zip(range(version, since, -1), infos, strict=False):
-            found.append(change(each, info))
-    return tuple(reversed(found)), len(found) >= version - since
 
 
 def change(version: int, info: Mapping[str, Any] | None) -> Change:

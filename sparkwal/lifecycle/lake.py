@@ -1,149 +1,170 @@
-"""A Delta table without a JVM: what delta-rs tells of a version, and its rows."""
+"""A Delta table without a JVM: the files of its log, and its rows by delta-rs."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
+from sparkwal.errors import (
+    ConfirmError,
+    OptionError,
+    PlanError,
+    StoreUnavailableError,
+    TableReadError,
+)
 from sparkwal.format import schema
-from sparkwal.format.lifecycle import APPEND, LifecycleRecord
-from sparkwal.lifecycle.delta_history import history
-from sparkwal.lifecycle.table import NULL_PARTITIONS, Change, TableState
+from sparkwal.format.keys import join_key
+from sparkwal.format.lifecycle import LifecycleRecord
+from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
+from sparkwal.options.store import StoreOptions
+from sparkwal.store.base import NotFound, Store
 from sparkwal.store.config import S3Config
+from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore
+from sparkwal.store.open import open_store
+from sparkwal.store.path import is_local
 
-# So many versions since the confirmed one are always looked at: two snapshots cost as much.
-_FEW = 20
-# Requests for commits at the same time.
-_AT_ONCE = 16
+
+class StoreFiles:
+    """`Files` of a table on a disk, or on an S3 that a log's options reach."""
+
+    def __init__(self, table: str, store: Store, prefix: str) -> None:
+        self._table, self._store = table, store
+        self._prefix = join_key(prefix, "_delta_log") + "/"
+
+    def sizes(self, start: int) -> Mapping[str, int]:
+        with self._readable():
+            entries = all_entries(self._store, self._prefix, after=f"{self._prefix}{start:020d}")
+            return {entry.key.removeprefix(self._prefix): entry.size for entry in entries}
+
+    def read(self, name: str) -> bytes:
+        with self._readable():
+            return self._store.get(self._prefix + name)
+
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
+        with self._readable():
+            return self._store.get_range(self._prefix + name, offset, length)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except NotFound as error:
+            raise FileNotFoundError(str(error)) from None
+        except (StoreUnavailableError, OptionError) as error:
+            raise TableReadError(f"the table {self._table} cannot be read: {error}") from error
+
+
+class OtherFiles:
+    """`Files` of a table that delta-rs reaches by options of its own."""
+
+    def __init__(self, table: str, storage: Mapping[str, str]) -> None:
+        from pyarrow import fs
+
+        _library()
+        from deltalake.fs import DeltaStorageHandler
+
+        self._table, self._storage = table, storage
+        with _readable(table, storage):
+            self._files = fs.PyFileSystem(DeltaStorageHandler(_url(table), dict(storage)))
+
+    def sizes(self, start: int) -> Mapping[str, int]:
+        from pyarrow import fs
+
+        with _readable(self._table, self._storage):
+            found = self._files.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
+            return {each.base_name: each.size for each in found}
+
+    def read(self, name: str) -> bytes:
+        with (
+            _readable(self._table, self._storage),
+            self._files.open_input_stream(f"_delta_log/{name}") as stream,
+        ):
+            return bytes(stream.read())
+
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
+        with (
+            _readable(self._table, self._storage),
+            self._files.open_input_file(f"_delta_log/{name}") as file,
+        ):
+            return bytes(file.read_at(length, offset))
+
+
+def delta_log(
+    table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
+) -> DeltaLog:
+    """The log of a table.
+
+    Args:
+        options: of the log that is compacted into it, which reach a table on a disk or on S3.
+        storage: delta-rs' options instead, where the table is elsewhere.
+    """
+    if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
+        return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
+    store, prefix = open_store(table, options.s3, options.retry)
+    return DeltaLog(StoreFiles(table, store, prefix), table)
 
 
 class LakeTable:
-    """A Delta table at the version that was the newest when this was made.
+    """One version of a Delta table.
 
     Args:
         url: s3://…, s3a://…, file:///… or a folder.
         storage: delta-rs' storage options; may hold secrets.
-        mode: APPEND: what counts of its history is whether it still has all rows; else every
-            version since one that was confirmed is looked at.
 
     Raises OptionError where delta-rs is not installed, TableReadError.
     """
 
-    def __init__(self, url: str, storage: Mapping[str, str], mode: str = "") -> None:
-        delta = _library()
-        self._url, self._storage, self._appends = url, dict(storage), mode == APPEND
-        self._table: Any = None
-        try:
-            self._table = self._open()
-        except delta.exceptions.TableNotFoundError:
-            pass
-        except (delta.exceptions.DeltaError, OSError, ValueError) as error:
-            raise self._unreadable("it", error) from None
-
-    def _open(self, version: int | None = None) -> Any:
-        url = re.sub(r"^s3[an]:", "s3:", self._url)
-        return _library().DeltaTable(url, version=version, storage_options=self._storage)
-
-    @property
-    def version(self) -> int:
-        return int(self._table.version())
-
-    def look(self, log_id: str, since: int) -> TableState | None:
-        """As `Table.look`, at the version that is pinned here."""
-        if self._table is None:
-            return None
-        k = self._table.transaction_version(log_id) or 0
-        added = self._is_only_added_to(since, log_id, k)
-        changes, whole = ((), True) if added else self._changes(since)
-        return TableState(str(self._table.metadata().id), self.version, k, changes, whole)
-
-    def _is_only_added_to(self, since: int, log_id: str, k: int) -> bool:
-        """Whether the table has every file that it had at version `since`, and no range of the log
-        came. Then nothing took a row away since, and no version between needs a look."""
-        if not self._appends or self.version - since <= _FEW:
-            return False
-        try:
-            before = self._open(since)
-        except (_library().exceptions.DeltaError, OSError, ValueError):
-            return False
-        tables = before, self._table
-        # With deletion vectors a file may stay without its rows.
-        if any("deletionVectors" in (t.protocol().reader_features or ()) for t in tables):
-            return False
-        # Defends against: a range that a RESTORE took away is taken for one that never came
-        if (before.transaction_version(log_id) or 0) != k:
-            return False
-        # Defends against: rows that were overwritten are taken for there
-        return set(before.file_uris()) <= set(self._table.file_uris())
-
-    def _changes(self, since: int) -> tuple[tuple[Change, ...], bool]:
-        # Not DeltaTable.history: it begins at the newest version there is by then, and counts
-        # down from the one that is pinned.
-        files = self._files()
-
-        def read(version: int) -> dict[str, Any] | None:
-            try:
-                with files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
-                    lines = stream.read().splitlines()
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise self._unreadable(f"the commit of version {version}", error) from None
-            actions = (json.loads(line) for line in lines if line.strip())
-            return next((each["commitInfo"] for each in actions if "commitInfo" in each), None)
-
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            versions = range(self.version, since, -1)
-            return history(since, self.version, pool.map(read, versions))
-
-    def _files(self) -> Any:
-        from deltalake.fs import DeltaStorageHandler
-        from pyarrow import fs
-
-        return fs.PyFileSystem(DeltaStorageHandler.from_table(self._table._table, self._storage))
-
-    def spark_schema(self) -> str:
-        """The table's columns, normalized."""
-        return schema.normalize(self._table.schema().to_json())
-
-    @property
-    def partitioned(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
-        return tuple(self._table.metadata().partition_columns)
+    def __init__(self, url: str, storage: Mapping[str, str], version: int, log: DeltaLog) -> None:
+        self._url, self._storage, self._version = url, storage, version
+        self.spark_schema = schema.normalize(log.spark_schema)
+        self.partitioned = log.partitioned
+        with _readable(url, storage):
+            self._table = _library().DeltaTable(
+                _url(url), version=version, storage_options=dict(storage)
+            )
 
     def rows(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows with `target`'s columns, null where the table does not have one.
 
         In no particular order. Raises TableReadError.
         """
-        there = schema.columns(self.spark_schema())
+        there = schema.columns(self.spark_schema)
         names = [name for name in target.names if name in there]
-        what = f"version {self.version}"
-        try:
+        with _readable(self._url, self._storage, f"version {self._version}"):
             # One column still tells the rows.
             found = self._table.scan(columns=names or list(there)[:1])
             for batch in pa.RecordBatchReader.from_stream(found):
                 yield schema.conform(batch, target)
-        except (_library().exceptions.DeltaError, pa.ArrowException, OSError) as error:
-            raise self._unreadable(what, error) from None
 
-    def _unreadable(self, what: str, why: object) -> TableReadError:
-        text = " ".join(str(why).split())
-        for name, value in self._storage.items():
+
+def _url(table: str) -> str:
+    return re.sub(r"^s3[an]:", "s3:", table)
+
+
+@contextmanager
+def _readable(url: str, storage: Mapping[str, str], what: str = "it") -> Iterator[None]:
+    """What delta-rs raises as a TableReadError, which shows no secret."""
+    delta = _library()
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (delta.exceptions.DeltaError, pa.ArrowException, OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        for name, value in storage.items():
             if re.search("key|token|secret", name, re.IGNORECASE):
                 text = text.replace(value, "***")
-        return TableReadError(
-            f"the table {self._url} cannot be read: {what}: {text}. If a VACUUM took its files, "
-            "look at the current state again"
-        )
+        raise TableReadError(
+            f"the table {url} cannot be read: {what}: {text}. If a VACUUM took its files, look at "
+            "the current state again"
+        ) from None
 
 
 def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBatch:
@@ -162,15 +183,16 @@ def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBat
 class NewestLake:
     """A Delta table to look at, without a JVM; nothing can be written. A `Table`."""
 
-    def __init__(self, url: str, storage: Mapping[str, str]) -> None:
-        self._url, self._storage = url, storage
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self._url, self._log = url, delta_log(url, options)
 
     def prepare(self, log: LogStore, spark_schema: str) -> None:
         raise PlanError(f"{self._url} is looked at without Spark, which fills it")
 
-    def look(self, log_id: str, since: int) -> TableState | None:
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         try:
-            return LakeTable(self._url, self._storage).look(log_id, since)
+            self._log.update()
+            return self._log.look(log_id, since, k)
         except TableReadError as error:
             raise ConfirmError(str(error)) from error
 

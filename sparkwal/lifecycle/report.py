@@ -7,7 +7,7 @@ from typing import Literal
 
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.collection import Collection
-from sparkwal.lifecycle.compaction import Carried
+from sparkwal.lifecycle.compaction import Finished
 from sparkwal.lifecycle.policy import Action
 
 Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
@@ -68,8 +68,8 @@ class Run:
     actions: tuple[Action, ...] = ()
 
 
-def range_of(intent: LifecycleRecord, carried: Carried) -> Range:
+def range_of(intent: LifecycleRecord, finished: Finished) -> Range:
     """The range that an intent promised, as the table has it."""
-    held = carried.held
+    held = finished.held
     rows, size = (held.rows, held.bytes) if held else (None, None)
-    return Range(intent.k, intent.cut, intent.to, carried.done.table_version, rows, size)
+    return Range(intent.k, intent.cut, intent.to, finished.done.table_version, rows, size)

@@ -19,8 +19,9 @@ from sparkwal.lifecycle.current import (
     tell,
     with_table,
 )
+from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import merged, resolve, winners
-from sparkwal.lifecycle.lake import LakeTable, as_stored, storage_options
+from sparkwal.lifecycle.lake import LakeTable, as_stored, delta_log, storage_options
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import unknown_column
@@ -53,7 +54,7 @@ class Current:
         self._plan, self._logs, self._options, self._table = plan, logs, options, table
         spark_schema = plan.spark_schema
         if table is not None:
-            spark_schema = with_table(spark_schema, table.spark_schema())
+            spark_schema = with_table(spark_schema, table.spark_schema)
         self.schema: pa.Schema = schema.to_arrow(spark_schema)
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None
@@ -153,14 +154,18 @@ def current(
     """
     refuse_parts(options)
     storage = storage_options(options.s3, table_options)
-    opened: list[LakeTable] = []
+    opened: list[DeltaLog] = []
 
-    def open_table(target: Target) -> LakeTable:
-        opened.append(LakeTable(target.table, storage, target.mode))
+    def open_table(target: Target) -> DeltaLog:
+        opened.append(delta_log(target.table, options, table_options))
+        opened[-1].update()
         return opened[-1]
 
     ranges = [LogRange(options, name, log) for name, log in logs.items()]
     plan = plan_current(ranges, open_table)
-    found = Current(plan, logs, options, opened[-1] if plan.target is not None else None)
+    table = None
+    if plan.target is not None:
+        table = LakeTable(plan.target.table, storage, plan.table_version, opened[-1])
+    found = Current(plan, logs, options, table)
     tell(logs, plan)
     return found

@@ -15,6 +15,8 @@ from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import overlap
 
+# Above every version of a table.
+NEWEST = 2**63
 # Texts that Delta Lake stores as null in a column that a table is partitioned by.
 NULL_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 
@@ -58,7 +60,8 @@ class TableState:
         table_id: drawn when the table was made.
         k: of the last range of the log that was asked about; 0 for none.
         changes: the versions after the one that was asked about, oldest first.
-        whole: whether these are all; else the history does not reach back so far.
+        whole: whether these are all that were asked for; else the history does not reach back
+            so far.
     """
 
     table_id: str
@@ -75,11 +78,13 @@ class Table(Protocol):
         """Make the table if there is none. Raises PlanError for one that does not fit the
         target, or whose settings would forget transactions."""
 
-    def look(self, log_id: str, since: int) -> TableState | None:
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The newest snapshot, read anew; None where there is no table.
 
         Args:
-            since: the version after which the history is wanted.
+            since: the version after which the history is wanted; NEWEST for none of it.
+            k: the last range of the log that this version is confirmed to hold. With it, versions
+                that removed no file and brought no range may be left out.
         """
 
     def write(self, state: LifecycleRecord) -> None:

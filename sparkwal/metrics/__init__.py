@@ -1,1 +1,1 @@
-"""What a log does, as numbers: for Prometheus, or by choice OpenTelemetry."""
+"""What a log does, as numbers for Prometheus."""

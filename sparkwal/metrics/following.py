@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import ALL, Meter
-from sparkwal.metrics.places import place_of
+from sparkwal.metrics.labels import ALL, Labels, labels_of
+from sparkwal.metrics.prometheus import Prometheus
 from sparkwal.metrics.records import LogNumbers
-from sparkwal.metrics.table import Place
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
 from sparkwal.reading.damage import PassedOver
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")
 
@@ -30,7 +29,7 @@ class Following:
         passed_over: of the name of a log, what gets its damage; by default the logger.
 
     Attributes:
-        place: labels of what is told of all of them.
+        labels: labels of what is told of all of them.
         counted: whose commits are counted here.
 
     Raises OptionError.
@@ -39,7 +38,7 @@ class Following:
     def __init__(
         self,
         path: str,
-        meter: Meter,
+        meter: Prometheus,
         *,
         backlog: int = 0,
         passed_over: Callable[[str], PassedOver] | None = None,
@@ -49,8 +48,8 @@ class Following:
         refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
-        self.place = place_of(self._root.url)
-        self.counted = Place(self.place.log, ALL) if self._options.sequencers else self.place
+        self.labels = labels_of(self._root.url)
+        self.counted = Labels(self.labels.log, ALL) if self._options.sequencers else self.labels
         self._logs: dict[str, LogNumbers] = {}
         # What the look before failed with, and this one.
         self._told: set[str] = set()
@@ -107,11 +106,11 @@ class Following:
         self._told = self._failures
 
     def _failed(self, reason: str) -> None:
-        self._meter.add(table.FOLLOW_ERRORS, 1, *self.place)
-        told = reason in self._told | self._failures
+        self._meter.add(table.FOLLOW_ERRORS, 1, *self.labels)
+        known = reason in self._told | self._failures
         self._failures.add(reason)
-        if not told:
-            _logger.warning("the numbers of %s are not new: %s", self.place.log, reason)
+        if not known:
+            _logger.warning("the numbers of %s are not new: %s", self.labels.log, reason)
 
 
 def check_interval(seconds: float) -> float:

@@ -17,7 +17,11 @@ BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,
 
 
 class Prometheus:
-    """Metrics in a registry of prometheus_client, each from its first value on."""
+    """Metrics in a registry of prometheus_client, each from its first value on; labels are the
+    values of `metric.labels`, in that order.
+
+    Any thread may call it. Nothing of it waits for a request or for who reads the numbers.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -25,12 +29,15 @@ class Prometheus:
         self._made: dict[str, Any] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
+        """Count. With 0 the series is there before anything happens."""
         self._series(metric, labels).inc(amount)
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
+        """One more value of a histogram."""
         self._series(metric, labels).observe(value)
 
     def set(self, metric: Metric, value: float | Callable[[], float], *labels: str) -> None:
+        """A gauge's value, or who tells it whenever it is read."""
         series = self._series(metric, labels)
         if callable(value):
             series.set_function(value)
@@ -38,6 +45,7 @@ class Prometheus:
             series.set(value)
 
     def forget(self, metric: Metric, *labels: str) -> None:
+        """The series vanishes; one that is not there is no error. Counts begin at 0 again."""
         with self._lock:
             made = self._made.get(metric.name)
         if made is not None:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.lifecycle.consumers import lag_ms, told
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import Meter, begin
-from sparkwal.metrics.places import place_of
+from sparkwal.metrics.labels import labels_of
+from sparkwal.metrics.meter import begin
+from sparkwal.metrics.prometheus import Prometheus
 from sparkwal.metrics.table import METRICS
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import SourceOptions
@@ -43,7 +44,7 @@ class LogNumbers:
     def __init__(
         self,
         options: SourceOptions,
-        meter: Meter,
+        meter: Prometheus,
         backlog: int = 0,
         now: Callable[[], float] = time.time,
         passed_over: PassedOver | None = None,
@@ -53,12 +54,12 @@ class LogNumbers:
         self._log = open_log(options)
         self._meter, self._backlog, self._now = meter, backlog, now
         self._passed_over = passed_over
-        self.place = place_of(self._log.url)
+        self.labels = labels_of(self._log.url)
         self.queries: dict[str, None] = {}
         self._follower: Follower | None = None
         self._term = 0
         self._consumers: set[str] = set()
-        begin(meter, self.place, "records")
+        begin(meter, self.labels, "records")
 
     @property
     def is_there(self) -> bool:
@@ -84,7 +85,7 @@ class LogNumbers:
         for found in self._follower.new(floor=False):
             if isinstance(found, SlotRecord):
                 self._tell(found.header)
-        self._meter.set(table.POSITION, self._follower.log.gap - 1, *self.place)
+        self._meter.set(table.POSITION, self._follower.log.gap - 1, *self.labels)
 
     def look_around(self) -> None:
         """Also how far consumers and compaction are, and whether this is still the log it was.
@@ -113,80 +114,80 @@ class LogNumbers:
         first = found.floor.current()
         start = max(first, gap - self._backlog)
         self._term = found.head.live.header.term if start == gap else 0
-        self._meter.set(table.TERM, found.head.live.header.term, *self.place)
+        self._meter.set(table.TERM, found.head.live.header.term, *self.labels)
         self._follower = Follower(found, start)
         return True
 
     def _tell(self, header: SlotHeader) -> None:
-        meter, place = self._meter, self.place
+        meter, labels = self._meter, self.labels
         if header.term > self._term:
             if self._term or header.position == 0:
-                meter.add(table.TAKEOVERS, 1, *place)
+                meter.add(table.TAKEOVERS, 1, *labels)
             self._term = header.term
-            meter.set(table.TERM, header.term, *place)
+            meter.set(table.TERM, header.term, *labels)
         if not isinstance(header, CommitHeader):
             return
         put_ms, last_put_ms = (header.metric(n) for n in ("put_ms", "last_put_ms"))
-        meter.add(table.COMMITS, 1, *place)
-        meter.add(table.ROWS, header.rows, *place)
-        meter.add(table.WRITTEN, header.bytes, *place)
-        meter.add(table.OBJECTS, 1 + len(header.batches), *place)
-        meter.add(table.RETRIES, header.metric("retries") or 0, *place)
-        meter.set(table.LAST_COMMIT, header.timestamp_ms / 1000, *place)
+        meter.add(table.COMMITS, 1, *labels)
+        meter.add(table.ROWS, header.rows, *labels)
+        meter.add(table.WRITTEN, header.bytes, *labels)
+        meter.add(table.OBJECTS, 1 + len(header.batches), *labels)
+        meter.add(table.RETRIES, header.metric("retries") or 0, *labels)
+        meter.set(table.LAST_COMMIT, header.timestamp_ms / 1000, *labels)
         if last_put_ms is not None:
-            meter.observe(table.PUT, last_put_ms / 1000, *place)
+            meter.observe(table.PUT, last_put_ms / 1000, *labels)
         if header.batches and put_ms is not None:
-            meter.observe(table.DATA_WRITE, put_ms / 1000, *place)
-        meter.set(table.IN_FLIGHT, header.metric("in_flight") or 1, *place)
+            meter.observe(table.DATA_WRITE, put_ms / 1000, *labels)
+        meter.set(table.IN_FLIGHT, header.metric("in_flight") or 1, *labels)
         self.queries.pop(header.query_id, None)
         self.queries[header.query_id] = None
         if len(self.queries) > _MOST_QUERIES:
             del self.queries[next(iter(self.queries))]
 
     def _tell_consumers(self, head: Head) -> None:
-        meter, place = self._meter, self.place
+        meter, labels = self._meter, self.labels
         seen = set()
-        for each in told(self._log, place.sequencer, head, None):
+        for each in told(self._log, labels.sequencer, head, None):
             # A lease has a new name for every read, and one of another log counts for nothing.
             if each.expires_ms is not None or not each.of_this_log:
                 continue
             seen.add(each.name)
-            labels = (*place, each.name)
-            meter.set(table.CONSUMER_POSITION, each.position, *labels)
-            meter.set(table.CONSUMER_LAG, each.lag, *labels)
-            meter.set(table.CONSUMER_AGE, each.age_ms / 1000, *labels)
+            of_consumer = (*labels, each.name)
+            meter.set(table.CONSUMER_POSITION, each.position, *of_consumer)
+            meter.set(table.CONSUMER_LAG, each.lag, *of_consumer)
+            meter.set(table.CONSUMER_AGE, each.age_ms / 1000, *of_consumer)
             if each.lag_ms is None:
-                meter.forget(table.CONSUMER_LAG_TIME, *labels)
+                meter.forget(table.CONSUMER_LAG_TIME, *of_consumer)
             else:
-                meter.set(table.CONSUMER_LAG_TIME, each.lag_ms / 1000, *labels)
+                meter.set(table.CONSUMER_LAG_TIME, each.lag_ms / 1000, *of_consumer)
         for name in self._consumers - seen:
             self._forget_consumer(name)
         self._consumers = seen
 
     def _tell_compaction(self, head: Head, log_id: str) -> None:
-        meter, place = self._meter, self.place
+        meter, labels = self._meter, self.labels
         state = chain.look(self._log, log_id)
-        meter.set(table.FLOOR, state.floor if state else 0, *place)
+        meter.set(table.FLOOR, state.floor if state else 0, *labels)
         if state is None or state.target is None:
             return
-        meter.set(table.COMPACTED, state.cut, *place)
-        meter.set(table.COMPACTION_LAG, max(head.gap - state.cut, 0), *place)
+        meter.set(table.COMPACTED, state.cut, *labels)
+        meter.set(table.COMPACTION_LAG, max(head.gap - state.cut, 0), *labels)
         lag = lag_ms(self._log, head, state.cut)
         if lag is not None:
-            meter.set(table.COMPACTION_LAG_TIME, lag / 1000, *place)
+            meter.set(table.COMPACTION_LAG_TIME, lag / 1000, *labels)
         open_for = self._now() - state.timestamp_ms / 1000 if state.is_open else 0.0
-        meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *place)
+        meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
 
     def _forget_consumer(self, name: str) -> None:
         for metric in METRICS:
             if "consumer" in metric.more:
-                self._meter.forget(metric, *self.place, name)
+                self._meter.forget(metric, *self.labels, name)
 
     def end(self) -> None:
         """Nothing is told of this log any more."""
         for metric in METRICS:
             if "records" in metric.sources and not metric.more:
-                self._meter.forget(metric, *self.place)
+                self._meter.forget(metric, *self.labels)
         for name in self._consumers:
             self._forget_consumer(name)
 
@@ -196,4 +197,4 @@ class LogNumbers:
         self._follower, self._term, self._consumers = None, 0, set()
         self._backlog = _ALL
         self.queries.clear()
-        begin(self._meter, self.place, "records")
+        begin(self._meter, self.labels, "records")

@@ -9,15 +9,16 @@ from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.events import Event
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import Meter, begin, ended, once, refuse_twice
-from sparkwal.metrics.places import place_of
-from sparkwal.metrics.table import Metric, Place
+from sparkwal.metrics.labels import Labels, labels_of
+from sparkwal.metrics.meter import begin, ended, once, refuse_twice
+from sparkwal.metrics.prometheus import Prometheus
+from sparkwal.metrics.table import Metric
 
 if TYPE_CHECKING:
     from sparkwal.appender.appender import Appender
 
 
-def watch_appender(wal: Appender, meter: Meter) -> Callable[[], None]:
+def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
     """Tell `meter` what an appender does; twice is once.
 
     Its appends wait for nothing of this: a thread of its own counts. Call what it returns once
@@ -25,37 +26,37 @@ def watch_appender(wal: Appender, meter: Meter) -> Callable[[], None]:
 
     Raises OptionError where a follower tells the same meter of this log.
     """
-    place = place_of(wal.url)
-    refuse_twice(meter, place, "follower")
-    key = ("appender", place, id(wal))
-    return once(meter, key, lambda: _start(wal, meter, place, key))
+    labels = labels_of(wal.url)
+    refuse_twice(meter, labels, "follower")
+    key = ("appender", labels, id(wal))
+    return once(meter, key, lambda: _start(wal, meter, labels, key))
 
 
-def _start(wal: Appender, meter: Meter, place: Place, key: Hashable) -> Callable[[], None]:
-    begin(meter, place, "appender")
+def _start(wal: Appender, meter: Prometheus, labels: Labels, key: Hashable) -> Callable[[], None]:
+    begin(meter, labels, "appender")
 
     def told(event: Event) -> None:
-        meter.add(table.EVENTS, 1, *place, event.name)
+        meter.add(table.EVENTS, 1, *labels, event.name)
         if isinstance(event, events.Durable):
-            meter.add(table.COMMITS, 1, *place)
-            meter.add(table.ROWS, event.rows, *place)
-            meter.add(table.WRITTEN, event.bytes, *place)
-            meter.observe(table.PUT, event.put_ms / 1000, *place)
-            meter.set(table.POSITION, event.position, *place)
+            meter.add(table.COMMITS, 1, *labels)
+            meter.add(table.ROWS, event.rows, *labels)
+            meter.add(table.WRITTEN, event.bytes, *labels)
+            meter.observe(table.PUT, event.put_ms / 1000, *labels)
+            meter.set(table.POSITION, event.position, *labels)
         elif isinstance(event, events.Stopped):
             # Of the event `fenced` there is one for each record in flight.
-            meter.add(table.FENCED, event.error == FencedError.__name__, *place)
+            meter.add(table.FENCED, event.error == FencedError.__name__, *labels)
         elif isinstance(event, (events.JournalFull, events.SizeLimit)):
-            meter.add(table.BACK_PRESSURE, 1, *place)
+            meter.add(table.BACK_PRESSURE, 1, *labels)
         elif (counted := _COUNTED.get(type(event))) is not None:
-            meter.add(counted, 1, *place)
+            meter.add(counted, 1, *labels)
 
     def tell() -> None:
         for metric, value in gauges.items():
-            meter.set(metric, value, *place)
+            meter.set(metric, value, *labels)
 
     gauges = _gauges(wal)
-    watched = _watched.setdefault((meter, place), {})
+    watched = _watched.setdefault((meter, labels), {})
     watched[key] = tell
     tell()
     unsubscribe = wal.subscribe(told)
@@ -65,19 +66,19 @@ def _start(wal: Appender, meter: Meter, place: Place, key: Hashable) -> Callable
             return
         unsubscribe()
         for metric in gauges:
-            meter.forget(metric, *place)
+            meter.forget(metric, *labels)
         # The next appender of this log may be watched already: the newest one tells.
         for last in list(watched.values())[-1:]:
             last()
         if not watched:
-            _watched.pop((meter, place), None)
+            _watched.pop((meter, labels), None)
         ended(meter, key)
 
     return stop
 
 
 # Who tells what a log's appenders are at the moment, the newest last.
-_watched: dict[tuple[Meter, Place], dict[Hashable, Callable[[], None]]] = {}
+_watched: dict[tuple[Prometheus, Labels], dict[Hashable, Callable[[], None]]] = {}
 
 
 _COUNTED: dict[type[Event], Metric] = {
@@ -106,7 +107,7 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
     return found
 
 
-def watch_lifecycle(meter: Meter) -> Callable[[], None]:
+def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
     """Tell `meter` what this process compacts and collects, of every log; twice is once.
 
     Returns what ends it.
@@ -114,28 +115,28 @@ def watch_lifecycle(meter: Meter) -> Callable[[], None]:
     return once(meter, "lifecycle", lambda: _start_lifecycle(meter))
 
 
-def _start_lifecycle(meter: Meter) -> Callable[[], None]:
+def _start_lifecycle(meter: Prometheus) -> Callable[[], None]:
     begun: set[str] = set()
 
     def told(event: Event) -> None:
         if not isinstance(event, _LIFECYCLE):
             return
-        place = place_of(event.path)
+        labels = labels_of(event.path)
         if event.path not in begun:
             begun.add(event.path)
-            begin(meter, place, "lifecycle")
+            begin(meter, labels, "lifecycle")
         if isinstance(event, events.CompactionDone):
-            meter.add(table.COMPACTIONS, 1, *place)
-            meter.set(table.COMPACTED, event.cut, *place)
+            meter.add(table.COMPACTIONS, 1, *labels)
+            meter.set(table.COMPACTED, event.cut, *labels)
         elif isinstance(event, events.CompactionRetried):
-            meter.add(table.COMPACTION_RETRIES, 1, *place)
+            meter.add(table.COMPACTION_RETRIES, 1, *labels)
         elif isinstance(event, events.CompactionSuspended):
-            meter.add(table.COMPACTION_SUSPENDED, 1, *place)
+            meter.add(table.COMPACTION_SUSPENDED, 1, *labels)
         elif isinstance(event, events.FloorMoved):
-            meter.set(table.FLOOR, event.floor, *place)
+            meter.set(table.FLOOR, event.floor, *labels)
         elif isinstance(event, events.Collected):
-            meter.add(table.COLLECTED_OBJECTS, event.objects, *place)
-            meter.add(table.COLLECTED_BYTES, event.bytes, *place)
+            meter.add(table.COLLECTED_OBJECTS, event.objects, *labels)
+            meter.add(table.COLLECTED_BYTES, event.bytes, *labels)
 
     unsubscribe = events.subscribe(told)
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from sparkwal import spark_versions
-from sparkwal.errors import OptionError, TableReadError
+from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.current import (
@@ -24,19 +23,19 @@ from sparkwal.lifecycle.current import (
     tell,
     with_table,
 )
+from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
-from sparkwal.lifecycle.table import TableState
+from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
-from sparkwal.options.parsing import parse
+from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
-from sparkwal.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta_log import DeltaLog, spark_path
-from sparkwal.spark.readable import line
+from sparkwal.spark.delta_log import delta_log, spark_path
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
 
@@ -81,46 +80,38 @@ def read_current(
     TableReadError, OptionError, InvalidLogError; CollectedError in an action on rows of the
     log that were collected since.
     """
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }
-    settings = parse(SourceOptions, {**texts, "path": path})
+    settings = from_keywords(SourceOptions, path, options)
     refuse_parts(settings)
     settings = replace(settings, path=absolute(settings.path))
     register_once(spark)
     root = open_log(settings, fail_fast=True)
     names = all_logs(root) if settings.sequencers else [settings.sequencer]
     logs = {name: LogRange(settings, name, root) for name in names}
-    plan = plan_current([*logs.values()], lambda target: _Pinned(spark, target))
+    pinned: list[DeltaLog] = []
+
+    def open_table(target: Target) -> DeltaLog:
+        pinned.append(_delta_log(spark, target))
+        pinned[-1].update()
+        return pinned[-1]
+
+    plan = plan_current([*logs.values()], open_table)
     reading = {
-        name: value for name, value in texts.items() if name.lower() not in ("sequencers", "path")
+        name: value for name, value in options.items() if name.lower() not in ("sequencers", "path")
     }
-    rows = _Reading(spark, settings.path, reading, logs, plan).rows()
+    parts = pinned[-1].partitioned if plan.target else ()
+    rows = _Reading(spark, settings.path, reading, logs, plan, parts).rows()
     tell({name: log.log for name, log in logs.items()}, plan)
     return (rows, plan) if include_position else rows
 
 
-class _Pinned:
-    """A `Snapshots`."""
-
-    def __init__(self, spark: SparkSession, target: Target) -> None:
-        if getattr(spark, "_jsparkSession", None) is None:
-            raise OptionError(
-                "a session of Spark Connect cannot tell what a Delta table holds: use a session "
-                "of Spark's own, or sparkwal.Log(path).current()"
-            )
-        spark_versions.require_delta(spark.version)
-        self._table = target.table
-        self._log = DeltaLog(spark, spark_path(target.table))
-
-    def look(self, log_id: str, since: int) -> TableState | None:
-        try:
-            return self._log.look(log_id, since)
-        except Exception as error:
-            raise TableReadError(
-                f"the table {self._table} cannot be read: {line(error)}"
-            ) from error
+def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise OptionError(
+            "a session of Spark Connect cannot tell what a Delta table holds: use a session of "
+            "Spark's own, or sparkwal.Log(path).current()"
+        )
+    spark_versions.require_delta(spark.version)
+    return delta_log(spark, target.table)
 
 
 class _Reading:
@@ -130,12 +121,13 @@ class _Reading:
         self,
         spark: SparkSession,
         path: str,
-        options: dict[str, str],
+        options: dict[str, Any],
         logs: dict[str, LogRange],
         plan: CurrentPlan,
+        partitioned: Sequence[str],
     ) -> None:
         self._spark, self._path, self._options = spark, path, options
-        self._logs, self._plan = logs, plan
+        self._logs, self._plan, self._partitioned = logs, plan, partitioned
 
     def rows(self) -> DataFrame:
         plan = self._plan
@@ -156,9 +148,8 @@ class _Reading:
         whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
         if not tails:
             return _with_columns(table, whole)
-        there = DeltaLog(self._spark, spark_path(plan.target.table)).layout(newest=False)
-        parts = there.partitioned if there else ()
-        tails = [as_stored(tail, schema.columns(in_table), parts) for tail in tails]
+        columns = schema.columns(in_table)
+        tails = [as_stored(tail, columns, self._partitioned) for tail in tails]
         # The table comes first: the rows are of its session, the user's.
         if plan.target.mode != MERGE:
             return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))

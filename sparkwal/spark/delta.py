@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 
@@ -10,16 +11,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType, VariantType
 
-from sparkwal import spark_versions
-from sparkwal.errors import PlanError, ReadError, WriteError
-from sparkwal.format.lifecycle import APPEND, MERGE, LifecycleRecord, Target
+from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
+from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
 from sparkwal.format.schema import columns, type_name
 from sparkwal.format.widening import contradictions, holds
 from sparkwal.lifecycle.table import TableConflict, TableState
+from sparkwal.options import spark_versions
 from sparkwal.reading.floor import Pinned
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta_log import FORGETS, DeltaLog, Layout, spark_path
+from sparkwal.spark.delta_log import FORGETS, TableStore, delta_log, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.store.log_store import LogStore
 
@@ -46,32 +47,34 @@ class SparkDeltaTable:
         self._path = spark_path(target.table)
         self._spark = spark
         self._session = own_session(spark)
-        self._log = DeltaLog(self._session, self._path)
+        self._log = delta_log(self._session, target.table)
+        self._store = TableStore(self._session, self._path)
 
     def prepare(self, log: LogStore, spark_schema: str) -> None:
         """Make the table if there is none; see `Table.prepare`."""
         schema = StructType.fromJson(json.loads(spark_schema))
         self._check_target(schema)
         try:
-            self._log.check_put_if_absent()
-            there = self._layout()
-            if there is None:
+            self._store.check_put_if_absent()
+            if not self._log.update():
                 self._create(schema)
-                there = self._layout()
-            if there is None:
-                raise PlanError(f"{self.target.table} was just made and is not there; run it again")
-            self._check_table(there, schema)
+                if not self._log.update():
+                    raise PlanError(
+                        f"{self.target.table} was just made and is not there; run it again"
+                    )
+            self._check_table(schema)
         except PlanError:
             raise
         except Exception as error:
             raise PlanError(f"{self.target.table} cannot be used: {line(error)}") from error
 
-    def look(self, log_id: str, since: int) -> TableState | None:
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The newest snapshot; see `Table.look`."""
         try:
-            return self._log.look(log_id, since)
-        except Exception as error:
-            raise WriteError(f"{self.target.table} cannot be read: {line(error)}") from error
+            self._log.update()
+            return self._log.look(log_id, since, k)
+        except TableReadError as error:
+            raise WriteError(str(error)) from error
 
     def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range as one version of the table; see `Table.write`."""
@@ -84,13 +87,11 @@ class SparkDeltaTable:
         ):
             session.conf.set(f"spark.databricks.delta.{name}", value)
         try:
-            there = self._log.layout(newest=False)
-            assert there is not None
             rows = self._rows(session, state)
-            for told in self._contradictions(there, rows.schema):
+            for told in self._contradictions(rows.schema):
                 raise WriteError(f"{self.target.table} does not take {_range(state)}: {told}")
-            rows = as_stored(rows, there.columns, there.partitioned)
-            with self._log.held():
+            rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
+            with self._store.held():
                 if self.target.mode == APPEND:
                     rows.write.format("delta").mode("append").option("mergeSchema", "true").save(
                         self._path
@@ -148,7 +149,7 @@ class SparkDeltaTable:
         the row that is not there are those of the key.
         """
         keys = [quoted(key) for key in self.target.keys]
-        if not self._log.has_deletion_vectors():
+        if self._log.properties.get("delta.enableDeletionVectors", "").lower() != "true":
             return source
         if not all(field.nullable for field in source.select(*keys).schema):
             return source
@@ -167,14 +168,6 @@ class SparkDeltaTable:
 
     def _check_target(self, schema: StructType) -> None:
         target = self.target
-        if target.mode not in (APPEND, MERGE):
-            raise PlanError(f"mode is {target.mode!r}: {APPEND} or {MERGE} is expected")
-        if (target.mode == MERGE) != bool(target.keys):
-            raise PlanError(f"keys are for {MERGE}, which needs them: mode is {target.mode}")
-        if target.mode == APPEND and (target.sequence_by or target.delete_when):
-            raise PlanError(f"sequence_by and delete_when are for {MERGE}")
-        if target.partition_by and target.cluster_by:
-            raise PlanError("a table is either partitioned or clustered: give one of the two")
         if FORGETS in dict(target.properties):
             raise PlanError(_forgets(target.table))
         known = {field.name.lower(): field for field in schema.fields}
@@ -195,9 +188,6 @@ class SparkDeltaTable:
             except Exception as error:
                 raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
 
-    def _layout(self) -> Layout | None:
-        return self._log.layout(clustering=bool(self.target.cluster_by))
-
     def _create(self, schema: StructType) -> None:
         from delta import DeltaTable
 
@@ -214,34 +204,41 @@ class SparkDeltaTable:
             making.execute()
         except Exception:
             # Another process may have made it at the same time.
-            if not self._log.exists():
+            if not self._log.update():
                 raise
 
-    def _check_table(self, there: Layout, schema: StructType) -> None:
-        target = self.target
-        for told in self._contradictions(there, schema):
+    def _check_table(self, schema: StructType) -> None:
+        target, there = self.target, self._log
+        for told in self._contradictions(schema):
             raise PlanError(told)
         # Defends against: a table forgets the transaction of a log that was quiet for long
         if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
         for what, asked, found in (
             ("partitioned", target.partition_by, there.partitioned),
-            ("clustered", target.cluster_by, there.clustered),
+            ("clustered", target.cluster_by, self._clustered()),
         ):
             if asked and asked != found:
                 raise PlanError(
                     f"{target.table} is {what} by {', '.join(found) or 'nothing'}, and "
                     f"{', '.join(asked)} was asked for"
                 )
-        known = {name.lower() for name in there.columns}
+        known = {name.lower() for name in columns(there.spark_schema)}
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in known:
                 raise PlanError(f"{target.table} has no column {name!r}")
 
-    def _contradictions(self, there: Layout, schema: StructType) -> Iterator[str]:
+    def _clustered(self) -> tuple[str, ...]:
+        domain = json.loads(self._log.domains.get("delta.clustering") or "{}")
+        found = domain.get("clusteringColumns", [])
+        return tuple(".".join(_logical(self._log.spark_schema, path)) for path in found)
+
+    def _contradictions(self, schema: StructType) -> Iterator[str]:
         """What is wrong with each column whose values the table's column does not hold."""
         alter = f"ALTER TABLE delta.`{self.target.table}`"
-        for name, kind, other in contradictions(columns(schema.json()), there.columns):
+        for name, kind, other in contradictions(
+            columns(schema.json()), columns(self._log.spark_schema)
+        ):
             advice = (
                 f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_name(kind)}, which needs "
                 "delta.enableTypeWidening = 'true'"
@@ -253,6 +250,20 @@ class SparkDeltaTable:
                 f"column {name!r} is {type_name(kind)} in the log and {type_name(other)} in "
                 f"{self.target.table}, which does not hold each of its values: {advice}"
             )
+
+
+def _logical(spark_schema: str, path: list[str]) -> list[str]:
+    """A column of a Delta table, by the names that its files have, as its schema calls it."""
+    fields, names = json.loads(spark_schema)["fields"], list[str]()
+    for physical in path:
+        for field in fields:
+            if (field["metadata"] or {}).get(
+                "delta.columnMapping.physicalName", field["name"]
+            ) == physical:
+                names.append(field["name"])
+                fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
+                break
+    return names
 
 
 def _range(state: LifecycleRecord) -> str:
@@ -271,20 +282,15 @@ def _told(state: LifecycleRecord) -> str:
     return json.dumps(told)
 
 
-_CONFLICTS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
-_STALE = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
+_CONFLICT = re.compile(
+    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
+    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
+)
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether another writer of the table was faster."""
-    text = f"{type(error).__name__} {cause(error)}"
-    return any(f"[{each}" in text for each in (*_CONFLICTS, _STALE)) or any(
-        name in text
-        for name in ("ConcurrentModificationException", "ConcurrentAppendException",
-                     "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException",
-                     "ConcurrentTransactionException", "ConcurrentWriteException",
-                     "MetadataChangedException", "ProtocolChangedException")
-    )  # fmt: skip
+    return _CONFLICT.search(f"{type(error).__name__} {cause(error)}") is not None
 
 
 def _forgets(table: str) -> str:

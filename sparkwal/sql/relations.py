@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from sparkwal.format.header import LeaderHeader, SlotHeader, host_of
-from sparkwal.lifecycle.consumers import ConsumerInfo, told
-from sparkwal.lifecycle.snapshot import Current
+from sparkwal.protocol.recovery import Head
 from sparkwal.reading.history import Collected, Unreadable, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA
@@ -19,6 +17,7 @@ from sparkwal.sql.database import Relation
 from sparkwal.sql.needs import Needs
 from sparkwal.sql.requests import made, to_read
 from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows
+from sparkwal.store.log_store import LogStore
 
 _TIME = pa.timestamp("us", "UTC")
 _TOGETHER = 1024
@@ -137,6 +136,8 @@ def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[
     }  # fmt: skip
 
 
+# Log, sequencer, head, expiry → consumers.
+Told = Callable[[LogStore, str, Head, int | None], Sequence[object]]
 CONSUMERS = pa.schema([
     ("name", pa.string()), ("sequencer", pa.string()), ("position", pa.int64()),
     ("lag", pa.int64()), ("lag_ms", pa.int64()), ("age_ms", pa.int64()), ("host", pa.string()),
@@ -150,17 +151,23 @@ class Consumers:
     schema = CONSUMERS
     order: Sequence[str] = CONSUMERS.names
 
-    def __init__(self, logs: Sequence[LogRange]) -> None:
-        self._logs = logs
+    def __init__(self, logs: Sequence[LogRange], told: Told) -> None:
+        self._logs, self._told = logs, told
 
     def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in self._logs:
             if log.head is not None and log.live is not None:
-                found = [vars(each) for each in told(log.log, log.name, log.head, None)]
+                found = [vars(each) for each in self._told(log.log, log.name, log.head, None)]
                 yield pa.RecordBatch.from_pylist(found, schema=CONSUMERS)
 
 
-assert [each.name for each in fields(ConsumerInfo)] == CONSUMERS.names
+class Current(Protocol):
+    """A log's table and the log after it, as `Log.current` returns it."""
+
+    schema: pa.Schema
+
+    def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The rows of these columns."""
 
 
 class Now:
@@ -178,11 +185,15 @@ class Now:
 
 
 def relations(
-    logs: Sequence[LogRange], current: Callable[[], Current]
+    logs: Sequence[LogRange], told: Told, current: Callable[[], Current]
 ) -> Mapping[str, Callable[[], Relation]]:
     """All that may be asked of these logs, which have looked. Nothing else is read before a
-    query's plan is known."""
+    query's plan is known.
+
+    Args:
+        told: the consumers of a log, with the fields of CONSUMERS.
+    """
     return {
         "log": lambda: Rows(logs), "records": lambda: Records(logs),
-        "consumers": lambda: Consumers(logs), "current": lambda: Now(current()),
+        "consumers": lambda: Consumers(logs, told), "current": lambda: Now(current()),
     }  # fmt: skip

@@ -19,7 +19,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.writing import SinkOptions
-from sparkwal.sequencers import all_logs, encode_key, sequencers_under
+from sparkwal.reading.sequencers import all_logs, encode_key, sequencers_under
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import sparkwal
 from sparkwal.cli import doctor
 from sparkwal.cli.main import main
-from sparkwal.spark_versions import INSTALL
+from sparkwal.options.spark_versions import INSTALL
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import s3_client

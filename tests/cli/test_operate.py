@@ -98,7 +98,7 @@ run()
 """
 
 
-def test_a_log_with_a_table_needs_delta_and_says_so(wal: Path, tmp_path: Path) -> None:
+def test_a_log_with_a_table_is_collected_without_delta_rs(wal: Path, tmp_path: Path) -> None:
     log = opened(wal)
     state = look(log)
     assert state is not None
@@ -111,10 +111,8 @@ def test_a_log_with_a_table_needs_delta_and_says_so(wal: Path, tmp_path: Path) -
         [sys.executable, "-c", _WITHOUT_DELTA, "collect", str(wal), "--delete"],
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert "pip install 'sparkwal[lake]'" in done.stderr and stored(wal) == before
-    # With it: a table that is gone suspends.
-    assert "is gone" in ran("collect", str(wal), "--delete", code=3)
+    # A table that is gone suspends.
+    assert done.returncode == 3 and "is gone" in done.stderr
     assert stored(wal) == before
 
 

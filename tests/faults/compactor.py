@@ -23,7 +23,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import DeltaLog, spark_path
+from sparkwal.spark.delta_log import TableStore, delta_log, spark_path
 from sparkwal.testing.servers import log_options
 from support.session import DELTA_CONF, DELTA_VERSION, SCALA
 
@@ -41,12 +41,11 @@ TABLE = (("delta.deletedFileRetentionDuration", "interval 5 minutes"),)
 
 def maintain(spark: SparkSession, table: str, rng: random.Random) -> None:
     """What somebody else does to the table: now and then OPTIMIZE or VACUUM."""
-    log = DeltaLog(spark, spark_path(table))
     statement = rng.choices(["", "OPTIMIZE", "VACUUM"], [8, 2, 1])[0]
-    if not statement or not log.exists():
+    if not statement or not delta_log(spark, table).update():
         return
     # On a local disk Delta itself does not keep the writers of two processes apart.
-    with log.held():
+    with TableStore(spark, spark_path(table)).held():
         spark.sql(f"{statement} delta.`{table}`").collect()
     say(f"maintained {statement}")
 

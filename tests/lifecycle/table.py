@@ -40,7 +40,7 @@ class ModelTable:
         if not self.versions:
             self._commit("CREATE TABLE", (), {})
 
-    def look(self, log_id: str, since: int) -> TableState | None:
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         self.before("look")
         if not self.versions:
             return None

@@ -167,7 +167,7 @@ def test_a_history_that_does_not_reach_back_says_nothing_of_an_open_range(life: 
     table = life.table.look
 
     def cut(first: int) -> Callable[..., Any]:
-        def looked(log_id: str, since: int) -> Any:
+        def looked(log_id: str, since: int, k: int | None = None) -> Any:
             found = table(log_id, since)
             assert found is not None
             left = tuple(each for each in found.changes if each.version >= first)

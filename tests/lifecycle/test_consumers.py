@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer, decode, encode
 from sparkwal.format.lifecycle import FLOOR
 from sparkwal.lifecycle.consumers import (
+    ConsumerInfo,
     bound,
     floor_of,
     forget,
@@ -26,6 +27,7 @@ from sparkwal.lifecycle.consumers import (
     standing,
 )
 from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -297,3 +299,7 @@ def test_wrong_names_and_times_are_refused(tmp_path: Path) -> None:
         sparkwal.forget_consumer(str(tmp_path), "a/b")
     with pytest.raises(OptionError, match="expiry is 'soon'; a time such as"):
         sparkwal.consumers(str(tmp_path), expiry="soon")
+
+
+def test_the_relation_of_consumers_has_what_is_told_of_each() -> None:
+    assert [each.name for each in fields(ConsumerInfo)] == CONSUMERS.names

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
@@ -215,19 +209,6 @@ def test_others_may_optimize_the_table(lake: Lake) -> None:
     assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3")])
 
 
-def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: Lake) -> None:
-    from sparkwal.lifecycle.lake import LakeTable
-
-    lake.append(values(1))
-    lake.compact()
-    pinned = LakeTable(lake.table, {})
-    lake.append(values(2))
-    lake.compact()
-    state = pinned.look(lake.head().log_id, 0)
-    assert state is not None
-    assert [(change.version, change.k) for change in state.changes] == [(1, 1)]
-
-
 def test_a_floor_that_passes_what_was_pinned_ends_no_read_of_it(lake: Lake) -> None:
     """The rows are deleted a grace later at the earliest."""
     lake.append(values(1))
@@ -347,7 +328,7 @@ def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
     lake.append(values(1))
     lake.compact()
     lake.append(values(2))
-    real, left = snapshot.LakeTable, [1, 1]
+    real, left = snapshot.delta_log, [1, 1]
 
     def slow(*args: Any) -> Any:
         # Between the look at the chain and the look at the table.
@@ -359,7 +340,7 @@ def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
             lake.done()
         return real(*args)
 
-    monkeypatch.setattr(snapshot, "LakeTable", slow)
+    monkeypatch.setattr(snapshot, "delta_log", slow)
     assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3"), (3, "v3")])
     assert not left
 
@@ -379,76 +360,6 @@ def test_a_table_on_the_logs_own_s3_is_read_with_the_logs_options(
         lake.reader().current()
 
 
-@contextmanager
-def counting(upstream: str) -> Iterator[str]:
-    """A proxy in a process of its own: delta-rs lets no other thread of this one run."""
-    command = [sys.executable, "-m", "sparkwal.testing.proxy", "--upstream", upstream]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
-        assert it.stderr is not None
-        try:
-            yield it.stderr.readline().strip()
-        finally:
-            it.terminate()
-
-
-@pytest.mark.s3
-def test_requests_do_not_grow_with_what_others_add_to_the_table(
-    s3_path: tuple[str, dict[str, str]],
-) -> None:
-    path, options = s3_path
-    lake = Lake(path, options=options)
-    lake.append(values(1))
-    lake.compact()
-    found = []
-    with counting(options["endpoint"]) as url:
-        for number in (1, 40, 40):
-            for _ in range(number):
-                foreign = pa.table({"id": [9], "v": ["v9"]}, SCHEMA)
-                write_deltalake(lake.table, foreign, mode="append", storage_options=lake.storage)
-            lake.delta().create_checkpoint()
-            urlopen(Request(f"{url}/__reset", b"")).close()
-            sparkwal.Log(lake.path, **{**options, "endpoint": url}).current()
-            with urlopen(f"{url}/__counts") as answer:
-                found.append(sum(json.load(answer).values()))
-    print(found)
-    assert found[2] == found[1] < found[0] + 20
-
-
-@pytest.mark.parametrize("undoes", ["restore", "overwrite", "restore after the open range"])
-def test_what_was_taken_away_is_found_among_many_versions(lake: Lake, undoes: str) -> None:
-    lake.append(values(1))
-    lake.compact()
-    if "open range" in undoes:
-        lake.append(values(2))
-        lake.compact("written")
-    rows_ = pa.table({"id": [9], "v": ["v9"]}, SCHEMA)
-    if undoes == "overwrite":
-        write_deltalake(lake.table, rows_, mode="overwrite")
-    else:
-        lake.delta().restore(1 if "open range" in undoes else 0)
-    for _ in range(30):
-        write_deltalake(lake.table, rows_, mode="append")
-    with pytest.raises(ConfirmError):
-        lake.reader().current()
-
-
-def test_an_error_of_the_tables_store_shows_no_secret() -> None:
-    from sparkwal.lifecycle.lake import LakeTable
-
-    secret = "wJalrXUtnFEMI"
-    storage = {
-        "aws_endpoint_url": "http://127.0.0.1:1",
-        "aws_region": "x",
-        "aws_allow_http": "true",
-        "aws_access_key_id": "AKIDEXAMPLE",
-        "aws_secret_access_key": secret,
-        "max_retries": "0",
-    }
-    with pytest.raises(TableReadError) as error:
-        LakeTable("s3://bucket/table", storage)
-    assert secret not in str(error.value) and "AKIDEXAMPLE" not in str(error.value)
-
-
 def test_a_column_that_comes_while_the_current_state_is_looked_at_is_there(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,7 +367,7 @@ def test_a_column_that_comes_while_the_current_state_is_looked_at_is_there(
 
     lake.append(values(1))
     lake.compact()
-    real, left = snapshot.LakeTable, [1]
+    real, left = snapshot.delta_log, [1]
 
     def slow(*args: Any) -> Any:
         if left:
@@ -465,5 +376,5 @@ def test_a_column_that_comes_while_the_current_state_is_looked_at_is_there(
             lake.append([{"id": 2, "v": "v2", "w": 2}], wide)
         return real(*args)
 
-    monkeypatch.setattr(snapshot, "LakeTable", slow)
+    monkeypatch.setattr(snapshot, "delta_log", slow)
     assert rows(lake.reader().current()) == Counter([(1, "v1", None), (2, "v2", 2)])

@@ -53,7 +53,7 @@ def test_a_table_whose_old_history_is_deleted_takes_ranges_of_a_log_that_was_qui
 ) -> None:
     whole, kept = life.table.look, 30
 
-    def look_(log_id: str, since: int) -> Any:
+    def look_(log_id: str, since: int, k: int | None = None) -> Any:
         found = whole(log_id, since)
         assert found is not None
         left = tuple(each for each in found.changes if each.version > found.version - kept)

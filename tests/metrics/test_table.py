@@ -1,4 +1,4 @@
-"""The names: as Prometheus and OpenTelemetry want them, and each once."""
+"""The names: as Prometheus wants them, and each once."""
 
 from __future__ import annotations
 
@@ -9,58 +9,51 @@ import sys
 import pytest
 
 from sparkwal.errors import OptionError
-from sparkwal.metrics.otel import ATTRIBUTES, open_telemetry, otel_name
-from sparkwal.metrics.places import place_of
+from sparkwal.metrics.labels import Labels, labels_of
 from sparkwal.metrics.prometheus import prometheus
-from sparkwal.metrics.table import METRICS, Metric, Place
+from sparkwal.metrics.table import METRICS, Metric
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_a_metric_is_named_as_prometheus_wants(metric: Metric) -> None:
     assert re.fullmatch(r"sparkwal_[a-z]+(_[a-z]+)*", metric.full_name)
     assert metric.full_name.endswith("_total") == (metric.kind == "counter")
-    units = {"s": "seconds", "By": "bytes"}
-    if metric.unit in units:
-        assert metric.name.endswith(units[metric.unit])
+    if metric.kind == "histogram":
+        assert metric.name.endswith("_seconds")
     assert metric.help.endswith(".") and metric.labels[:2] == ("log", "sequencer")
     # What has a bound that nobody of ours gave: no query, no leader, no lease.
     assert set(metric.more) <= {"consumer", "name", "status"}
-    assert set(metric.labels) <= ATTRIBUTES.keys()
     assert metric.sources
 
 
 def test_each_name_is_there_once() -> None:
     assert len({metric.full_name for metric in METRICS}) == len(METRICS)
-    assert len({otel_name(metric) for metric in METRICS}) == len(METRICS)
 
 
 @pytest.mark.parametrize(
-    ("url", "place"),
+    ("url", "labels"),
     [
-        ("s3://b/wal", Place("s3://b/wal", "default")),
-        ("s3://b/wal/sequencers/late", Place("s3://b/wal", "late")),
-        ("file:///sequencers/wal", Place("file:///sequencers/wal", "default")),
-        ("s3://b", Place("s3://b", "default")),
+        ("s3://b/wal", Labels("s3://b/wal", "default")),
+        ("s3://b/wal/sequencers/late", Labels("s3://b/wal", "late")),
+        ("file:///sequencers/wal", Labels("file:///sequencers/wal", "default")),
+        ("s3://b", Labels("s3://b", "default")),
     ],
 )
-def test_a_log_is_named_by_its_path_and_sequencer(url: str, place: Place) -> None:
-    assert place_of(url) == place
+def test_a_log_is_named_by_its_path_and_sequencer(url: str, labels: Labels) -> None:
+    assert labels_of(url) == labels
 
 
-def test_without_the_extras_one_line_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("prometheus_client", "opentelemetry", "opentelemetry.metrics"):
-        monkeypatch.setitem(sys.modules, name, None)
+def test_without_the_extra_one_line_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(OptionError, match=r"pip install 'sparkwal\[metrics\]'"):
         prometheus()
-    with pytest.raises(OptionError, match=r"pip install 'sparkwal\[otel\]'"):
-        open_telemetry()
 
 
-def test_the_package_imports_neither_library() -> None:
+def test_the_package_does_not_import_the_library() -> None:
     """Nor do the modules that count: only who asks for numbers has a library for them."""
     code = (
         "import sys, sparkwal, sparkwal.log, sparkwal.appender.appender, sparkwal.metrics.writers, "
-        "sparkwal.metrics.following, sparkwal.metrics.prometheus, sparkwal.metrics.otel\n"
-        "assert not {'prometheus_client', 'opentelemetry'} & sys.modules.keys()"
+        "sparkwal.metrics.following, sparkwal.metrics.prometheus\n"
+        "assert 'prometheus_client' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -124,7 +124,7 @@ def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path
     meter = separate()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
         unwatch = watch_appender(wal, meter)
-        place = Following(str(tmp_path), meter).place
+        place = Following(str(tmp_path), meter).labels
         with pytest.raises(OptionError, match="counted here already"):
             refuse_twice(meter, place, "appender")
         unwatch()

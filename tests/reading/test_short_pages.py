@@ -11,8 +11,8 @@ from protocol.query import SCHEMA, Query, StoppedClock, hints_in
 from sparkwal.format import keys
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.recovery import find_head
+from sparkwal.reading.sequencers import sequencers_under
 from sparkwal.reading.verification import verify_store
-from sparkwal.sequencers import sequencers_under
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 

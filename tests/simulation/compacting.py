@@ -47,7 +47,7 @@ class WorldTable:
     def prepare(self, log: LogStore, spark_schema: str) -> None:
         self.ask(Call("table_make"))
 
-    def look(self, log_id: str, since: int) -> TableState | None:
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         try:
             found: TableState | None = self.ask(Call("table_look", (log_id, since)))
         except Transient as error:

@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_tables_take_ranges_of_a_log(chosen: str) -> None:
-    """SPARKWAL_TABLES=1 pytest tests/tables runs some of them."""
+    """SPARKWAL_TABLES=1 pytest tests/spark/tables runs some of them."""
     # -P as this one was started: they test what it tests.
     python = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
     command = [*python, "-m", "pytest", "--tb=short", "--durations=5", "-m", chosen]
     # A time limit of one test must not be that of what Ivy downloads for all.
-    command += ["-o", "timeout_func_only=true", "tests/tables"]
+    command += ["-o", "timeout_func_only=true", "tests/spark/tables"]
     ran = subprocess.run(
         command, cwd=ROOT, env=dict(os.environ, SPARKWAL_TABLES="1"), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, check=False,

@@ -2,7 +2,7 @@
 
 import pyspark
 
-from sparkwal.spark_versions import is_supported
+from sparkwal.options.spark_versions import is_supported
 
 __all__ = ["DefaultSource"]
 

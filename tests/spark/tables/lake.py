@@ -69,7 +69,9 @@ class Lake:
         self.put(INTENT, k=head.k + 1, to=info.position + 1, **changes)
 
     def write(self) -> None:
-        self.table.write(self.head())
+        head = self.head()
+        self.table.look(head.log_id, head.table_version)
+        self.table.write(head)
 
     def done(self) -> None:
         head = self.head()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from sparkwal.errors import PlanError
 from sparkwal.spark import log_store
-from sparkwal.spark.delta_log import DeltaLog
+from sparkwal.spark.delta_log import TableStore
 
 from .compaction import Compaction, as_set
 
@@ -93,11 +93,11 @@ def test_a_table_on_s3_takes_ranges(delta: SparkSession, tmp_path: Path, bucket:
 def test_a_log_store_that_may_overwrite_a_version_is_refused(
     delta: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = DeltaLog(delta, "s3a://bucket/table")
+    log = TableStore(delta, "s3a://bucket/table")
     log.check_put_if_absent()
     for kind in (DELTAS_OWN, "io.delta.storage.GCSLogStore"):
-        monkeypatch.setattr(DeltaLog, "_log_store", lambda _, kind=kind: kind)
+        monkeypatch.setattr(TableStore, "_log_store", lambda _, kind=kind: kind)
         with pytest.raises(PlanError, match=f"s3a.*{kind}.*{log_store.SETTING}={log_store.CLASS}"):
             log.check_put_if_absent()
-    monkeypatch.setattr(DeltaLog, "_log_store", lambda _: "com.example.TheirLogStore")
+    monkeypatch.setattr(TableStore, "_log_store", lambda _: "com.example.TheirLogStore")
     log.check_put_if_absent()

@@ -13,7 +13,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparkwal.metrics import table
 from sparkwal.metrics.following import Following, check_interval
-from sparkwal.metrics.meter import Meter, ended, once, refuse_twice
+from sparkwal.metrics.meter import ended, once, refuse_twice
+from sparkwal.metrics.prometheus import Prometheus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,11 +24,11 @@ _MOST_WAITING = 1000
 # Spark tells nobody that it has stopped.
 _ASK_SECONDS = 1.0
 
-_watches: dict[tuple[Meter, Hashable], _Watch] = {}
+_watches: dict[tuple[Prometheus, Hashable], _Watch] = {}
 
 
 def watch_stream(
-    spark: SparkSession, path: str, meter: Meter, *, interval: float = 30.0, **options: Any
+    spark: SparkSession, path: str, meter: Prometheus, *, interval: float = 30.0, **options: Any
 ) -> Callable[[], None]:
     """Tell `meter` of the log at `path`, and of the queries of `spark` that write to it.
 
@@ -54,7 +55,7 @@ def watch_stream(
     def start() -> Callable[[], None]:
         # Before the query commits anything.
         following.try_look()
-        meter.add(table.FENCED, 0, *following.place)
+        meter.add(table.FENCED, 0, *following.labels)
 
         def over() -> None:
             # Of a watch that is over already it says nothing of the next one.
@@ -117,7 +118,7 @@ class _Watch:
     def __init__(
         self,
         following: Following,
-        meter: Meter,
+        meter: Prometheus,
         interval: float,
         over: Callable[[], None],
         is_over: Callable[[], bool],
@@ -128,7 +129,7 @@ class _Watch:
             _MOST_WAITING
         )
         self._ending = threading.Event()
-        meter.add(table.DROPPED, 0, *following.place)
+        meter.add(table.DROPPED, 0, *following.labels)
         self._thread = threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True)
         self._thread.start()
 
@@ -137,7 +138,7 @@ class _Watch:
         try:
             self._waiting.put_nowait((query_id, took_ms, error))
         except queue.Full:
-            self._meter.add(table.DROPPED, 1, *self._following.place)
+            self._meter.add(table.DROPPED, 1, *self._following.labels)
 
     def end(self) -> bool:
         """No more looks after the one that runs. Whether it had not ended before."""
@@ -177,6 +178,6 @@ class _Watch:
     def _count(self, query_id: str, took_ms: float | None, error: str | None) -> None:
         for log in self._following.wrote(query_id):
             if took_ms is not None:
-                self._meter.observe(table.ADD_BATCH, took_ms / 1000, *log.place)
+                self._meter.observe(table.ADD_BATCH, took_ms / 1000, *log.labels)
             if error is not None and "FencedError" in error:
-                self._meter.add(table.FENCED, 1, *log.place)
+                self._meter.add(table.FENCED, 1, *log.labels)

@@ -19,7 +19,7 @@ from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import DeltaLog, spark_path
+from sparkwal.spark.delta_log import spark_path
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -125,35 +125,6 @@ def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another
     assert (found.version, found.k) == (1, 0)
 
 
-def test_a_table_that_nobody_changed_is_not_loaded_anew(log: Compaction) -> None:
-    def snapshot() -> object:
-        return delta_log._newest().unsafeVolatileSnapshot()
-
-    delta_log = DeltaLog(log.spark, spark_path(log.target.table))
-    before = snapshot()
-    assert before.equals(snapshot())
-    log.sql("INSERT INTO {t} VALUES (8, 'user')")
-    assert not before.equals(snapshot())
-    # As long, but written later.
-    after = snapshot()
-    newest = Path(log.target.table) / "_delta_log" / f"{2:020d}.json"
-    os.utime(newest, (1, 1))
-    assert not after.equals(snapshot())
-
-
-def test_what_a_table_holds_of_a_log_is_found_without_its_checksums_too(log: Compaction) -> None:
-    def held(log_id: str) -> int:
-        found = log.table.look(log_id, 0)
-        assert found is not None
-        return found.k
-
-    assert (held(log.log_id), held("another log")) == (1, 0)
-    # Other writers than Spark leave none, and old ones none with transactions.
-    for checksum in (Path(log.target.table) / "_delta_log").glob("*.crc"):
-        checksum.unlink()
-    assert (held(log.log_id), held("another log")) == (1, 0)
-
-
 def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
     state = log.intent()
     told: list[BaseException] = []
@@ -187,12 +158,12 @@ def test_who_waits_for_the_table_says_so(log: Compaction) -> None:
             waits.set()
 
     def write() -> None:
-        with log.table._log.held():
+        with log.table._store.held():
             done.set()
 
     stop = events.subscribe(tell)
     try:
-        with log.table._log.held():
+        with log.table._store.held():
             second = threading.Thread(target=write)
             second.start()
             assert waits.wait(60) and not done.is_set()
@@ -249,12 +220,8 @@ def test_a_table_that_is_laid_out_otherwise_is_refused(delta: SparkSession, tmp_
 def test_a_target_that_makes_no_sense_is_refused(delta: SparkSession, tmp_path: Path) -> None:
     place = str(tmp_path / "table")
     for target, words in (
-        (Target(place, mode=MERGE), "keys"),
-        (Target(place, keys=("id",)), "keys"),
-        (Target(place, delete_when="id = 1"), "delete_when"),
         (Target(place, mode=MERGE, keys=("nothing",)), "no column 'nothing'"),
         (Target(place, mode=MERGE, keys=("id",), delete_when="op = 'd'"), "delete_when"),
-        (Target(place, partition_by=("day",), cluster_by=("id",)), "either"),
     ):
         with pytest.raises(PlanError, match=words):
             prepare(delta, target)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from faults.processes import Application
-from sparkwal.spark.delta_log import DeltaLog, spark_path
+from sparkwal.spark.delta_log import delta_log, spark_path
 
 from .gate import Gate
 from .lake import SCHEMA, value
@@ -64,7 +64,9 @@ class Log:
         assert sorted(found) == sorted(self.values.items())
         head = sparkwal.Log(self.path).head()
         assert head is not None
-        table = DeltaLog(self.spark, path).look(head.log_id, 0)
+        log = delta_log(self.spark, self.table)
+        assert log.update()
+        table = log.look(head.log_id, 0)
         assert table is not None
         assert [each.k for each in table.changes if each.k] == [*range(1, ranges + 1)]
         state = self.life.recover()

@@ -19,11 +19,10 @@ from queries import append, numbers
 
 import sparkwal
 from sparkwal.errors import OptionError
-from sparkwal.metrics import table
+from sparkwal.metrics import stream, table
 from sparkwal.metrics.prometheus import Prometheus, separate
+from sparkwal.metrics.stream import watch_stream
 from sparkwal.metrics.writers import watch_appender
-from sparkwal.spark import listener
-from sparkwal.spark.listener import watch_stream
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 
@@ -130,7 +129,7 @@ def test_a_meter_that_hangs_or_fails_holds_up_no_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that counts stands still: events find no room, and Spark goes on."""
-    monkeypatch.setattr(listener, "_MOST_WAITING", 2)
+    monkeypatch.setattr(stream, "_MOST_WAITING", 2)
     stuck, go_on, dropped = threading.Event(), threading.Event(), []
 
     class Hanging:
@@ -180,7 +179,7 @@ import os, sys, threading
 from pyspark.sql import SparkSession
 import sparkwal
 from sparkwal.metrics.prometheus import separate
-from sparkwal.spark.listener import watch_stream
+from sparkwal.metrics.stream import watch_stream
 
 spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")

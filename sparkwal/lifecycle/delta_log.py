@@ -1,0 +1,262 @@
+"""What the transaction log of a Delta table tells, read as plain files: JSON and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwal.errors import TableReadError
+from sparkwal.format.lifecycle import NO_TABLE_VERSION
+from sparkwal.lifecycle.delta_checkpoint import Files, actions, newest_checkpoint
+from sparkwal.lifecycle.delta_history import change
+from sparkwal.lifecycle.table import TableState
+from sparkwal.protocol.clock import Clock, SystemClock
+
+# So many versions are read without asking which of them matter.
+_FEW = 20
+# Requests for commits at the same time.
+_AT_ONCE = 16
+# So many versions before the confirmed one are looked at for what was removed shortly before it.
+_BEFORE = 64
+# Two clocks of a table's writers differ by less: S3 refuses one that is 15 minutes off.
+_SKEW_MS = 30 * 60_000
+# For so long Delta keeps which files were removed, unless the table's settings say otherwise.
+_KEPT_MS = 7 * 86_400_000
+_RETENTION = "delta.deletedFileRetentionDuration"
+_COMMIT = re.compile(r"(\d{20})\.json")
+# A file's path, its deletion vector, and when it was removed.
+Removed = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version.
+
+    Attributes:
+        fingerprint: of its bytes.
+        info: what it says of itself; None where its writer left that out.
+        removed: the files that it removed.
+        actions: what it changed besides files.
+    """
+
+    fingerprint: int
+    info: Mapping[str, Any] | None
+    removed: frozenset[Removed]
+    actions: tuple[Mapping[str, Any], ...]
+
+    @property
+    def timestamp_ms(self) -> int:
+        return int((self.info or {}).get("timestamp", 0))
+
+
+class DeltaLog:
+    """The transaction log of one table, at the version that was the newest at the last `update`.
+
+    Attributes:
+        version: NO_TABLE_VERSION where there is no table.
+        metadata: of the table, as the log has it.
+        domains: the configuration of each of its domains, JSON.
+    """
+
+    def __init__(self, files: Files, table: str, clock: Clock | None = None) -> None:
+        self._files, self._table, self._clock = files, table, clock or SystemClock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.version = NO_TABLE_VERSION
+        self.metadata: dict[str, Any] = {}
+        self.domains: dict[str, str] = {}
+        self._txns: dict[str, int] = {}
+        self._commits: dict[int, Commit] = {}
+        # Of the checkpoint that was read: its version, its transactions, and the files that were
+        # removed before it; None where it does not hold these itself.
+        self._start = NO_TABLE_VERSION
+        self._start_txns: dict[str, int] = {}
+        self._removed: set[Removed] | None = set()
+
+    def update(self) -> bool:
+        """Read what came since the last time, and everything where the table is another: at rest 1
+        LIST, 1 GET. Whether there is a table."""
+        if self.version == NO_TABLE_VERSION or not self._goes_on():
+            self._forget()
+            try:
+                self._load()
+            except FileNotFoundError as error:
+                raise TableReadError(
+                    f"the table {self._table} lost a file of its log while it was read: {error}"
+                ) from error
+        return self.version != NO_TABLE_VERSION
+
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """As `Table.look`, at the version that was read last."""
+        if self.version == NO_TABLE_VERSION:
+            return None
+        wanted: Iterable[int] = range(since + 1, self.version + 1)
+        if self._start_txns.get(log_id, 0) == k and self._start - since > _FEW:
+            wanted = self._that_matter(since)
+        wanted = list(wanted)
+        self._fetch(wanted)
+        changes = [
+            change(each, self._commits[each].info) for each in wanted if each in self._commits
+        ]
+        # Nobody asks for what is older again.
+        kept = min(since, self.version)
+        self._commits = {n: commit for n, commit in self._commits.items() if n >= kept}
+        whole = len(changes) == len(wanted)
+        k = self._txns.get(log_id, 0)
+        return TableState(str(self.metadata["id"]), self.version, k, tuple(changes), whole)
+
+    @property
+    def spark_schema(self) -> str:
+        return str(self.metadata["schemaString"])
+
+    @property
+    def partitioned(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        return tuple(self.metadata["partitionColumns"])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self.metadata["configuration"])
+
+    def _that_matter(self, since: int) -> Iterable[int]:
+        """Of the versions after `since` those that may have taken rows away.
+
+        A restore and an overwrite remove files, and a checkpoint keeps which were removed, and
+        when. So the versions that it does not explain were looked at, or removed nothing.
+        """
+        everything = range(since + 1, self.version + 1)
+        self._fetch([since])
+        if since not in self._commits or self._removed is None or _RETENTION in self.properties:
+            return everything
+        confirmed_ms = self._commits[since].timestamp_ms
+        if self._clock.now_ms() - confirmed_ms > _KEPT_MS - _SKEW_MS:
+            return everything
+        left = {each for each in self._removed if each[2] > confirmed_ms - _SKEW_MS}
+        while left:
+            # Defends against: a version that removed files counts as one that did not
+            at = self._first(min(each[2] for each in left), max(since - _BEFORE, 0))
+            while left and at <= self._start:
+                self._fetch([at])
+                before = len(left)
+                left -= self._commits[at].removed if at in self._commits else frozenset()
+                at += 1
+                if len(left) < before:
+                    break
+            else:
+                return everything
+        known = {each for each in self._commits if each > since}
+        return sorted(known | {*range(self._start + 1, self.version + 1)})
+
+    def _first(self, moment_ms: int, low: int) -> int:
+        """The first version from `low` on that was made at this moment or later; by halving."""
+        high = self._start
+        while low < high:
+            middle = (low + high) // 2
+            self._fetch([middle])
+            there = self._commits.get(middle)
+            if there is not None and there.timestamp_ms >= moment_ms:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _fetch(self, versions: Iterable[int]) -> None:
+        """Read these commits, the newest first, unless they are known; older than one that is gone
+        none is."""
+        unread = sorted({*versions} - self._commits.keys(), reverse=True)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for at in range(0, len(unread), _AT_ONCE):
+                some = unread[at : at + _AT_ONCE]
+                bodies = [*pool.map(self._read, some)]
+                for version, body in zip(some, bodies, strict=True):
+                    if body is not None:
+                        self._commits[version] = _parsed(body)
+                if None in bodies:
+                    return
+
+    def _read(self, version: int) -> bytes | None:
+        try:
+            return self._files.read(f"{version:020d}.json")
+        except FileNotFoundError:
+            return None
+
+    def _goes_on(self) -> bool:
+        newest = max(_commits(self._files.sizes(self.version)), default=NO_TABLE_VERSION)
+        # Another table may have as many versions.
+        body = self._read(self.version)
+        if body is None or hash(body) != self._commits[self.version].fingerprint:
+            return False
+        came = range(self.version + 1, newest + 1)
+        self._fetch(came)
+        return self._apply(came)
+
+    def _apply(self, versions: Iterable[int]) -> bool:
+        """Whether they were all there."""
+        for version in versions:
+            if version not in self._commits:
+                return False
+            for action in self._commits[version].actions:
+                self._take(action)
+            self.version = version
+        return True
+
+    def _take(self, action: Mapping[str, Any]) -> None:
+        if txn := action.get("txn"):
+            self._txns[txn["appId"]] = txn["version"]
+        if metadata := action.get("metaData"):
+            self.metadata = {**metadata, "configuration": dict(metadata["configuration"])}
+        if domain := action.get("domainMetadata"):
+            self.domains[domain["domain"]] = "" if domain["removed"] else domain["configuration"]
+
+    def _load(self) -> None:
+        try:
+            start = int(json.loads(self._files.read("_last_checkpoint"))["version"])
+        except (FileNotFoundError, ValueError, KeyError):
+            start = 0
+        sizes = self._files.sizes(start)
+        checkpoint = newest_checkpoint(sizes)
+        if start and not checkpoint:
+            sizes = self._files.sizes(0)
+            checkpoint = newest_checkpoint(sizes)
+        commits = _commits(sizes)
+        if not commits and not checkpoint:
+            return
+        if checkpoint:
+            self._start = int(checkpoint[0][:20])
+            for action in actions(self._files, checkpoint, sizes):
+                if "sidecar" in action:
+                    self._removed = None
+                elif "remove" in action and self._removed is not None:
+                    self._removed.add(_removed(action["remove"]))
+                self._take(action)
+            self._start_txns = dict(self._txns)
+        self.version = newest = max([*commits, self._start])
+        # The newest one, to know the table again.
+        self._fetch(range(min(self._start + 1, newest), newest + 1))
+        if newest not in self._commits or not self._apply(range(self._start + 1, newest + 1)):
+            raise TableReadError(f"the table {self._table} lacks versions before {newest}")
+
+
+def _commits(names: Iterable[str]) -> list[int]:
+    return [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
+
+
+def _parsed(body: bytes) -> Commit:
+    all_ = [json.loads(line) for line in body.splitlines() if line.strip()]
+    info = next((each["commitInfo"] for each in all_ if "commitInfo" in each), None)
+    removed = frozenset(_removed(each["remove"]) for each in all_ if "remove" in each)
+    known = ("txn", "metaData", "domainMetadata")
+    others = tuple(each for each in all_ if not each.keys().isdisjoint(known))
+    return Commit(hash(body), info, removed, others)
+
+
+def _removed(action: Mapping[str, Any]) -> Removed:
+    vector = action.get("deletionVector") or {}
+    name = f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}{vector.get('offset')}"
+    # Without a moment it may have been at any.
+    return action["path"], name, action.get("deletionTimestamp") or 2**63

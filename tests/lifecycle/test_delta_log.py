@@ -1,0 +1,208 @@
+"""A table's log as files: what others did to the table, and what it costs to know."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from lifecycle.lakes import SCHEMA, Lake
+
+import sparkwal
+from sparkwal.errors import ConfirmError, TableReadError
+from sparkwal.format.lifecycle import APPEND, MERGE
+from sparkwal.lifecycle import delta_checkpoint
+from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.lake import OtherFiles, delta_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+
+FOREIGN = pa.table({"id": [9], "v": ["v9"]}, SCHEMA)
+KEYS = pytest.mark.parametrize("keys", [(), ("id",)])
+
+
+def values(*numbers: int) -> list[dict[str, Any]]:
+    return [{"id": number, "v": f"v{number}"} for number in numbers]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def opened(lake: Lake, storage: dict[str, str] | None = None) -> DeltaLog:
+    return delta_log(lake.table, from_keywords(SourceOptions, lake.path, lake.options), storage)
+
+
+def append(lake: Lake, times: int) -> None:
+    for _ in range(times):
+        write_deltalake(lake.table, FOREIGN, mode="append", storage_options=lake.storage)
+
+
+def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    pinned = opened(lake)
+    assert pinned.update()
+    lake.append(values(2))
+    lake.compact()
+    state = pinned.look(lake.head().log_id, 0)
+    assert state is not None
+    assert [(change.version, change.k) for change in state.changes] == [(1, 1)]
+
+
+@pytest.mark.parametrize("whole", [0, 2**20])
+def test_a_checkpoint_and_the_versions_after_it_tell_what_delta_rs_tells(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
+    monkeypatch.setattr(delta_checkpoint, "_WHOLE_BYTES", whole)
+    log = opened(lake)
+    assert not log.update()
+    for number in (1, 2, 3):
+        lake.append(values(number))
+        lake.compact()
+        if number == 2:
+            lake.delta().create_checkpoint()
+        for each in (log, opened(lake), opened(lake, {})):
+            assert each.update()
+            state = each.look(lake.head().log_id, 0)
+            assert state is not None
+            table = lake.delta()
+            assert (state.version, state.k) == (table.version(), number)
+            assert state.table_id == str(table.metadata().id)
+            assert [change.k for change in state.changes if change.k] == [*range(1, number + 1)]
+
+
+def test_the_newest_checkpoint_that_is_whole_is_read() -> None:
+    def name(version: int, rest: str) -> str:
+        return f"{version:020d}.checkpoint.{rest}"
+
+    parts = [name(5, f"{n:010d}.{2:010d}.parquet") for n in (1, 2)]
+    second = name(4, f"{uuid.UUID(int=1)}.json")
+    torn = name(6, f"{1:010d}.{2:010d}.parquet")
+    others = [f"{7:020d}.json", "_last_checkpoint", f"{7:020d}.crc", torn, second]
+    assert delta_checkpoint.newest_checkpoint(others) == [second]
+    assert delta_checkpoint.newest_checkpoint([*others, *parts]) == parts
+    assert delta_checkpoint.newest_checkpoint([*others, *parts, name(6, "parquet")]) == [
+        name(6, "parquet")
+    ]
+
+
+def test_a_table_that_takes_the_place_of_another_is_read_anew(lake: Lake, tmp_path: Path) -> None:
+    log = opened(lake)
+    append(lake, 3)
+    assert log.update()
+    before = log.metadata["id"]
+    Path(lake.table).rename(tmp_path / "former")
+    assert not log.update()
+    append(lake, 3)
+    assert log.update() and log.metadata["id"] != before
+
+
+@contextmanager
+def counting(upstream: str) -> Iterator[str]:
+    """A proxy in a process of its own: delta-rs lets no other thread of this one run."""
+    command = [sys.executable, "-m", "sparkwal.testing.proxy", "--upstream", upstream]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        assert it.stderr is not None
+        try:
+            yield it.stderr.readline().strip()
+        finally:
+            it.terminate()
+
+
+@pytest.mark.s3
+@KEYS
+@pytest.mark.parametrize("optimizes", [False, True])
+def test_requests_do_not_grow_with_what_others_do_to_the_table(
+    s3_path: tuple[str, dict[str, str]], keys: tuple[str, ...], optimizes: bool
+) -> None:
+    path, options = s3_path
+    lake = Lake(path, MERGE if keys else APPEND, keys, options=options)
+    lake.append(values(1))
+    lake.compact()
+    found = []
+    with counting(options["endpoint"]) as url:
+        for number in (1, 40, 40):
+            append(lake, number)
+            if optimizes and number > 1:
+                lake.delta().optimize.compact()
+            lake.delta().create_checkpoint()
+            urlopen(Request(f"{url}/__reset", b"")).close()
+            sparkwal.Log(lake.path, **{**options, "endpoint": url}).current()
+            with urlopen(f"{url}/__counts") as answer:
+                found.append(sum(json.load(answer).values()))
+    print(found)
+    assert max(found) < found[0] + 16 < 50
+
+
+@KEYS
+@pytest.mark.parametrize("undoes", ["restore", "overwrite", "restore after the open range"])
+def test_what_was_taken_away_is_found_among_many_versions(
+    tmp_path: Path, keys: tuple[str, ...], undoes: str
+) -> None:
+    lake = Lake(tmp_path, MERGE if keys else APPEND, keys)
+    lake.append(values(1))
+    lake.compact()
+    if "open range" in undoes:
+        lake.append(values(2))
+        lake.compact("written")
+    append(lake, 30)
+    lake.delta().optimize.compact()
+    if undoes == "overwrite":
+        write_deltalake(lake.table, FOREIGN, mode="overwrite")
+    else:
+        lake.delta().restore(1 if "open range" in undoes else 0)
+    append(lake, 30)
+    lake.delta().optimize.compact()
+    lake.delta().create_checkpoint()
+    with pytest.raises(ConfirmError, match="RESTORE" if "restore" in undoes else "WRITE"):
+        lake.reader().current()
+
+
+@KEYS
+def test_versions_that_only_added_rows_may_be_gone_from_the_history(
+    tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    """As after Delta's log retention."""
+    lake = Lake(tmp_path, MERGE if keys else APPEND, keys)
+    lake.append(values(1))
+    lake.compact()
+    confirmed = lake.delta().version()
+    append(lake, 30)
+    lake.delta().optimize.compact()
+    append(lake, 2)
+    lake.delta().create_checkpoint()
+    optimized = confirmed + 31
+    log = Path(lake.table, "_delta_log")
+    for version in range(confirmed + 1, optimized - 8):
+        (log / f"{version:020d}.json").unlink()
+    rows = lake.reader().current().to_arrow().to_pylist()
+    assert sorted(row["id"] for row in rows) == [1] + [9] * 32
+    (log / f"{optimized:020d}.json").unlink()
+    with pytest.raises(ConfirmError, match="does not reach back"):
+        lake.reader().current()
+
+
+def test_an_error_of_the_tables_store_shows_no_secret() -> None:
+    secret = "wJalrXUtnFEMI"
+    storage = {
+        "aws_endpoint_url": "http://127.0.0.1:1",
+        "aws_region": "x",
+        "aws_allow_http": "true",
+        "aws_access_key_id": "AKIDEXAMPLE",
+        "aws_secret_access_key": secret,
+        "max_retries": "0",
+    }
+    with pytest.raises(TableReadError) as error:
+        OtherFiles("s3://bucket/table", storage).read("0.json")
+    assert secret not in str(error.value) and "AKIDEXAMPLE" not in str(error.value)

@@ -1,0 +1,30 @@
+"""How a log is compacted, as a user says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwal.errors import OptionError
+from sparkwal.spark.lifecycle import target_of
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "words"),
+    [
+        (None, {"keys": ["id"]}, "name the table"),
+        (" ", {}, "URL or folder"),
+        ("t", {"keys": "id"}, "a list of names"),
+        ("t", {"delete_when": "id = 1"}, "give keys"),
+        ("t", {"sequence_by": "id"}, "give keys"),
+        ("t", {"partition_by": ["day"], "cluster_by": ["id"]}, "either"),
+        ("s3://user:secret@bucket/t", {}, "no credentials"),
+    ],
+)
+def test_a_table_that_makes_no_sense_is_refused(
+    table: str | None, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words) as error:
+        target_of(table, **given)
+    assert "secret" not in str(error.value)
