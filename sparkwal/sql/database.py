@@ -101,6 +101,8 @@ def connect() -> duckdb.DuckDBPyConnection:
         "temp_directory": str(Path(tempfile.gettempdir(), f"sparkwal-sql-{uuid.uuid4().hex}")),
     })  # fmt: skip
     connection.execute("SET TimeZone = 'UTC'").fetchall()
+    # Where DuckDB takes Python for interactive, it would print among the rows.
+    connection.execute("SET enable_progress_bar = false").fetchall()
     connection.execute("SET lock_configuration = true").fetchall()
     return connection
 

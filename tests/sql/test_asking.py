@@ -176,6 +176,15 @@ def test_an_aggregate_holds_some_batches_and_not_the_log(tmp_path: Path) -> None
     assert sum(batch.num_rows for batch in reader) == commits * each
 
 
+def test_a_query_that_takes_long_prints_no_progress() -> None:
+    code = (
+        "from sparkwal.sql.database import connect; "
+        "print(connect().execute(\"SELECT current_setting('enable_progress_bar')\").fetchone())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "(False,)\n"
+
+
 frame = pa.table({"secret": ["a variable of Python"]})
 
 
