@@ -129,13 +129,14 @@ class StreamCheckpoint:
     def _note(self, path: Path, batch_id: int, before: int, last: Checkpoint) -> bool:
         """False where the disk did not take it, or does not say where a rebuild would begin."""
         spans = empty.spans(path, before, batch_id)
-        if spans is None:
-            return False
+        return spans is not None and self._save(path, spans, empty.note(path, batch_id, last))
+
+    def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
         draft = path / f".{folder.EMPTY}.{os.getpid()}.tmp"
         try:
             if spans:
                 Holds(state_folder()).set(self.location, spans)
-            draft.write_bytes(empty.note(path, batch_id, last))
+            draft.write_bytes(note)
             os.replace(draft, path / folder.EMPTY)
         except OSError:
             return False
