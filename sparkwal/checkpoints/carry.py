@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sparkwal.format.content import Content
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
-from sparkwal.protocol.holds import Holds
+from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.repeated import other_rows
 from sparkwal.store.log_store import LogStore
