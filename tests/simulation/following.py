@@ -84,7 +84,7 @@ def current(name: str) -> Process:
             rows = (*found, *_rows(reading, tail.start, tail.end))
         except SparkWalError as error:
             return type(error).__name__
-        return f"delivered {(tail.log_id, 0, tail.end, rows)!r}"
+        return f"delivered {(tail.pinned.log_id, 0, tail.end, rows)!r}"
 
     return run
 
