@@ -44,7 +44,8 @@ MAY_KNOW = {
     "cli": {"appender", "checkpoints", "console", "errors", "events", "format", "lifecycle", "log",
             "metrics", "options", "protocol", "reading", "sql", "store"},
     "__main__": {"cli"},
-    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "reading", "spark"},
+    "__init__": {"appender", "checkpoints", "errors", "lifecycle", "log", "options", "reading",
+                 "spark"},
 }  # fmt: skip
 
 # What a room uses of one that it knows only in part.
