@@ -174,7 +174,8 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
     if last < 0:
-        return None
+        # Safety (§12): "a folder of a log that lost all its microbatches is used as it is"
+        return None if commits < 0 else "it is ahead of the log"
     if entry is None:
         return "the log carries nothing of it"
     # Safety (§12): "a folder that is behind the log is used as it is"

@@ -104,6 +104,13 @@ MUTATIONS = [
         "        return None\n",
     ),
     Mutation(
+        "a folder of a log that lost all its microbatches is used as it is",
+        "a log that a backup has put back by all microbatches",
+        "checkpoints/rebuild.py",
+        'return None if commits < 0 else "it is ahead of the log"',
+        "return None",
+    ),
+    Mutation(
         "a note is believed whatever record it goes on after",
         "a log that a backup has put back below microbatches without rows",
         "checkpoints/empty.py",

@@ -75,6 +75,7 @@ def exhaustive() -> dict[str, Configuration]:
             follows={"A2": "A"},
         ),
         "a log that a backup has put back by 1": _put_back_by(1),
+        "a log that a backup has put back by all microbatches": _put_back_by(3),
         "a log that a backup has put back below microbatches without rows": _put_back_below(),
         "a log that was put back, a folder used as it is passes over rows": _queries(
             NAMED,
