@@ -60,6 +60,7 @@ PUT = _metric("put_seconds", "histogram", "How long the PUT of a commit record t
 DATA_WRITE = _metric("data_write_seconds", "histogram", "Of a commit of Spark with data objects: how long the slowest task wrote, from its first row on.", "records")
 ADD_BATCH = _metric("add_batch_seconds", "histogram", "How long Spark ran and committed a microbatch that went to this log.", "stream")
 RETRIES = _metric("retries", "counter", "Requests that failed and were sent again.", "appender records")
+HEDGED = _metric("hedged", "counter", "Requests that were late and sent once more.", "appender")
 IN_FLIGHT = _metric("in_flight", "gauge", "Records sent and not acknowledged; from records: as the newest one was sent.", "appender records")
 POSITION = _metric("durable_position", "gauge", "The newest durable position.", "appender records")
 LAST_COMMIT = _metric("last_commit_timestamp_seconds", "gauge", "When the newest commit was made, by its writer's clock.", "records")

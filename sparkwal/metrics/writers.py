@@ -83,6 +83,7 @@ _watched: dict[tuple[Prometheus, Labels], dict[Hashable, Callable[[], None]]] = 
 
 _COUNTED: dict[type[Event], Metric] = {
     events.Retried: table.RETRIES,
+    events.Hedged: table.HEDGED,
     events.Rejected: table.REJECTED,
 }
 
