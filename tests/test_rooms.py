@@ -62,6 +62,7 @@ ONLY = {
 # Which rooms may know a library at all, lazily or for its types included.
 LIBRARIES = {
     "pyspark": {"metrics", "spark", "__init__"},
+    "py4j": {"spark"},
     "delta": {"spark"},
     "botocore": {"store", "testing"},
     "urllib3": {"store"},

@@ -131,7 +131,9 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
     if not table.whole or table.version < state.table_version:
         raise ConfirmError(
             f"the history of {name} does not reach back to version {state.table_version}, which "
-            f"was confirmed to hold the log up to position {state.cut}. {way_back(state)}"
+            f"was confirmed to hold the log up to position {state.cut}: whether rows were taken "
+            "away since is not known. Compare the table's rows with yours; if none is missing, go "
+            f"on with --accept-table. If some are: {way_back(state)}"
         )
     # Safety (§10): "a table that was restored is taken as it is"
     for change in table.changes:

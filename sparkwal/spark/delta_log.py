@@ -74,8 +74,15 @@ class HadoopFiles:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}".rstrip("/"))
 
     def _system(self) -> Any:
+        from py4j.java_gateway import is_instance_of
+
         conf = self._session._jsparkSession.sessionState().newHadoopConf()
-        return self._file("").getFileSystem(conf)
+        found = self._file("").getFileSystem(conf)
+        # On a disk Hadoop keeps checksums beside the files. A writer without Hadoop rewrites a file
+        # and leaves the checksum of the one before.
+        gateway = self._session.sparkContext._gateway
+        checks = is_instance_of(gateway, found, "org.apache.hadoop.fs.ChecksumFileSystem")
+        return found.getRawFileSystem() if checks else found
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[Any]:

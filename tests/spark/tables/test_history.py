@@ -19,7 +19,7 @@ from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import spark_path
+from sparkwal.spark.delta_log import delta_log, spark_path
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -105,6 +105,16 @@ def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
     assert [each.version for each in found.changes] == [*range(2, found.version + 1)]
     found = log.table.look(log.log_id, 1)
     assert found is not None and found.whole
+
+
+def test_another_writer_leaves_the_checksum_of_the_note_before(log: Compaction) -> None:
+    # Spark notes its checkpoint with a checksum beside; delta-rs rewrites the note alone.
+    log.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    log.sql("INSERT INTO {t} (id, v) VALUES (8, 'user')")
+    note = Path(log.target.table) / "_delta_log" / "_last_checkpoint"
+    assert (note.parent / "._last_checkpoint.crc").exists()
+    note.write_text(note.read_text().replace("}", ',"size":1}', 1))
+    assert delta_log(log.spark, log.target.table).update()
 
 
 def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another(
