@@ -62,7 +62,7 @@ class WeaselWalDataSource(Travels, DataSource):
     - targetPoolSize (number; 2 × maxInFlightRequests): connections kept open; at least
       maxInFlightRequests
     - maxRetryAttempts (number; 3): retries of one request before the query fails
-    - hedge (boolean; true): send a late request once more on another connection, and
+    - hedge (boolean; false): send a late request once more on another connection, and
       take the first answer
     - retryBaseDelayMs (time; 100): first backoff; doubles, with full jitter
     - sequencer (name; the log at the path itself): the independent log of this name
