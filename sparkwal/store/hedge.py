@@ -104,26 +104,11 @@ class HedgedStore:
     def __init__(self, store: Store, pace: Pace | None = None) -> None:
         self._store = store
         self._pace = pace
-        self._name = store.identity
+        self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
         self.put = store.put
         self.delete = store.delete
         self.delete_many = store.delete_many
         self.discard = store.discard
-
-    @property
-    def url(self) -> str:
-        """Of the decorated store."""
-        return self._store.url
-
-    @property
-    def identity(self) -> str:
-        """Of the decorated store."""
-        return self._store.identity
-
-    @property
-    def concurrency(self) -> int:
-        """Of the decorated store."""
-        return self._store.concurrency
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: the other attempt created it."""
@@ -156,7 +141,7 @@ class HedgedStore:
     def hedged(self, operation: str, key: str, size: int, request: Callable[[], R]) -> R:
         """The first answer to `request`. Raises Transient where none comes in time, else what the
         attempts failed with."""
-        pace = self._pace or _paces.get(self._name) or _paces.setdefault(self._name, Pace())
+        pace = self._pace or _paces.get(self.identity) or _paces.setdefault(self.identity, Pace())
         # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
         kind = (operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0)
         late, given_up = pace.begin(kind)
