@@ -84,7 +84,7 @@ class Journaled:
             failed.pop_all()
 
     def _give_up(self) -> None:
-        with suppress(JournalError):  # what made the opening fail is told
+        with suppress(JournalError):  # the opening's own error is raised
             self.journal.close()
 
     def _next_session(self, feeder: Feeder, former: Session) -> Session:

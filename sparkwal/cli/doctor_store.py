@@ -104,7 +104,7 @@ class Answer(NamedTuple):
 
 
 def look(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
-    """All lines of a store; of a folder only what applies. What must be mended first ends them."""
+    """All checks of a store; a folder has fewer. The first that must be mended ends them."""
     remote = [store for store in stores if isinstance(store, S3Store)]
     asked = [_reach(store, prefix) for store in remote]
     asked += [_permissions(store, prefix) for store in remote[:1]]
