@@ -62,7 +62,7 @@ class Soak:
     @property
     def options(self) -> dict[str, str]:
         """To read the log with, past the proxy."""
-        return log_options(self._server) if self._server is not None else {}
+        return log_options(self._server, hedge=True) if self._server is not None else {}
 
     @property
     def writing(self) -> dict[str, str]:

@@ -43,7 +43,7 @@ class StoreOptions:
     max_in_flight: int = option("maxInFlightRequests", whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
     pool_size: int = option("targetPoolSize", whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
     max_retries: int = option("maxRetryAttempts", whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
-    hedge: bool = option("hedge", boolean, False, "send a late request once more on another connection, and take the first answer")  # fmt: skip  # noqa: E501
+    hedge: bool = option("hedge", boolean, True, "send a late request once more on another connection, and take the first answer")  # fmt: skip  # noqa: E501
     retry_delay_ms: int = option("retryBaseDelayMs", duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
 
     sequencer: str = option("sequencer", sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501

@@ -62,7 +62,7 @@ class WeaselWalDataSource(Travels, DataSource):
     - targetPoolSize (number; 2 × maxInFlightRequests): connections kept open; at least
       maxInFlightRequests
     - maxRetryAttempts (number; 3): retries of one request before the query fails
-    - hedge (boolean; false): send a late request once more on another connection, and
+    - hedge (boolean; true): send a late request once more on another connection, and
       take the first answer
     - retryBaseDelayMs (time; 100): first backoff; doubles, with full jitter
     - sequencer (name; the log at the path itself): the independent log of this name
@@ -117,8 +117,8 @@ class WeaselWalDataSource(Travels, DataSource):
       before it
     - consumer (name): streams: a name, this stream's own; the log keeps what it has not
       read yet
-    - cursorInterval (time; 1min): streams with a consumer: tell the log at most this
-      often how far it is
+    - cursorInterval (time; 1min): streams with a consumer: publish at most this often
+      how far it is
     - lease (time): batch reads: the log keeps for this long what the read needs
     """
 

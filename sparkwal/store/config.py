@@ -77,7 +77,7 @@ class S3Config:
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
     max_in_flight_parts: int = 4
-    hedge: bool = False
+    hedge: bool = True
     requests: S3Requests = S3Requests()
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ R = TypeVar("R")
 _NEWEST, _QUANTILE, _FACTOR = 256, 0.98, 1.2
 # Seconds. No request is late earlier. Before so many answers it is late after `_AT_FIRST`, and a
 # second more for each megabyte.
-_FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 10
+_FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 50
 # How much of a repeat each request earns, and how much of that is kept.
 _SHARE, _BURST = 0.02, 5.0
 # Seconds. A request is given up after `_PATIENCE` times the time after which it is late.
@@ -43,7 +43,7 @@ class Pace:
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, int], deque[float]] = {}
         self._late: dict[tuple[str, int], float] = {}
-        self._earned = _BURST
+        self._earned = 1.0
         self._given_up = 0
         self._count = 0
 
@@ -196,11 +196,6 @@ class _HedgedUpload:
     def complete(self) -> bool:
         """Publish the object if its key is free. False may mean: the other attempt has."""
         return self._store.hedged("complete", self._key, 0, self._upload.complete)
-
-
-def _certainty(failure: Exception) -> bool:
-    """False for an attempt that may have taken effect: a refusal of the other hides that."""
-    return not isinstance(failure, Transient) or failure.unreachable
 
 
 def _attempt(request: Callable[[], R]) -> tuple[R | None, Exception | None]:

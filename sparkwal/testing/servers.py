@@ -139,13 +139,19 @@ def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
     )
 
 
-def log_options(url: str) -> dict[str, str]:
-    """The options of a log, its path aside, to reach it on a local server or through a proxy."""
+def log_options(url: str, *, hedge: bool = False) -> dict[str, str]:
+    """The options of a log, its path aside, to reach it on a local server or through a proxy.
+
+    Args:
+        hedge: send late requests twice, as by default. A busy machine makes requests late, so a
+            test that counts requests goes without.
+    """
     return {
         "endpoint": url,
         "region": REGION,
         "accessKeyId": ACCESS_KEY,
         "secretAccessKey": SECRET_KEY,
+        "hedge": str(hedge).lower(),
     }
 
 

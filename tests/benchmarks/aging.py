@@ -32,7 +32,7 @@ STEPS = ("open", "seek by position", "seek by time", "plan a collection", "colle
 
 def step(name: str, url: str, path: str, commits: int) -> int:
     """What one step does; returns how many objects it concerned."""
-    given = log_options(url)
+    given = log_options(url, hedge=True)
     log = Log(path, **given)
     middle = commits // 2
     if name == "open":

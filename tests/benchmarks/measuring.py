@@ -65,7 +65,7 @@ def rows_of(size: int) -> pa.RecordBatch:
 
 def open_appender(url: str, in_flight: int, **options: Any) -> Appender:
     """An appender to a new log."""
-    given = {**log_options(url), "maxInFlightRequests": in_flight, **options}
+    given = {**log_options(url, hedge=True), "maxInFlightRequests": in_flight, **options}
     return Appender(f"s3://{BUCKET}/{uuid.uuid4().hex}", SCHEMA, producer_id="benchmark", **given)
 
 
@@ -86,7 +86,7 @@ class Bare:
 def record_bytes(url: str, rows: pa.RecordBatch) -> bytes:
     """One record's object as the appender stores it: what the bare PUTs put too."""
     path = uuid.uuid4().hex
-    options: dict[str, Any] = dict(log_options(url))
+    options: dict[str, Any] = dict(log_options(url, hedge=True))
     with Appender(
         f"s3://{BUCKET}/{path}", SCHEMA, producer_id="benchmark", maxInFlightRequests=1, **options
     ) as wal:

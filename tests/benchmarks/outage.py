@@ -113,7 +113,7 @@ def _watch(
 
 def _check(path: str, url: str, numbers: list[int]) -> list[str]:
     """What is wrong with a log that must hold so many rows of each thread, once and in order."""
-    given = log_options(url)
+    given = log_options(url, hedge=True)
     problems = list(sparkwal.verify(path, **given).problems)
     next_of: Counter[int] = Counter()
     for batch in Log(path, **given).scan():
@@ -141,7 +141,7 @@ def _append(path: str, url: str, journal: str, rate: float, threads: int) -> Non
     numbers, taken = [0] * threads, [array("d") for _ in range(threads)]
     ending, ended = threading.Event(), threading.Event()
     forget_peak()
-    given = {**log_options(url), "maxInFlightRequests": 10}
+    given = {**log_options(url, hedge=True), "maxInFlightRequests": 10}
     with Appender(
         path, SCHEMA, producer_id="benchmark", journal=journal, on_event=count, **given
     ) as wal:

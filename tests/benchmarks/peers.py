@@ -61,7 +61,7 @@ class Place:
     @property
     def options(self) -> dict[str, str]:
         """sparkwal's options to get there."""
-        return log_options(self.endpoint)
+        return log_options(self.endpoint, hedge=True)
 
 
 Writer = Callable[["DataStreamWriter", Place], "DataStreamWriter"]

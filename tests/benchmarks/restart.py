@@ -41,7 +41,7 @@ class Place:
 
     @property
     def options(self) -> dict[str, str]:
-        return log_options(self.endpoint)
+        return log_options(self.endpoint, hedge=True)
 
     @property
     def stream(self) -> Stream:

@@ -176,7 +176,7 @@ class Work:
         """A query that goes on where the checkpoint says."""
         given = {"inlineThreshold": self.inline, **key_values(self.options, "--option")}
         if self.endpoint is not None:
-            given |= log_options(self.endpoint)
+            given |= log_options(self.endpoint, hedge=True)
         location = self.checkpoint
         if self.name:
             location, made = made_from_log(self.log, self.name, given, Path(location))

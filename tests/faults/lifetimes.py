@@ -37,7 +37,7 @@ class Lifetimes:
         self.rng = random.Random(seed)
         self.round = "lifetimes"
         self.log = f"s3://{bucket}/{self.round}"
-        self.options = log_options(server)
+        self.options = log_options(server, hedge=True)
         self._pace, self._work, self._server, self._proxy = pace, work, server, proxy
         self._table, self._file = work / "table", work / "replica.jsonl"
         self._watch = Watch(
