@@ -101,11 +101,11 @@ class Compaction:
         if self.target is not None:
             arguments |= {**vars(self.target), "spark": self.spark}
             arguments["properties"] = dict(self.target.properties)
-            del arguments["mode"]  # keys tell it
+            del arguments["mode"]  # keys imply it
         return Lifecycle(self.settings.path, **arguments)
 
     def check(self, waits: bool) -> None:
-        """What can be told before Spark starts. Raises Refused."""
+        """What can be checked before Spark starts. Raises Refused."""
         found = logs(self.settings, self.every)
         if not found and not waits:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
@@ -150,8 +150,8 @@ def _say(name: str, run: Run) -> None:
     """What one round did, in a line; nothing where it did nothing."""
     if not _ranges(run) and run.collection is None:
         return
-    told = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
-    what = ", ".join(f"{column} {value}" for column, value in told if value != "–")
+    figures = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
+    what = ", ".join(f"{column} {value}" for column, value in figures if value != "–")
     console.print(
         f"{time.strftime('%H:%M:%S')} {name}: {what}", highlight=False, markup=False, soft_wrap=True
     )
@@ -258,7 +258,7 @@ def main(
     """Bring what is due of the log at PATH into the Delta table at TABLE, exactly once.
 
     Then the log's floor moves, and what it passed is deleted when the grace is over. Without
-    TABLE, and so without Spark, --retain and --retain-bytes alone tell what leaves the log.
+    TABLE, and so without Spark, --retain and --retain-bytes alone decide what leaves the log.
 
     Run it again and it goes on where it stopped, after kill -9 too. Any number may run at once.
     Ctrl-C and SIGTERM let the range under way finish; a second one stops at once.

@@ -47,7 +47,7 @@ POST /append   Content-Type: application/x-ndjson (JSON lines, also as applicati
   429  more is coming in than --max-pending, or waiting than --log-option maxBufferedBytes, or
        the journal (journalMaxBytes, journalSlots) or its disk is full; see Retry-After
   503  the writer has stopped: another one leads, the store is gone (without --journal), or the
-       journal's disk failed. "outcome" tells whether these rows may have been written; restart
+       journal's disk failed. "outcome" says whether these rows may have been written; restart
        this process
 GET /metrics   for Prometheus
 GET /healthz   200 while rows are accepted; with --journal "store" is "away" while the store does
@@ -56,7 +56,7 @@ GET /healthz   200 while rows are accepted; with --journal "store" is "away" whi
 
 \b
 With --journal this process needs the store to start; once it listens the store may be away. What
-was accepted and is damaged on the disk is told at each start until it was sent again.
+was accepted and is damaged on the disk is reported at each start until it was sent again.
 
 \b
 Exit codes:
@@ -175,7 +175,7 @@ def _tell_lost(lost: range) -> None:
 
 
 def _schema(log: str, text: str | None, options: dict[str, str]) -> pa.Schema:
-    # Also where the columns are given: a bucket that is missing is told before it is written to.
+    # Also where the columns are given: a missing bucket is reported before the first write.
     head = log_head(log, options)
     if text is not None:
         if text.startswith("@"):

@@ -149,7 +149,7 @@ def main(
     if fmt == "kafka" and source is not None:
         options["kafka.bootstrap.servers"], source = source, None
     try:
-        # Here, before Spark starts: a wrong option should not take ten seconds to tell.
+        # Here, before Spark starts: a wrong option should not take ten seconds to report.
         parse(SinkOptions, {**given, "path": log})
         before = log_head(log, given)
         location, made = checkpoint, None

@@ -132,7 +132,7 @@ def _counts(requests: list[Request]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items())) or "none"
 
 
-def tell_of_restart(records: list[SlotHeader], requests: list[Request]) -> None:
+def print_restart(records: list[SlotHeader], requests: list[Request]) -> None:
     """What the restart left in the log, and what it cost as far as that was counted."""
     leaders = [record for record in records if isinstance(record, LeaderHeader)]
     if len(leaders) > 1:
@@ -275,7 +275,7 @@ def main(
             raise
         except Exception as error:
             raise as_exit(error) from None
-        tell_of_restart(records, requests)
+        print_restart(records, requests)
         compared = [[check.what, check.expected, check.found] for check in found]
         shown("The log against its input", ["", "input", "log"], compared)
         shown("What is in the log", _COLUMNS, contents(records))

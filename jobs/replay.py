@@ -122,7 +122,7 @@ def _from_cursor(
     wanted = [name.strip() for name in columns.split(",")] if columns is not None else None
     with Signals() as signals, Meter(console, "replay") as meter:
 
-        def told(done: Replayed) -> bool:
+        def carry_on(done: Replayed) -> bool:
             meter.show(done.rows, f"{done.commits} commits")
             return signals.received is None
 
@@ -134,7 +134,7 @@ def _from_cursor(
                 for name in several:
                     if open_log_at(log, {**given, "sequencer": name}).head() is None:
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
-            done = replay_from(opened, cursor, Path(output), several, wanted, metadata, told)
+            done = replay_from(opened, cursor, Path(output), several, wanted, metadata, carry_on)
         except CollectedError as error:
             console.print(escape(str(error)), highlight=False, markup=False)
             raise Ended(COLLECTED) from None

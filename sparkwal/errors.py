@@ -37,13 +37,13 @@ class StoreUnavailableError(SparkWalError):
 class FencedError(SparkWalError):
     """Another writer leads this log now; this one must not write any more.
 
-    Nothing that it was not told is durable is in the log: neither this microbatch, nor what
-    an appender had not acknowledged. Stop one of the two writers; a restart with the same
+    Only what was reported to it as durable is in the log: neither this microbatch, nor what an
+    appender had not acknowledged. Stop one of the two writers; a restart with the same
     checkpoint, or a new appender with the same producer_id, takes the log over again.
 
     Args:
         message: who leads, and what to do.
-        leader: the part of it that tells who leads.
+        leader: the part of it that names who leads.
     """
 
     def __init__(self, message: str, *, leader: str = "") -> None:
@@ -72,7 +72,7 @@ class OutcomeUnknownError(SparkWalError):
     """A commit was sent and no answer came: it may or may not be durable.
 
     Restart with the same checkpoint (a query) or open a new appender with the same
-    producer_id: the log's record of transactions tells whether it is there, and it is
+    producer_id: the log's record of transactions shows whether it is there, and it is
     not written twice. A batch write without txnAppId has no such record: read the log.
     """
 
@@ -113,7 +113,7 @@ class TableReadError(SparkWalError):
 
 
 class CompactionError(SparkWalError):
-    """A range of the log could not be brought into its table; `stage` tells how far it came.
+    """A range of the log could not be brought into its table; `stage` says how far it came.
 
     Compaction is suspended, never skips: the log keeps every row that the table is not
     confirmed to have. Mend what the message names and run it again: it goes on where it stopped.
@@ -147,7 +147,7 @@ class ConfirmError(CompactionError):
 
 
 class PublishError(CompactionError):
-    """The table has the range, and the log could not be told so."""
+    """The table has the range, and the log's record of it could not be written."""
 
     stage = "publish"
 
@@ -161,11 +161,11 @@ class BackPressureError(SparkWalError):
 
 
 class JournalError(SparkWalError):
-    """The journal on this machine's disk could not do what was asked; `stage` tells what.
+    """The journal on this machine's disk could not do what was asked; `stage` says what.
 
     What was accepted before is on the disk still. Where it is not `retryable` the journal has
     stopped, because nobody can know what the disk holds: mend what the message names and open
-    the journal again, which reads all of it; its `last_sequence` tells what it has.
+    the journal again, which reads all of it; its `last_sequence` shows what it has.
     """
 
     stage: ClassVar[str] = ""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadInfo:
-    """The end of a log as its last live record tells it.
+    """The end of a log as its last live record shows it.
 
     Attributes:
         position: the last position taken; the next record goes to position + 1.
@@ -171,7 +171,7 @@ class Log:
     ) -> Replay:
         """The commits from a cursor on, in the order of their times over all sequencers.
 
-        Stops at the first invalid entry and tells in `stopped` what it is. Ends where the logs
+        Stops at the first invalid entry and reports it in `stopped`. Ends where the logs
         ended when it began; `cursor` is then where the next replay goes on.
 
         >>> replay = log.replay(kept)
@@ -252,7 +252,7 @@ class Log:
         InvalidLogError, CollectedError, StoreUnavailableError.
         """
         need("duckdb", "sparkwal[cli]")
-        from sparkwal.lifecycle.consumers import told
+        from sparkwal.lifecycle.consumers import consumer_infos
         from sparkwal.sql.database import answer
         from sparkwal.sql.relations import relations
 
@@ -267,7 +267,7 @@ class Log:
         def now() -> Current:
             return self.current(sequencers=sequencers, table_options=table_options)
 
-        return answer(relations(ranges, told, now), query)
+        return answer(relations(ranges, consumer_infos, now), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """The rows of positions start … end (inclusive) as one pandas frame.

@@ -77,8 +77,8 @@ def attended(
                 spark.sparkContext.cancelAllJobs()
                 cancelled = cancelled or now + _TO_CANCEL
         done, total = tasks.count() if tasks is not None and jvm.at_work() else (0, 0)
-        told = f"{note()}, {done} of {total} tasks" if total else note()
-        meter.show(done, told if signals.received is None else f"{told}; stopping", total or None)
+        text = f"{note()}, {done} of {total} tasks" if total else note()
+        meter.show(done, text if signals.received is None else f"{text}; stopping", total or None)
     if not failures:
         return results[0]
     if signals.received is not None:

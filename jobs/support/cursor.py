@@ -51,7 +51,7 @@ def replay_from(
     sequencers: str | Sequence[str] | None,
     columns: Sequence[str] | None,
     metadata: bool,
-    told: Callable[[Replayed], bool],
+    carry_on: Callable[[Replayed], bool],
     chunk_rows: int = CHUNK_ROWS,
 ) -> Replayed:
     """Replay what came after the cursor up to the logs' ends now.
@@ -60,7 +60,7 @@ def replay_from(
         cursor: a file; without it the replay begins at the beginning, and makes it.
         columns: only these, in this order.
         metadata: add _wal_sequencer, _wal_position and _wal_timestamp.
-        told: called after each chunk; False ends the replay there.
+        carry_on: called after each chunk; False ends the replay there.
 
     Raises Refused where the output holds what this cursor has not reached; what
     `sparkwal.Log.replay` raises.
@@ -86,7 +86,7 @@ def replay_from(
             _replace(cursor, partial(_write_text, replay.cursor + "\n"))
         done.commits += len(entries)
         done.rows += table.num_rows
-        if not entries or not told(done):
+        if not entries or not carry_on(done):
             break
     done.stopped = replay.stopped
     return done

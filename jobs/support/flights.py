@@ -66,10 +66,10 @@ def load(limit: int | None = None) -> pa.Table:
 
 def stage(table: pa.Table, folder: Path, files: int) -> None:
     """The table as `files` parquet files in order; those of a former run must be the same."""
-    told = folder.with_suffix(".json")
+    note = folder.with_suffix(".json")
     now = {"rows": table.num_rows, "files": files}
-    if told.exists():
-        if json.loads(told.read_text()) != now:
+    if note.exists():
+        if json.loads(note.read_text()) != now:
             raise Refused(
                 "the log to go on with was begun with other flights or files: give "
                 "--rows and --files as then, or leave --keep out"
@@ -83,4 +83,4 @@ def stage(table: pa.Table, folder: Path, files: int) -> None:
         pyarrow.parquet.write_table(table.slice(low, high - low), path)
         # Spark takes the files of a folder by their time.
         os.utime(path, (1_700_000_000 + number,) * 2)
-    told.write_text(json.dumps(now))
+    note.write_text(json.dumps(now))

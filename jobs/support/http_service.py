@@ -86,8 +86,8 @@ class Server:
         return Starlette(
             routes=[
                 Route("/append", self._counted(self.append), methods=["POST"]),
-                Route("/metrics", self.tell_metrics),
-                Route("/healthz", self.tell_health),
+                Route("/metrics", self.metrics),
+                Route("/healthz", self.health),
             ]
         )
 
@@ -181,21 +181,21 @@ class Server:
             raise BackPressureError("there is no memory for these rows: try again later") from None
         return self._wal.admit_unsynced(self._wal.check(rows)), rows.num_rows
 
-    async def tell_metrics(self, request: Request) -> Response:
+    async def metrics(self, request: Request) -> Response:
         """GET /metrics, as Prometheus reads it."""
         return Response(self._meter.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def tell_health(self, request: Request) -> Response:
+    async def health(self, request: Request) -> Response:
         """GET /healthz: 200 while rows are accepted, by a journal also while the store is away."""
         wal = self._wal
         if wal.error is not None:
             return _stopped(wal.error)
-        told: dict[str, Any] = {"status": "ok", "last_sequence": wal.last_sequence}
+        state: dict[str, Any] = {"status": "ok", "last_sequence": wal.last_sequence}
         if wal.has_journal:
-            told["store"] = "away" if wal.is_store_away else "there"
-            told["waiting"] = wal.unacknowledged
-            told["lost"] = [wal.lost[0], wal.lost[-1]] if wal.lost else None
-        return JSONResponse(told)
+            state["store"] = "away" if wal.is_store_away else "there"
+            state["waiting"] = wal.unacknowledged
+            state["lost"] = [wal.lost[0], wal.lost[-1]] if wal.lost else None
+        return JSONResponse(state)
 
 
 def _media_type(headers: Headers) -> tuple[str, str]:

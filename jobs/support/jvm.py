@@ -12,7 +12,7 @@ _SPARKS_OWN_LOGGING = "org/apache/spark/log4j2-defaults.properties"
 
 
 def started_by_spark_submit() -> bool:
-    """Whether a JVM runs already: this variable is how spark-submit tells its Python process."""
+    """Whether a JVM runs already: this variable is how spark-submit informs its Python process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

@@ -1,4 +1,4 @@
-"""A query's local checkpoint, made from the log where it is missing or tells something else."""
+"""A query's local checkpoint, made from the log where it is missing or differs."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ def command(
 
     Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
     """
-    told: list[Event] = []
-    stop = events.subscribe(told.append)
+    seen: list[Event] = []
+    stop = events.subscribe(seen.append)
     try:
         made = checkpoint(path, name, folder=folder, **given)
     finally:
         stop()
-    how = next((each for each in told if isinstance(
+    how = next((each for each in seen if isinstance(
         each, events.CheckpointRebuilt | events.CheckpointUsed)), None)  # fmt: skip
     why = how.reason if isinstance(how, events.CheckpointRebuilt) else None
     if as_json:

@@ -64,7 +64,7 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
         print_json(_document(found))
         click.get_current_context().exit(0 if _is_sound(found) else 1)
     if found.record is not None:
-        _tell(log, found)
+        _show(log, found)
     if found.record is None or found.problems:
         raise Failed(found.why or f"the record of position {found.position} is not sound")
 
@@ -127,7 +127,7 @@ def _document(found: _Shown) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tell(log: LogRange, found: _Shown) -> None:
+def _show(log: LogRange, found: _Shown) -> None:
     assert found.record is not None
     header = found.record.header
     verdict = Text("every byte is as it was written", "green")
@@ -159,8 +159,8 @@ def _tell(log: LogRange, found: _Shown) -> None:
             "rows": f"{header.rows:,} in {size(header.bytes)}",
         }  # fmt: skip
         if header.metrics:
-            told = (f"{name} {value:g}" for name, value in header.metrics.items())
-            rows["metrics"] = ", ".join(told)
+            metrics = (f"{name} {value:g}" for name, value in header.metrics.items())
+            rows["metrics"] = ", ".join(metrics)
     else:
         rows |= {
             "host": header.host, "reason": header.reason,
@@ -247,6 +247,6 @@ def _tell_report(report: Report) -> None:
         "verdict": Text("sound", "bold green"),
     }  # fmt: skip
     if not report.ok:
-        told = "\n".join(report.problems)
-        rows["verdict"] = Text(f"not sound\n{told}", "red")
+        problems = "\n".join(report.problems)
+        rows["verdict"] = Text(f"not sound\n{problems}", "red")
     facts(rows)

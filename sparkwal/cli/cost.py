@@ -18,7 +18,7 @@ from sparkwal.console.output import moment, print_json, shown, size
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SystemClock
-from sparkwal.sql.cost import UNTOLD, Line, lines, month, total, whole_read
+from sparkwal.sql.cost import UNCOUNTED, Line, lines, month, total, whole_read
 from sparkwal.sql.past import Past
 from sparkwal.sql.prices import OF, Prices, changed
 
@@ -68,10 +68,10 @@ def past_of(
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("records", total=None)
 
-        def told(done: int, of: int) -> None:
+        def advance(done: int, of: int) -> None:
             progress.update(task, completed=done, total=of)
 
-        return Past(logs, SystemClock(), told)
+        return Past(logs, SystemClock(), advance)
 
 
 @click.command()
@@ -115,7 +115,7 @@ def _document(past: Past, every: list[Line], prices: Prices, damage: Damage) -> 
         "total": _line(total(every)),
         "month": month(past, prices),
         "whole_read": whole_read(past, prices),
-        "not_told": list(UNTOLD),
+        "not_counted": list(UNCOUNTED),
     }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def _show(past: Past, every: list[Line], by: str, prices: Prices) -> None:
     shown(f"Cost in dollars, {OF}", columns, [*rows, _cells("total", total(every))])
     monthly, read = month(past, prices), whole_read(past, prices)
     if monthly is None:
-        click.echo("a month at this rate: there is less than an hour to tell it from")
+        click.echo("a month at this rate: there is less than an hour to compute it from")
     else:
         cost = dollars(monthly["request_cost"] + monthly["storage_cost"])
         click.echo(
@@ -145,7 +145,7 @@ def _show(past: Past, every: list[Line], by: str, prices: Prices) -> None:
                f"{size(read['bytes'])})")  # fmt: skip
     if any(each.floor for each in past.logs):
         click.echo("the log begins at its floor: what was collected is not counted")
-    click.echo(f"no record tells, and this does not count: {'; '.join(UNTOLD)}")
+    click.echo(f"not counted: {'; '.join(UNCOUNTED)}")
 
 
 def _name(line: Line, by: str) -> str:
@@ -172,5 +172,5 @@ def dollars(amount: float) -> str:
 
 def requests_text(requests: Mapping[str, int]) -> str:
     """Requests for people."""
-    told = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
-    return ", ".join(told) or "none"
+    counted = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
+    return ", ".join(counted) or "none"

@@ -107,7 +107,7 @@ def _java() -> Line:
         return to_do("Java", f"{java} cannot be run ({type(error).__name__})", install)
     match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
     if match is None:
-        return to_do("Java", f"{java} tells no version", install)
+        return to_do("Java", f"{java} shows no version", install)
     # What came before 9 calls itself 1.8.
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < _JAVA:
@@ -235,7 +235,7 @@ def _life(log: LogStore, head: Head) -> Iterator[Line]:
     for reader in readers:
         name, behind = reader.consumer.name, head.gap - reader.consumer.position
         if reader.of_this_log and reader.age_ms > _STALE_MS and behind > 0:
-            yield to_do("consumer", f"{name} has not told for {reader.age_ms // 3_600_000} h, "
+            yield to_do("consumer", f"{name} has not published for {reader.age_ms // 3_600_000} h, "
                                     f"{behind:,} positions behind: the floor waits for it",
                         "start it again, or forget it if nobody needs it any more")  # fmt: skip
         else:
@@ -280,14 +280,14 @@ def command(
         partial(checkpoint_of, path, given, checkpoint or conf.get(_LOCATION)),
         partial(look, path, given),
     ]
-    told = []
+    lines = []
     for line in (line for each in asked for line in _whole(each)):
-        told.append(line)
+        lines.append(line)
         if not as_json:
             print_line(line.outcome, line.about, line.said, line.advice)
-    left = sum(line.outcome == "to do" for line in told)
+    left = sum(line.outcome == "to do" for line in lines)
     if as_json:
-        print_json({"path": path, "ok": not left, "lines": [asdict(line) for line in told]})
+        print_json({"path": path, "ok": not left, "lines": [asdict(line) for line in lines]})
     else:
         click.echo()
         click.echo(f"{left} to do" if left else "nothing to do")

@@ -77,18 +77,18 @@ class Writer(Protocol):
 
 
 @contextmanager
-def writer(form: Form, tell: Callable[[str], None]) -> Iterator[Writer]:
+def writer(form: Form, notify: Callable[[str], None]) -> Iterator[Writer]:
     """What writes rows in this form. Raises as `whole_file`.
 
     Args:
-        tell: takes what people should know, beside the rows.
+        notify: takes what people should know, beside the rows.
     """
     to = nullcontext(sys.stdout.buffer) if form.out is None else whole_file(form.out)
     with to as out:
-        yield _writer(form, out, tell)
+        yield _writer(form, out, notify)
 
 
-def _writer(form: Form, out: IO[bytes], tell: Callable[[str], None]) -> Writer:
+def _writer(form: Form, out: IO[bytes], notify: Callable[[str], None]) -> Writer:
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -112,7 +112,7 @@ def _writer(form: Form, out: IO[bytes], tell: Callable[[str], None]) -> Writer:
     def put(text: str) -> None:
         out.write(text.encode(encoding, "replace"))
 
-    return TableWriter(put, console.width if terminal else None, styled, tell)
+    return TableWriter(put, console.width if terminal else None, styled, notify)
 
 
 class _Json:

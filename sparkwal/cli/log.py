@@ -34,7 +34,7 @@ from sparkwal.reading.history import Collected, Found, Unreadable, is_seal, walk
 from sparkwal.reading.log_range import LogRange
 
 
-class Told:
+class RecordLines:
     """The lines of one log.
 
     Args:
@@ -124,7 +124,7 @@ def document(found: Found) -> dict[str, Any]:
     return {**common, "host": header.host, "reason": header.reason}
 
 
-# Of --follow, unless it is told otherwise.
+# Of --follow, unless it is set otherwise.
 _FOLLOWED = 10
 
 
@@ -185,32 +185,32 @@ def command(
         most = most or _FOLLOWED
     oldest_first = reverse or follows
     there = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
-    told = Told(log, as_json, damage.of(log.name))
-    lines: Iterator[str] = (told.line(each) for each in there)
+    shown = RecordLines(log, as_json, damage.of(log.name))
+    lines: Iterator[str] = (shown.line(each) for each in there)
     if most is not None and oldest_first:
-        # The newest are looked for from the end, whichever way they are told.
+        # The newest are looked for from the end, whichever way they are shown.
         lines = iter(list(lines)[::-1])
     if follows:
-        for line in chain(told.heading(), lines):
+        for line in chain(shown.heading(), lines):
             click.echo(line)
         follower = Follower(log, max(first, after))
         while True:
             for found in follower.new():
                 if isinstance(found, Collected) or not is_seal(found):
-                    click.echo(told.line(found))
+                    click.echo(shown.line(found))
             wait(duration(interval))
     elif as_json:
         for line in lines:
             click.echo(line)
     else:
         os.environ.setdefault("LESS", "FRX")  # as git does: no pager for a few lines
-        ending = told.ending() if first == log.floor.current() and most is None else []
+        ending = shown.ending() if first == log.floor.current() and most is None else []
         whole = (
-            chain(told.heading(), lines, ending) if not reverse else chain(told.heading(), lines)
+            chain(shown.heading(), lines, ending) if not reverse else chain(shown.heading(), lines)
         )
         # The pager's function puts an end of line after the last.
         parts = (f"\n{line}" if place else line for place, line in enumerate(whole))
-        click.echo_via_pager(parts, color=told.coloured)
+        click.echo_via_pager(parts, color=shown.coloured)
     check(damage.lines())
 
 

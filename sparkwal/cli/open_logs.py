@@ -160,7 +160,7 @@ def no_log(url: str, sequencer: str = ROOT) -> Failed:
 
 
 def wait(interval_ms: int) -> None:
-    """Sleep, but end at once when nobody reads any more: an idle log would never tell."""
+    """Sleep, but end at once when nobody reads any more: an idle log would never show it."""
     poll = select.poll()
     poll.register(1, 0)
     gone = select.POLLERR | select.POLLHUP | select.POLLNVAL

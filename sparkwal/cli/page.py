@@ -99,8 +99,8 @@ def a_second(value: float | None) -> str:
 def _sections(document: Document) -> Iterator[str]:
     log, totals, cost = document["log"], document["totals"], document["cost"]
     if document["damage"]:
-        told = safe("; ".join(document["damage"]))
-        yield f'<p class="bad">Something is damaged, and not counted: <bdi>{told}</bdi></p>'
+        damage = safe("; ".join(document["damage"]))
+        yield f'<p class="bad">Something is damaged, and not counted: <bdi>{damage}</bdi></p>'
     yield _table("Summary", (), _summary(document))
     yield "<h2>Rate, latency, cost</h2>" + _charts(document)
     ends = [document["range"]["until_ms"]]
@@ -127,7 +127,7 @@ def _sections(document: Document) -> Iterator[str]:
          dollars(n * cost["prices"][kind.lower()] / 1000))
         for kind, n in sorted(cost["total"]["requests"].items())
     ], f"{cost['prices']['of']}; a GB-month ${cost['prices']['storage']:g}. "
-       f"No record tells: {'; '.join(cost['not_told'])}.")  # fmt: skip
+       f"Not counted: {'; '.join(cost['not_counted'])}.")  # fmt: skip
     yield _table("Schema", ("column", "type", "nullable"), [
         ("· " * each["depth"] + each["name"], each["type"], "yes" if each["nullable"] else "no")
         for each in document["schema"]
@@ -154,7 +154,7 @@ def _summary(document: Document) -> list[tuple[str, str, str]]:
         ("PUT of a record, p50", took(totals["put_p50"]),
          f"p99 {took(totals['put_p99'])}, the longest {took(totals['put_max'])}"),
         ("cost", _price(cost["total"]), requests_text(cost["total"]["requests"])),
-        ("a month at this rate", _price(month), "less than an hour to tell it from"
+        ("a month at this rate", _price(month), "less than an hour to compute it from"
          if month is None else f"the rate of the last {length(month['span_ms'])}"),
         ("one whole read", dollars(read["cost"]), requests_text(read["requests"])),
     ]  # fmt: skip

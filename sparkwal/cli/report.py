@@ -18,10 +18,10 @@ from sparkwal.console.options import as_json, takes_log
 from sparkwal.console.output import print_json
 from sparkwal.errors import InvalidLogError, need
 from sparkwal.format.header import host_of
-from sparkwal.lifecycle.consumers import ConsumerInfo, told
+from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions, one_log
-from sparkwal.sql.cost import UNTOLD, Line, lines, month, total, whole_read
+from sparkwal.sql.cost import UNCOUNTED, Line, lines, month, total, whole_read
 from sparkwal.sql.past import LAST_MS, Looked, Past
 from sparkwal.sql.prices import OF, Prices
 
@@ -95,7 +95,7 @@ def command(
     try:
         (log,) = logs_at(path, given, Damage())
         log.look(floor=False)
-        readers = told(log.log, log.name, head_of(log), None)
+        readers = consumer_infos(log.log, log.name, head_of(log), None)
     except InvalidLogError as error:
         readers = []
         damage.of(log.name)(error)
@@ -161,7 +161,7 @@ def document(
         "cost": {
             "prices": {"of": OF, "currency": "USD", **asdict(prices)},
             "total": asdict(whole), "month": month(past, prices),
-            "whole_read": whole_read(past, prices), "not_told": list(UNTOLD),
+            "whole_read": whole_read(past, prices), "not_counted": list(UNCOUNTED),
             "lines": [asdict(line) for line in every],
         },
         "schema": list(columns(looked.spark_schema)),

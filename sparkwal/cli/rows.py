@@ -102,7 +102,7 @@ def _takes_rows(command: Callable[..., None]) -> Callable[..., None]:
     return takes_range(takes_form("table", "json", "csv", "arrow")(read))
 
 
-def tell(message: str) -> None:
+def notify(message: str) -> None:
     """What people should know, beside the rows."""
     click.echo(message, err=True)
 
@@ -142,7 +142,7 @@ def _show(opened: _Opened, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], 
     """Print rows; None among them stands for a pause, in which nothing is held back."""
     from sparkwal.cli.open_logs import check
 
-    with writer(opened.asked.form, tell) as out:
+    with writer(opened.asked.form, notify) as out:
         for shown, batch in rows:
             if batch is None:
                 out.flush()
@@ -229,8 +229,8 @@ def tail(
             yield shown, batch
         if follow:
             for line in opened.damage.lines():
-                tell(f"not shown: {line}")
-            yield from followed(opened.logs, opened.shown, duration(interval), tell)
+                notify(f"not shown: {line}")
+            yield from followed(opened.logs, opened.shown, duration(interval), notify)
 
     _show(opened, rows(), shown)
 
@@ -263,7 +263,7 @@ def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, fo
     import pyarrow as pa
 
     from sparkwal.cli.open_logs import open_logs
-    from sparkwal.lifecycle.consumers import told
+    from sparkwal.lifecycle.consumers import consumer_infos
     from sparkwal.lifecycle.snapshot import Current, current
     from sparkwal.sql.database import answer
     from sparkwal.sql.relations import relations
@@ -273,9 +273,9 @@ def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, fo
     def now() -> Current:
         return current({log.name: log.log for log in logs}, logs[0].options, None)
 
-    rows = answer(relations(logs, told, now), query)
+    rows = answer(relations(logs, consumer_infos, now), query)
     try:
-        with writer(form, tell) as out:
+        with writer(form, notify) as out:
             for batch in rows:
                 out.write(batch)
             out.end(rows.schema)

@@ -21,7 +21,7 @@ from sparkwal.console.options import (
 from sparkwal.console.output import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.lifecycle.consumers import ConsumerInfo, told
+from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
 from sparkwal.options.types import duration
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import pace_of, size_of
@@ -32,7 +32,7 @@ from sparkwal.reading.log_range import LogRange
 @takes_logs
 @click.option(
     "--expiry", metavar="TIME", callback=time_with_unit,
-    help="As compaction is run with, e.g. 7d: who has not told for longer holds nothing back.",
+    help="As compaction is run with, e.g. 7d: who has not published for longer holds nothing back.",
 )  # fmt: skip
 @as_json
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
@@ -41,7 +41,9 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
     for log in logs_at(path, given, damage):
         log.look(floor=False)
         head = head_of(log)
-        found += told(log.log, log.name, head, None if expiry is None else duration(expiry))
+        found += consumer_infos(
+            log.log, log.name, head, None if expiry is None else duration(expiry)
+        )
     if as_json:
         for each in found:
             print_json(vars(each))
@@ -63,7 +65,7 @@ def consumer_table(found: Sequence[ConsumerInfo]) -> None:
         ]
         for each in found
     ]  # fmt: skip
-    columns = ["consumer", ">position", ">lag", ">behind", ">last told", "", "host"]
+    columns = ["consumer", ">position", ">lag", ">behind", ">last published", "", "host"]
     shown(None, ["log", *columns] if several else columns, rows)
 
 
@@ -105,7 +107,7 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
         else:
             if place:
                 click.echo()
-            _tell(status)
+            _show(status)
             if consumers:
                 click.echo()
                 consumer_table(consumers)
@@ -117,7 +119,7 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
 def _consumers(log: LogRange) -> list[ConsumerInfo]:
     """Those that can be read."""
     try:
-        return told(log.log, log.name, head_of(log), None)
+        return consumer_infos(log.log, log.name, head_of(log), None)
     except InvalidLogError as error:
         if log.passed_over is None:
             raise
@@ -149,7 +151,7 @@ def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tell(status: dict[str, Any]) -> None:
+def _show(status: dict[str, Any]) -> None:
     about = "" if status["exact"] else "≈ "
     above = " above the floor" if status["floor"] and not status["exact"] else ""
     rate = "idle for five minutes"

@@ -215,7 +215,7 @@ def followed(
     logs: Sequence[LogRange],
     shown: Callable[[pa.Schema], Shown],
     interval_ms: int,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
     """The rows after those that `logs` had when they were looked at last, without end.
 
@@ -224,7 +224,7 @@ def followed(
 
     Args:
         shown: what is shown of a log with these columns, which may become more.
-        tell: what people should know: rows that were collected meanwhile, a store that is away.
+        notify: takes what people should know: rows were collected meanwhile, a store is away.
 
     Raises AnotherLog where a log was made again or is gone, InvalidLogError, BrokenPipeError.
     """
@@ -239,7 +239,7 @@ def followed(
             for place in places:
                 for record in place.follower.new(at_once=1, size=WHOLE):
                     if isinstance(record, Collected):
-                        tell(
+                        notify(
                             f"positions {record.start}…{record.end - 1} were collected before they "
                             f"were shown; going on at {record.end}"
                         )
@@ -253,7 +253,7 @@ def followed(
             patience = interval_ms
         except StoreUnavailableError as error:
             if patience == interval_ms:
-                tell(f"{error}; still trying")
+                notify(f"{error}; still trying")
             patience = max(interval_ms, min(2 * patience + 1, _LONGEST_MS))
         yield now, None
         wait(patience)

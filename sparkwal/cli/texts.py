@@ -222,7 +222,7 @@ def _map(pairs: Sequence[tuple[str, str]], of_text: bool) -> str:
     return "[" + ",".join(f"[{key},{item}]" for key, item in pairs) + "]"
 
 
-# So many rows tell how wide each column is; a terminal cuts what comes later.
+# So many rows decide how wide each column is; a terminal cuts what comes later.
 _MEASURED = 200
 _LEAST = 8
 _GAP = "  "
@@ -235,7 +235,7 @@ class TableWriter:
         write: takes lines.
         width: of the terminal; None: nothing is cut.
         styled: bold and dim text.
-        tell: takes what people should know, beside the table.
+        notify: takes what people should know, beside the table.
     """
 
     def __init__(
@@ -243,9 +243,9 @@ class TableWriter:
         write: Callable[[str], None],
         width: int | None,
         styled: bool,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
-        self._write, self._width, self._tell, self._has_styles = write, width, tell, styled
+        self._write, self._width, self._notify, self._has_styles = write, width, notify, styled
         self._columns: pa.Schema | None = None
         self._waiting: list[tuple[str | None, ...]] = []
         self._widths: list[int] | None = None
@@ -304,7 +304,7 @@ class TableWriter:
         while len(widths) > 1 and _total(widths) > self._width:
             widths.pop()
         if hidden := columns.names[len(widths) :]:
-            self._tell(
+            self._notify(
                 f"{len(hidden)} more columns do not fit: {escape(', '.join(hidden))}; choose "
                 "with --columns"
             )

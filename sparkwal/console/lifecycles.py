@@ -1,4 +1,4 @@
-"""What commands and jobs share that move a log's life on: options, several logs, what is told."""
+"""What commands and jobs of the lifecycle share: options, several logs, messages."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Failures(click.ClickException):
     exit_code: int  # type: ignore[misc]
 
     def __init__(self, failures: Mapping[str, SparkWalError], several: bool) -> None:
-        told = [f"{name}: {line(error)}" if several else line(error)
+        lines = [f"{name}: {line(error)}" if several else line(error)
                 for name, error in failures.items()]  # fmt: skip
-        super().__init__("\n".join(told))
+        super().__init__("\n".join(lines))
         kinds = [*failures.values()]
         self.exit_code = 2 if all(isinstance(error, OptionError) for error in kinds) else 1
         if any(isinstance(error, CompactionError) for error in kinds):
@@ -63,8 +63,8 @@ def line(error: SparkWalError) -> str:
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    told = time_with_unit(context, parameter, value)
-    return None if told is None else str(duration(told) // 1000)
+    text = time_with_unit(context, parameter, value)
+    return None if text is None else str(duration(text) // 1000)
 
 
 def _flag(name: str) -> str:
@@ -99,8 +99,8 @@ def takes_lifecycle_options(
         @functools.wraps(command)
         def read(given: dict[str, str], **others: Any) -> None:
             mine = {name: others.pop(name.lower()) for name in names}
-            told = {name: value for name, value in mine.items() if value is not None}
-            command(given={**given, **told}, **others)
+            chosen = {name: value for name, value in mine.items() if value is not None}
+            command(given={**given, **chosen}, **others)
 
         wrapped: Callable[..., None] = read
         for each in reversed(about):
@@ -152,7 +152,7 @@ def logs(settings: LifecycleOptions, every: bool) -> dict[str, LogStore]:
 
 
 class Story:
-    """What happens, as the library's events tell it."""
+    """What happens, as the library's events report it."""
 
     def __init__(self, console: Console) -> None:
         self.note = "looking"
@@ -163,7 +163,7 @@ class Story:
             self.note = f"positions {event.cut}…{event.to - 1}"
         elif isinstance(event, events.FloorMoved):
             self.note = "collecting"
-        # A failure is told as the job's own message.
+        # A failure is the job's own message.
         if event.level >= logging.WARNING and not isinstance(event, events.CompactionSuspended):
             self._console.print(escape(str(event)), highlight=False, markup=False, soft_wrap=True)
 

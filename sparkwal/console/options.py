@@ -84,8 +84,11 @@ def takes_log_options(
 
 def with_flags(given: dict[str, str], **flags: str | None) -> dict[str, str]:
     """The options with those of flags that were given, whatever the case of a name."""
-    told = {name: value for name, value in flags.items() if value is not None}
-    return {**{name: value for name, value in given.items() if name.lower() not in told}, **told}
+    chosen = {name: value for name, value in flags.items() if value is not None}
+    return {
+        **{name: value for name, value in given.items() if name.lower() not in chosen},
+        **chosen,
+    }
 
 
 takes_endpoint = click.option(
@@ -165,7 +168,7 @@ def moment_ms(text: str, now_ms: int) -> int:
     """
     text = text.strip()
     if text.isdecimal():
-        return timestamp(text)  # tells seconds and microseconds apart
+        return timestamp(text)  # distinguishes seconds from microseconds
     with suppress(ValueError):
         return max(now_ms - duration(text), 0)
     with suppress(ValueError):

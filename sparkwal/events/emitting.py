@@ -1,4 +1,4 @@
-"""What an event is, and who is told of one. The kinds are in `sparkwal.events`."""
+"""What an event is, and who gets one. The kinds are in `sparkwal.events`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _logger = logging.getLogger("sparkwal")
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. Each kind is a subclass with the fields that it tells."""
+    """Something that happened. Each kind is a subclass with its own fields."""
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
@@ -38,12 +38,12 @@ def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
 
 
 def is_wanted(kind: type[Event], but: Callable[[Event], None]) -> bool:
-    """Whether anyone other than the subscriber `but` would be told of such an event."""
+    """Whether anyone other than the subscriber `but` would get such an event."""
     return _logger.isEnabledFor(kind.level) or any(each != but for each in _subscribers)
 
 
 def emit(event: Event) -> None:
-    """Tell the subscribers and the logger. A failing subscriber never breaks a write."""
+    """Notify the subscribers and the logger. A failing subscriber never breaks a write."""
     if _logger.isEnabledFor(event.level):
         _logger.log(event.level, "%s", event)
     for callback in tuple(_subscribers):

@@ -1,4 +1,4 @@
-"""What a journal on the local disk tells."""
+"""What a journal on the local disk reports."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class JournalOpened(Event):
 
 @dataclass(frozen=True)
 class TailTruncated(Event, level=logging.WARNING):
-    """a crash tore entry `sequence` of a journal, which nobody was told is accepted; it was cut
-    off"""
+    """a crash tore entry `sequence` of a journal, which was never acknowledged as accepted; it was
+    cut off"""
 
     path: str
     segment: int
@@ -54,7 +54,7 @@ class Quarantined(Event, level=logging.WARNING):
 
 @dataclass(frozen=True)
 class CursorRejected(Event, level=logging.WARNING):
-    """a journal's cursor is not used; all of the journal is read, and the log tells what it has"""
+    """a journal's cursor is not used; all of the journal is read, and the log shows what it has"""
 
     path: str
     reason: str
@@ -97,7 +97,7 @@ class SegmentRemoved(Event):
 @dataclass(frozen=True)
 class JournalFull(Event, level=logging.WARNING):
     """a journal or its disk has no room: appends wait, or are refused, until the log has taken
-    some; told once until an append fits again"""
+    some; reported once until an append fits again"""
 
     path: str
     bytes: int

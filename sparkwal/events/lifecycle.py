@@ -86,7 +86,7 @@ class Collected(Event):
 
 @dataclass(frozen=True)
 class ConsumerNotPublished(Event, level=logging.WARNING):
-    """a stream could not tell how far it is; it goes on, and the log keeps more than it needs to"""
+    """a stream could not publish its position; it goes on, and the log keeps more than needed"""
 
     path: str
     consumer: str
@@ -96,7 +96,7 @@ class ConsumerNotPublished(Event, level=logging.WARNING):
 
 @dataclass(frozen=True)
 class ConsumerShared(Event, level=logging.WARNING):
-    """another run has told `position` under this stream's consumer name; the log keeps what
+    """another run has published `position` under this stream's consumer name; the log keeps what
     either needs, and moves on only when each has a name of its own"""
 
     path: str

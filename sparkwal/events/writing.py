@@ -1,4 +1,4 @@
-"""What writers, their checkpoints and their stores tell."""
+"""What writers, their checkpoints and their stores report."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class OtherPython(Event, level=logging.WARNING):
 @dataclass(frozen=True)
 class PlainHttp(Event, level=logging.WARNING):
     """the endpoint is on another machine and speaks no TLS: rows, and the token of temporary
-    credentials, can be read on the way; told once in a process"""
+    credentials, can be read on the way; reported once in a process"""
 
     endpoint: str
 

@@ -219,7 +219,7 @@ class Opened:
 
 
 def needed(front: bytes) -> int:
-    """How many bytes `open_front` needs, told from an object's first 16 bytes."""
+    """How many bytes `open_front` needs, computed from an object's first 16 bytes."""
     if len(front) < _PREAMBLE:
         return _PREAMBLE
     return _PREAMBLE + int(struct.unpack_from("<i", front, len(MAGIC) + 4)[0])

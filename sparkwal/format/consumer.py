@@ -22,7 +22,7 @@ class Consumer:
         name: the last part of its key.
         log_id: of the log it reads; a log made again at the same path is another.
         position: the next it will read; it needs nothing below.
-        timestamp_ms: when it told so, by its own clock; for people.
+        timestamp_ms: when it published it, by its own clock; for people.
         host: where it runs; for people.
         run_id: drawn by each of its runs; another one's shows that two use one name.
         expires_ms: of a lease, how long after it was written it counts; else None.

@@ -95,7 +95,7 @@ class DataHeader(Header):
     batch_id: int
     partition: int
     rows: int
-    # Which attempt wrote it, by Spark's id of the task attempt: PySpark tells no task which
+    # Which attempt wrote it, by Spark's id of the task attempt: PySpark shows no task which
     # attempt of its stage it belongs to, and no two attempts of a stage share a task attempt.
     stage_attempt: int
 

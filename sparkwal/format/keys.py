@@ -15,7 +15,7 @@ from sparkwal.errors import OptionError
 
 MAX = 2**64 - 1
 WINDOWS = (1_000, 10_000, 100_000, 1_000_000)
-# The log at the path itself; its rows have this name where sequencers are told apart.
+# The log at the path itself; its rows have this name where sequencers are distinguished.
 ROOT = "default"
 # Every folder below the path of a log.
 FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
@@ -108,12 +108,12 @@ def lifecycle_key(prefix: str, number: int) -> str:
 
 
 def consumers_prefix(prefix: str) -> str:
-    """The prefix under which the readers of a log tell how far they are."""
+    """The prefix under which the readers of a log publish how far they are."""
     return join_key(prefix, "consumers") + "/"
 
 
 def consumer_key(prefix: str, name: str) -> str:
-    """Where one reader tells it."""
+    """Where one reader publishes it."""
     return join_key(prefix, "consumers", name)
 
 

@@ -17,7 +17,7 @@ from sparkwal.format import keys
 from sparkwal.format.checked import FORMAT, Check
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
 
-# What a record is put for: to fix a range before any of it is written; to tell that the
+# What a record is put for: to fix a range before any of it is written; to record that the
 # table has it; to move the floor.
 INTENT, DONE, FLOOR = "intent", "done", "floor"
 APPEND, MERGE = "append", "merge"

@@ -34,7 +34,7 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "variant": pa.struct(
         [
             pa.field("value", pa.binary(), nullable=False),
-            # This tag is how Spark tells a variant from a plain struct.
+            # This tag is how Spark distinguishes a variant from a plain struct.
             pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
         ]
     ),

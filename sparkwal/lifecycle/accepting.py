@@ -13,7 +13,7 @@ from typing import Any
 from sparkwal import events
 from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle import DONE, FLOOR, INTENT, LifecycleRecord
-from sparkwal.lifecycle.compaction import published, tell_done
+from sparkwal.lifecycle.compaction import publish_done, published
 from sparkwal.lifecycle.table import Change, Table, TableState, way_back
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
@@ -33,10 +33,10 @@ def accept(
     # With the confirmed version itself, which may be a RESTORE that was accepted before.
     found = table.look(state.log_id, state.table_version - 1)
     if found is None or found.k < state.confirmed_k:
-        told = "there is no table" if found is None else f"it says it holds range {found.k}"
+        holds = "there is no table" if found is None else f"it says it holds range {found.k}"
         raise PlanError(
             f"{state.target.table} cannot be taken for one that holds range {state.confirmed_k} of "
-            f"{log.url}: {told}"
+            f"{log.url}: {holds}"
         )
     kind, changes = _next(state, found)
     record = published(
@@ -44,7 +44,7 @@ def accept(
         table_id=found.table_id, table_version=found.version, **changes,
     )  # fmt: skip
     if kind == DONE:
-        tell_done(log, record)
+        publish_done(log, record)
     if kind == INTENT:
         events.emit(
             events.CompactionPlanned(path=log.url, k=record.k, cut=record.cut, to=record.to)

@@ -108,8 +108,8 @@ def collection_bound(
     # Safety (§10): "consumers are listed before the floor is taken"
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
-        told = [each.consumer for each in standing(log, state.log_id) if each.is_live(expiry_ms)]
-        names = sorted({each.name for each in told if each.position <= bound})
+        live = [each.consumer for each in standing(log, state.log_id) if each.is_live(expiry_ms)]
+        names = sorted({each.name for each in live if each.position <= bound})
         held = f"consumer {', '.join(names)}" if names else "a consumer"
     if state.target is not None and bound > 0:
         if table is None:

@@ -62,7 +62,7 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
 
 
 def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
-    """Raises PlanError where the log that is there is not the one that `state` tells of.
+    """Raises PlanError where the log that is there is not the one that `state` describes.
 
     Args:
         gap, log_id: of the log, looked at after its chain was.
@@ -124,7 +124,7 @@ class Finished:
 
     Attributes:
         done: the record that says so.
-        held: what the table's history tells of the range, if it does.
+        held: what the table's history says of the range, if it does.
         was_written: whether the table had it already, and only the record was missing.
     """
 
@@ -143,11 +143,11 @@ def finish_range(
     found, was_written = _written(log, intent, table, clock)
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
     held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
-    tell_done(log, done)
+    publish_done(log, done)
     return Finished(done, held[0] if held else None, was_written)
 
 
-def tell_done(log: LogStore, done: LifecycleRecord) -> None:
+def publish_done(log: LogStore, done: LifecycleRecord) -> None:
     """The event of a range that is in the table."""
     assert done.target is not None
     events.emit(

@@ -1,7 +1,7 @@
 """The readers of a log that nothing is collected from under.
 
-Each tells how far it has come in an object of its own, `{path}/consumers/{name}`, which it
-overwrites. The floor stays at or below all of them that count. One that has not told for
+Each publishes how far it has come in an object of its own, `{path}/consumers/{name}`, which it
+overwrites. The floor stays at or below all of them that count. One that has not published for
 longer than its expiry counts no more: what it reads then may be gone, and a reader notices
 (it looks at the floor after it has read).
 """
@@ -35,7 +35,7 @@ class Standing:
     """A consumer, and what it counts for.
 
     Attributes:
-        age_ms: since it last told, by the store's clock.
+        age_ms: since it last published, by the store's clock.
         of_this_log: False: it read a log that was there before, and counts for nothing.
     """
 
@@ -54,12 +54,12 @@ def _is_expired(consumer: Consumer, age_ms: int, expiry_ms: int | None) -> bool:
 
 
 def publish(log: LogStore, consumer: Consumer) -> None:
-    """Tell how far a consumer is: 1 PUT, over what it told before."""
+    """Publish how far a consumer is: 1 PUT, over what it published before."""
     log.store.put(keys.consumer_key(log.prefix, consumer.name), encode(consumer))
 
 
 def read(log: LogStore, name: str) -> Consumer | None:
-    """What a consumer told last, None for one that is not there: 1 GET.
+    """What a consumer published last, None for one that is not there: 1 GET.
 
     Raises InvalidLogError for a damaged one: it may stand where nothing may be deleted.
     """
@@ -107,7 +107,7 @@ def _consumers(log: LogStore) -> Iterator[Consumer]:
 
 
 def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
-    """None where it is gone. Asked after its position was read: what it tells in between is
+    """None where it is gone. Asked after its position was read: what it publishes in between is
     newer than that, so that one who is alive is never taken for one who is not."""
     try:
         return log.store.age_ms(keys.consumer_key(log.prefix, consumer.name))
@@ -144,7 +144,7 @@ def join(log: LogStore, consumer: Consumer) -> int:
     """Register a consumer before it reads, and where it may begin: its position, or the floor
     where that is above.
 
-    What its name told before stays in force while it is lower: another reader may bear the
+    What its name published before stays in force while it is lower: another reader may bear the
     same name, and it is no more than this one's past if there is none. 1 GET, 1 PUT, and the
     look at the chain (1 or 2).
 
@@ -185,7 +185,7 @@ def lease(
 
 
 def forget_expired_leases(log: LogStore) -> int:
-    """Delete the leases that count no more, and tell how many: nobody writes one twice."""
+    """Delete the leases that count no more, and return how many: nobody writes one twice."""
     gone = 0
     for consumer in _consumers(log):
         if consumer.expires_ms is None:
@@ -203,11 +203,11 @@ class ConsumerInfo:
 
     Attributes:
         sequencer: which log under the path it reads; "default" is the one at the path.
-        position: the next it will read, as it told last.
+        position: the next it will read, as it published last.
         lag: positions from there to the end of the log.
         lag_ms: between the record there and the newest one; None where that is not known:
             no record is there any more, or it is another log's.
-        age_ms: since it last told, by the store's clock.
+        age_ms: since it last published, by the store's clock.
         expires_ms: of a lease; else None.
         of_this_log: False: it read a log that was there before; forget it.
         live: whether the floor waits for it, with the expiry that was given.
@@ -231,7 +231,7 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
     2 requests for each, and 1 more for one that lags.
 
     Args:
-        expiry: as compaction is run with, e.g. "7d": who has not told for longer is not live.
+        expiry: as compaction is run with, e.g. "7d": who has not published for longer is not live.
         path, options: as for `sparkwal.Log`.
 
     Raises InvalidLogError for a damaged consumer, OptionError, StoreUnavailableError.
@@ -240,9 +240,11 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
     expiry_ms = None if expiry is None else _duration(expiry)
     root = open_log(settings, fail_fast=True)
     if not settings.sequencers:
-        return told(root, settings.sequencer, find_head(root), expiry_ms)
+        return consumer_infos(root, settings.sequencer, find_head(root), expiry_ms)
     logs = [(root.sequencer(name), name) for name in all_logs(root)]
-    return [info for log, name in logs for info in told(log, name, find_head(log), expiry_ms)]
+    return [
+        info for log, name in logs for info in consumer_infos(log, name, find_head(log), expiry_ms)
+    ]
 
 
 def _duration(expiry: str) -> int:
@@ -252,7 +254,9 @@ def _duration(expiry: str) -> int:
         raise OptionError(f"expiry is {expiry!r}; {expected} is expected") from None
 
 
-def told(log: LogStore, sequencer: str, head: Head, expiry_ms: int | None) -> list[ConsumerInfo]:
+def consumer_infos(
+    log: LogStore, sequencer: str, head: Head, expiry_ms: int | None
+) -> list[ConsumerInfo]:
     """The consumers of one log whose head was looked for already."""
     log_id = head.live.header.log_id if head.live else ""
 
@@ -294,7 +298,7 @@ def forget_consumer(path: str, name: str, **options: object) -> None:
     Args:
         path, options: as for `sparkwal.Log`; with sequencers="*" of all logs under the path.
 
-    One that is not there is no error; one that still runs registers again when it tells next.
+    One that is not there is no error; one that still runs registers again when it publishes next.
     Raises OptionError, StoreUnavailableError.
     """
     settings = from_keywords(SourceOptions, path, options)

@@ -60,7 +60,7 @@ class Lifecycle:
         log: the log; a sequencer's is a log of its own, with a lifecycle of its own.
         table, target: where its rows go; None: the policy's retention alone moves the floor.
         gc_grace_ms: nothing is deleted that the floor passed less than this ago.
-        consumer_expiry_ms: a consumer that has not told its position for so long holds
+        consumer_expiry_ms: a consumer that has not published its position for so long holds
             nothing any more; None: every consumer does, for ever.
         collects: whether it deletes.
     """
@@ -88,7 +88,7 @@ class Lifecycle:
         # The bound up to which this process has collected everything.
         self._collected = 0
         self._measured: LogState | None = None
-        # The limit that it told of.
+        # The limit that it emitted an event for.
         self._reached: str | None = None
 
     def recover(self) -> Recovery:

@@ -80,8 +80,8 @@ def refuse_parts(options: SourceOptions) -> None:
     refuse(options, why, *names, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
 
 
-def tell(logs: Mapping[str, LogStore], plan: CurrentPlan) -> None:
-    """The event of each log that is read."""
+def emit_read(logs: Mapping[str, LogStore], plan: CurrentPlan) -> None:
+    """Emit the event of each log that is read."""
     for tail in plan.tails:
         emit(CurrentRead(logs[tail.name].url, plan.table_version, tail.start, tail.end))
 

@@ -35,11 +35,11 @@ def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
     return next((int(text) for text in found if text.isdecimal()), None)
 
 
-def _range(told: object) -> tuple[str, int, int, int]:
+def _range(field: object) -> tuple[str, int, int, int]:
     """Which range of which log a version holds, and its positions, of its userMetadata."""
     nothing = "", 0, 0, 0
     try:
-        document = json.loads(str(told)) if told else None
+        document = json.loads(str(field)) if field else None
     except ValueError:
         return nothing
     if not isinstance(document, dict):
@@ -55,8 +55,8 @@ def _range(told: object) -> tuple[str, int, int, int]:
 
 def _restores(operation: str, info: Mapping[str, Any]) -> int | None:
     given = (info.get("operationParameters") or {}).get("version")
-    told = str(given).strip('"')
-    return int(told) if operation.upper().startswith("RESTORE") and told.isdecimal() else None
+    version = str(given).strip('"')
+    return int(version) if operation.upper().startswith("RESTORE") and version.isdecimal() else None
 
 
 def _undoes(version: int, operation: str, info: Mapping[str, Any]) -> bool:

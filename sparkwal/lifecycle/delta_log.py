@@ -1,4 +1,4 @@
-"""What the transaction log of a Delta table tells, read as plain files: JSON and checkpoints."""
+"""What the transaction log of a Delta table holds, read as plain files: JSON and checkpoints."""
 
 from __future__ import annotations
 

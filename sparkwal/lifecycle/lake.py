@@ -138,7 +138,7 @@ class LakeTable:
         there = schema.columns(self.spark_schema)
         names = [name for name in target.names if name in there]
         with _readable(self._url, self._storage, f"version {self._version}"):
-            # One column still tells the rows.
+            # One column still gives the number of rows.
             found = self._table.scan(columns=names or list(there)[:1])
             for batch in pa.RecordBatchReader.from_stream(found):
                 yield schema.conform(batch, target)

@@ -17,7 +17,7 @@ class LifecycleOptions(StoreOptions, Policy):
     """Options of a lifecycle; a Policy too."""
 
     gc_grace_ms: int = option("gcGrace", duration, 86_400_000, "what the floor has passed is deleted so much later at the earliest, by the store's clock; at least 1h, and more than the planTtl of every writer plus 15min", "24h")  # fmt: skip  # noqa: E501
-    consumer_expiry_ms: int | None = option("consumerExpiry", duration, None, "a consumer that has not told its position for so long holds nothing back any more", "never")  # fmt: skip  # noqa: E501
+    consumer_expiry_ms: int | None = option("consumerExpiry", duration, None, "a consumer that has not published its position for so long holds nothing back any more", "never")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         StoreOptions.check(self)

@@ -20,7 +20,7 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.types import option, size, whole
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
-# reader's clock tell nothing: to wait for them might take years.
+# reader's clock show nothing: to wait for them might take years.
 MISDATED_MS = 15 * 60_000
 
 

@@ -1,4 +1,4 @@
-"""A stream tells how far it is: when it starts, and now and then when it commits.
+"""A stream publishes how far it is: when it starts, and now and then when it commits.
 
 A publication that is late or lost only delays collection. So one that fails is a warning and
 the stream goes on; but it does not start before it is registered.
@@ -24,8 +24,8 @@ _CLOCK = SystemClock()
 
 
 @dataclass
-class _Told:
-    """One log of the stream: what it needs now, and what it told last and when.
+class _LogState:
+    """One log of the stream: what it needs now, and what it published last and when.
 
     Attributes:
         published: None before this run knows that no other bears its name.
@@ -50,7 +50,7 @@ class Publisher:
 
     Args:
         name: of the consumer; one stream's own.
-        interval_ms: it tells at most so often.
+        interval_ms: it publishes at most so often.
         holds: what queries of this machine would read again.
     """
 
@@ -58,71 +58,71 @@ class Publisher:
         self._name, self._interval_ms, self._clock = name, interval_ms, clock
         self._holds = holds
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
-        self._told: dict[str, _Told] = {}
+        self._logs: dict[str, _LogState] = {}
 
     def has_joined(self, log: LogStore) -> bool:
         """Whether this run is registered with a log."""
-        return log.prefix in self._told
+        return log.prefix in self._logs
 
     def join(self, log: LogStore, log_id: str, position: int) -> int:
         """Register before anything is read, and where the stream may begin: `consumers.join`."""
-        told = self._holds.lowest(log_id, position)
-        begin = max(position, join(log, self._consumer(log_id, told)))
-        self._told[log.prefix] = _Told(log, log_id, begin)
+        held = self._holds.lowest(log_id, position)
+        begin = max(position, join(log, self._consumer(log_id, held)))
+        self._logs[log.prefix] = _LogState(log, log_id, begin)
         return begin
 
     def committed(self, log: LogStore, position: int) -> None:
-        """Spark will not ask for anything below `position` again. The first time it is told at
-        once: what an earlier run told holds the floor down until then. 1 GET, 1 PUT."""
-        told = self._told.get(log.prefix)
-        if told is None:
+        """Spark will not ask for anything below `position` again. The first time it is published
+        at once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
+        state = self._logs.get(log.prefix)
+        if state is None:
             return
-        told.position = position
+        state.position = position
         boot_id = self._clock.boot_id()
-        if told.boot_ms is None or is_old(self._clock, told.boot_ms, boot_id, self._interval_ms):
-            self._publish(told)
+        if state.boot_ms is None or is_old(self._clock, state.boot_ms, boot_id, self._interval_ms):
+            self._publish(state)
 
     def stop(self) -> None:
-        """The stream ends: what it needs when it comes back is told."""
-        for told in self._told.values():
-            if told.position != told.published:
-                self._publish(told)
+        """The stream ends: publish what it needs when it comes back."""
+        for state in self._logs.values():
+            if state.position != state.published:
+                self._publish(state)
 
-    def _publish(self, told: _Told) -> None:
+    def _publish(self, state: _LogState) -> None:
         # Where the store is down each attempt takes long: the next is an interval away too.
-        told.boot_ms = self._clock.boot_ms()
+        state.boot_ms = self._clock.boot_ms()
         try:
-            held = self._holds.lowest(told.log_id, told.position)
-            position = min(held, self._of_another(told))
-            publish(told.log, self._consumer(told.log_id, position))
-            told.published = told.position
+            held = self._holds.lowest(state.log_id, state.position)
+            position = min(held, self._of_another(state))
+            publish(state.log, self._consumer(state.log_id, position))
+            state.published = state.position
         except SparkWalError as error:
             events.emit(
                 events.ConsumerNotPublished(
-                    path=told.log.url,
+                    path=state.log.url,
                     consumer=self._name,
-                    position=told.position,
+                    position=state.position,
                     reason=str(error),
                 )
             )
 
-    def _of_another(self, told: _Told) -> int:
-        """What another run needs that has told under this name since this one did.
+    def _of_another(self, state: _LogState) -> int:
+        """What another run needs that has published under this name since this one did.
 
-        Safe for any number of them: none tells more than was told before, while they
+        Safe for any number of them: none publishes more than was published before, while they
         alternate. Then the floor waits, until all but one are gone.
         """
-        found = read(told.log, self._name)
+        found = read(state.log, self._name)
         if found is None or found.run_id == self._run_id:
-            return told.position
-        if found.log_id != told.log_id:
+            return state.position
+        if found.log_id != state.log_id:
             raise InvalidLogError(
-                f"{told.log.url} was made again: {self._name} on {found.host} reads the log "
-                f"{found.log_id}, this stream read {told.log_id}"
+                f"{state.log.url} was made again: {self._name} on {found.host} reads the log "
+                f"{found.log_id}, this stream read {state.log_id}"
             )
         events.emit(
             events.ConsumerShared(
-                path=told.log.url,
+                path=state.log.url,
                 consumer=self._name,
                 host=found.host,
                 position=found.position,

@@ -19,7 +19,7 @@ class Range:
 
     Attributes:
         rows, bytes: that the table took for it, merged and as stored there; None where its
-            history does not tell.
+            history does not show.
     """
 
     k: int

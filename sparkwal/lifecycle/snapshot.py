@@ -14,9 +14,9 @@ from sparkwal.lifecycle.condition import holds
 from sparkwal.lifecycle.current import (
     CurrentPlan,
     Tail,
+    emit_read,
     plan_current,
     refuse_parts,
-    tell,
     with_table,
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
@@ -167,5 +167,5 @@ def current(
     if plan.target is not None:
         table = LakeTable(plan.target.table, storage, plan.table_version, opened[-1])
     found = Current(plan, logs, options, table)
-    tell(logs, plan)
+    emit_read(logs, plan)
     return found

@@ -1,7 +1,7 @@
 """What a lifecycle asks of the table it fills, and what it must find there.
 
 The table keeps, with each of its commits, a transaction (log_id, k): one range of the log
-is one commit of the table, and the newest snapshot tells the last range it holds.
+is one commit of the table, and the newest snapshot names the last range it holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TableConflict(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """One version of the table, as its history tells it.
+    """One version of the table, as its history shows it.
 
     Attributes:
         operation: the table format's name for what was done, e.g. "WRITE", "RESTORE".
@@ -35,7 +35,7 @@ class Change:
         cut, to: the positions cut … to−1 that its writer said the range has; 0 and 0 for unknown.
         undoes: it takes away, or may take away, what earlier versions held as a whole: a
             restore, an overwrite, a table replaced or made anew.
-        rows, bytes: that it brought; None where its writer did not tell.
+        rows, bytes: that it brought; None where its writer did not record them.
         restores: the version whose content it brings back; None for all but a RESTORE, and
             where that does not name it.
     """
@@ -182,9 +182,9 @@ def fits(target: Target, before: Target) -> None:
     asked, fixed = vars(target), vars(before)
     differing = [name for name in fixed if asked[name] != fixed[name]]
     if differing:
-        told = "; ".join(f"{n}: {_said(fixed[n])} first, {_said(asked[n])} now" for n in differing)
+        now = "; ".join(f"{n}: {_said(fixed[n])} first, {_said(asked[n])} now" for n in differing)
         raise PlanError(
-            f"how this log is compacted was fixed by its first run: {told}. Leave it as it is, or "
+            f"how this log is compacted was fixed by its first run: {now}. Leave it as it is, or "
             "begin a new log"
         )
 

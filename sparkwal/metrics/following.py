@@ -29,7 +29,7 @@ class Following:
         passed_over: of the name of a log, what gets its damage; by default the logger.
 
     Attributes:
-        labels: labels of what is told of all of them.
+        labels: labels of what is reported of all of them.
         counted: whose commits are counted here.
 
     Raises OptionError.
@@ -52,7 +52,7 @@ class Following:
         self.counted = Labels(self.labels.log, ALL) if self._options.sequencers else self.labels
         self._logs: dict[str, LogNumbers] = {}
         # What the look before failed with, and this one.
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._failures: set[str] = set()
         self._passed_over = passed_over or (lambda name: lambda error: self._failed(str(error)))
 
@@ -95,7 +95,7 @@ class Following:
             self._backlog = 2**63
 
     def try_look(self, *, around: bool = True) -> None:
-        """As `look`; what fails is counted, told once to the logger, and tried again."""
+        """As `look`; what fails is counted, logged once, and tried again."""
         self._failures = set()
         try:
             self.look(around=around)
@@ -103,11 +103,11 @@ class Following:
             self._failed(str(error))
         except Exception as error:
             self._failed(f"{type(error).__name__}: {error}")
-        self._told = self._failures
+        self._logged = self._failures
 
     def _failed(self, reason: str) -> None:
         self._meter.add(table.FOLLOW_ERRORS, 1, *self.labels)
-        known = reason in self._told | self._failures
+        known = reason in self._logged | self._failures
         self._failures.add(reason)
         if not known:
             _logger.warning("the numbers of %s are not new: %s", self.labels.log, reason)

@@ -37,7 +37,7 @@ class Prometheus:
         self._series(metric, labels).observe(value)
 
     def set(self, metric: Metric, value: float | Callable[[], float], *labels: str) -> None:
-        """A gauge's value, or who tells it whenever it is read."""
+        """A gauge's value, or a function that returns it whenever it is read."""
         series = self._series(metric, labels)
         if callable(value):
             series.set_function(value)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.lifecycle.consumers import lag_ms, told
+from sparkwal.lifecycle.consumers import consumer_infos, lag_ms
 from sparkwal.metrics import table
 from sparkwal.metrics.labels import labels_of
 from sparkwal.metrics.meter import begin
@@ -29,7 +29,7 @@ _ALL = 2**63
 
 
 class LogNumbers:
-    """Counts the new records of one log, and tells how far its readers and its table are.
+    """Counts the new records of one log, and reports how far its readers and its table are.
 
     Args:
         options: of reading, of one log.
@@ -84,7 +84,7 @@ class LogNumbers:
         assert self._follower is not None
         for found in self._follower.new(floor=False):
             if isinstance(found, SlotRecord):
-                self._tell(found.header)
+                self._count(found.header)
         self._meter.set(table.POSITION, self._follower.log.gap - 1, *self.labels)
 
     def look_around(self) -> None:
@@ -118,7 +118,7 @@ class LogNumbers:
         self._follower = Follower(found, start)
         return True
 
-    def _tell(self, header: SlotHeader) -> None:
+    def _count(self, header: SlotHeader) -> None:
         meter, labels = self._meter, self.labels
         if header.term > self._term:
             if self._term or header.position == 0:
@@ -147,7 +147,7 @@ class LogNumbers:
     def _tell_consumers(self, head: Head) -> None:
         meter, labels = self._meter, self.labels
         seen = set()
-        for each in told(self._log, labels.sequencer, head, None):
+        for each in consumer_infos(self._log, labels.sequencer, head, None):
             # A lease has a new name for every read, and one of another log counts for nothing.
             if each.expires_ms is not None or not each.of_this_log:
                 continue
@@ -184,7 +184,7 @@ class LogNumbers:
                 self._meter.forget(metric, *self.labels, name)
 
     def end(self) -> None:
-        """Nothing is told of this log any more."""
+        """Nothing is reported of this log any more."""
         for metric in METRICS:
             if "records" in metric.sources and not metric.more:
                 self._meter.forget(metric, *self.labels)
@@ -192,7 +192,7 @@ class LogNumbers:
             self._forget_consumer(name)
 
     def _forget(self) -> None:
-        """The log was made again, or is gone: nothing that was told is true of what comes."""
+        """The log was recreated, or is gone: nothing that was reported holds for what comes."""
         self.end()
         self._follower, self._term, self._consumers = None, 0, set()
         self._backlog = _ALL

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sparkwal")
 _MOST_WAITING = 1000
-# Spark tells nobody that it has stopped.
+# Spark notifies nobody when it has stopped.
 _ASK_SECONDS = 1.0
 
 _watches: dict[tuple[Prometheus, Hashable], _Watch] = {}
@@ -30,7 +30,7 @@ _watches: dict[tuple[Prometheus, Hashable], _Watch] = {}
 def watch_stream(
     spark: SparkSession, path: str, meter: Prometheus, *, interval: float = 30.0, **options: Any
 ) -> Callable[[], None]:
-    """Tell `meter` of the log at `path`, and of the queries of `spark` that write to it.
+    """Report to `meter` the log at `path`, and of the queries of `spark` that write to it.
 
     A query waits for nothing of this. Reads the log after each progress of a query and every
     `interval` seconds, in a thread of its own that ends with Spark; counts from now on. Twice
@@ -150,30 +150,30 @@ class _Watch:
     def _run(self) -> None:
         due = time.monotonic() + self._interval
         while not self._ending.is_set():
-            told = self._take(min(_ASK_SECONDS, max(due - time.monotonic(), 0.001)))
+            taken = self._take(min(_ASK_SECONDS, max(due - time.monotonic(), 0.001)))
             if self.is_over():
                 self.end()
             elif time.monotonic() >= due:
                 self._following.try_look()
                 due = time.monotonic() + self._interval
-            elif told:
+            elif taken:
                 self._following.try_look(around=False)
             try:
-                for each in told:
+                for each in taken:
                     self._count(*each)
             except Exception:
                 _logger.exception("a meter failed")
 
     def _take(self, seconds: float) -> list[tuple[str, float | None, str | None]]:
         """All that waits: one look is enough for it."""
-        told: list[tuple[str, float | None, str | None]] = []
+        taken: list[tuple[str, float | None, str | None]] = []
         try:
-            told.append(self._waiting.get(timeout=seconds))
-            while len(told) < _MOST_WAITING:
-                told.append(self._waiting.get_nowait())
+            taken.append(self._waiting.get(timeout=seconds))
+            while len(taken) < _MOST_WAITING:
+                taken.append(self._waiting.get_nowait())
         except queue.Empty:
             pass
-        return told
+        return taken
 
     def _count(self, query_id: str, took_ms: float | None, error: str | None) -> None:
         for log in self._following.wrote(query_id):

@@ -1,4 +1,4 @@
-"""All metrics: their names, labels and meaning. Whatever tells one takes it from here."""
+"""All metrics: their names, labels and meaning. Whatever reports one takes it from here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Metric:
     Attributes:
         name: Prometheus' name, with its unit; `sparkwal_` comes before it, `_total` after a
             counter's.
-        sources: who tells it: `appender`, `lifecycle` (the process that compacts or collects),
+        sources: who reports it: `appender`, `lifecycle` (the process that compacts or collects),
             `http` (jobs/http_ingest.py), `records` (who follows a log), `stream` (a listener).
         more: labels after `log` and `sequencer`.
     """
@@ -101,10 +101,10 @@ COMPACTION_SUSPENDED = _metric("compaction_suspended", "counter", "Times that co
 COLLECTED_OBJECTS = _metric("collected_objects", "counter", "Objects deleted below the floor.", "lifecycle")
 COLLECTED_BYTES = _metric("collected_bytes", "counter", "Their bytes.", "lifecycle")
 # Who reads, by the option `consumer`.
-CONSUMER_POSITION = _metric("consumer_position", "gauge", "The next position it reads, as it told last.", "records", "consumer")
+CONSUMER_POSITION = _metric("consumer_position", "gauge", "The next position it reads, as it published last.", "records", "consumer")
 CONSUMER_LAG = _metric("consumer_lag_positions", "gauge", "Positions from there to the end of the log.", "records", "consumer")
 CONSUMER_LAG_TIME = _metric("consumer_lag_seconds", "gauge", "Between the record there and the newest one.", "records", "consumer")
-CONSUMER_AGE = _metric("consumer_age_seconds", "gauge", "Since it told last, by the store's clock.", "records", "consumer")
+CONSUMER_AGE = _metric("consumer_age_seconds", "gauge", "Since it published last, by the store's clock.", "records", "consumer")
 # Of the following itself.
 FOLLOW_ERRORS = _metric("follow_errors", "counter", "Looks at the log that failed: the store is away, or an object is damaged.", "records")
 DROPPED = _metric("listener_dropped", "counter", "Events of Spark left out because earlier ones still waited.", "stream")

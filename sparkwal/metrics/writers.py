@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
-    """Tell `meter` what an appender does; twice is once.
+    """Report to `meter` what an appender does; twice is once.
 
     Its appends wait for nothing of this: a thread of its own counts. Call what it returns once
     the appender is closed: what it is at a moment vanishes, and what it counted stays.
 
-    Raises OptionError where a follower tells the same meter of this log.
+    Raises OptionError where a follower reports this log to the same meter.
     """
     labels = labels_of(wal.url)
     refuse_twice(meter, labels, "follower")
@@ -35,7 +35,7 @@ def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
 def _start(wal: Appender, meter: Prometheus, labels: Labels, key: Hashable) -> Callable[[], None]:
     begin(meter, labels, "appender")
 
-    def told(event: Event) -> None:
+    def count(event: Event) -> None:
         meter.add(table.EVENTS, 1, *labels, event.name)
         if isinstance(event, events.Durable):
             meter.add(table.COMMITS, 1, *labels)
@@ -51,23 +51,23 @@ def _start(wal: Appender, meter: Prometheus, labels: Labels, key: Hashable) -> C
         elif (counted := _COUNTED.get(type(event))) is not None:
             meter.add(counted, 1, *labels)
 
-    def tell() -> None:
+    def measure() -> None:
         for metric, value in gauges.items():
             meter.set(metric, value, *labels)
 
     gauges = _gauges(wal)
     watched = _watched.setdefault((meter, labels), {})
-    watched[key] = tell
-    tell()
-    unsubscribe = wal.subscribe(told)
+    watched[key] = measure
+    measure()
+    unsubscribe = wal.subscribe(count)
 
     def stop() -> None:
-        if watched.pop(key, None) is not tell:
+        if watched.pop(key, None) is not measure:
             return
         unsubscribe()
         for metric in gauges:
             meter.forget(metric, *labels)
-        # The next appender of this log may be watched already: the newest one tells.
+        # The next appender of this log may be watched already: the newest one reports.
         for last in list(watched.values())[-1:]:
             last()
         if not watched:
@@ -77,7 +77,7 @@ def _start(wal: Appender, meter: Prometheus, labels: Labels, key: Hashable) -> C
     return stop
 
 
-# Who tells what a log's appenders are at the moment, the newest last.
+# What reports a log's appenders at the moment, the newest last.
 _watched: dict[tuple[Prometheus, Labels], dict[Hashable, Callable[[], None]]] = {}
 
 
@@ -109,7 +109,7 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
 
 
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
-    """Tell `meter` what this process compacts and collects, of every log; twice is once.
+    """Report to `meter` what this process compacts and collects, of every log; twice is once.
 
     Returns what ends it.
     """
@@ -119,7 +119,7 @@ def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
 def _start_lifecycle(meter: Prometheus) -> Callable[[], None]:
     begun: set[str] = set()
 
-    def told(event: Event) -> None:
+    def count(event: Event) -> None:
         if not isinstance(event, _LIFECYCLE):
             return
         labels = labels_of(event.path)
@@ -139,7 +139,7 @@ def _start_lifecycle(meter: Prometheus) -> Callable[[], None]:
             meter.add(table.COLLECTED_OBJECTS, event.objects, *labels)
             meter.add(table.COLLECTED_BYTES, event.bytes, *labels)
 
-    unsubscribe = events.subscribe(told)
+    unsubscribe = events.subscribe(count)
 
     def stop() -> None:
         unsubscribe()

@@ -62,7 +62,7 @@ def check_place(path: str, log: LogStore) -> None:
 
 
 def _keys(log: LogStore, prefix: str) -> list[str]:
-    # Who may list the log's own keys alone cannot be told.
+    # Who may list only the log's own keys cannot learn it.
     with suppress(OptionError):
         return [entry.key for entry in log.store.list(prefix, 100).entries]
     return []

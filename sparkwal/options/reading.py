@@ -40,7 +40,7 @@ class SourceOptions(StoreOptions):
     on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
 
     consumer: str | None = option("consumer", consumer_name, None, "streams: a name, this stream's own; the log keeps what it has not read yet")  # fmt: skip  # noqa: E501
-    cursor_interval_ms: int = option("cursorInterval", duration, 60_000, "streams with a consumer: tell the log at most this often how far it is", "1min")  # fmt: skip  # noqa: E501
+    cursor_interval_ms: int = option("cursorInterval", duration, 60_000, "streams with a consumer: publish at most this often how far it is", "1min")  # fmt: skip  # noqa: E501
     lease_ms: int | None = option("lease", duration, None, "batch reads: the log keeps for this long what the read needs")  # fmt: skip  # noqa: E501
 
     @property

@@ -64,7 +64,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
 
 def _recomputed(where: str, content: Content | None) -> RecomputedError:
     if content is None:
-        found = "stored its rows, and this one cannot tell whether its own are the same: "
+        found = "stored its rows, and this one does not know whether its own are the same: "
         found += "Spark's next attempt can"
     else:
         found = "stored other rows than this one computed"

@@ -78,7 +78,7 @@ class ClaimAge:
         """Call when the PUT has succeeded: None where the slot counts for sure.
 
         If the answer took too long and another leads now: the live record of the head, whose
-        transactions tell whether the log holds what was put. Raises InvalidLogError.
+        transactions show whether the log holds what was put. Raises InvalidLogError.
         """
         # Safety (§6): "an appender whose request took long does not look at the log after it"
         if not is_old(self._clock, began, self._boot_id, self._ttl_ms):
@@ -107,7 +107,7 @@ class ClaimAge:
         if head.live.header.term > header.term:
             taken = read_slot(self._log, header.position, header.window)
             raise fenced(self._log, taken or head.live)
-        # What this writer was told is durable must be there: a short log from its beginning on.
+        # What this writer knows to be durable must be there: a short log from its beginning on.
         # (A collection leaves more than one LIST shows.) Else it was deleted meanwhile, and
         # what stands there is what this writer put into the hole since.
         if head.gap <= header.position - self._limit:

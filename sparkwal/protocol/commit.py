@@ -101,7 +101,7 @@ def commit(
     Args:
         results: of every task, at least one.
         carrier: the checkpoint of a stream; None in a batch write.
-        metrics: that the record tells besides the tasks': `retries` since the record before, and
+        metrics: that the record holds besides the tasks': `retries` since the record before, and
             `last_put_ms`, how long the PUT of that took.
 
     Returns:
@@ -266,12 +266,12 @@ def _warn_of_another(batch: _Microbatch) -> None:
 def _advice(header: CommitHeader) -> str:
     if header.query_id.startswith(ANONYMOUS):
         return (
-            "only the rows themselves tell whether it is: read the log before you write them "
+            "only the rows themselves show whether it is: read the log before you write them "
             "again, and set txnAppId and txnVersion where a write may be repeated"
         )
     return (
         "restart with the same checkpoint (or the same txnAppId and txnVersion), and the log "
-        "itself tells whether it is; nothing is written twice"
+        "itself shows whether it is; nothing is written twice"
     )
 
 

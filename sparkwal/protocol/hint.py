@@ -36,7 +36,7 @@ class Hint:
     Attributes:
         planned: the plan that owns `leadership.next_position`, or None when the
             last plan was committed (then that position is free).
-        run_id: of the query's run whose commit this tells of.
+        run_id: of the query's run whose commit this describes.
         goes_on: the run whose microbatch was done last; it may have had no rows.
         looked_ms: when the log was last looked at, on the boot-time clock.
         boot_ms: when it was written, on the same clock.
@@ -56,7 +56,7 @@ class FencingNote:
     """What a leader leaves in place of the hints of the leaders that it fenced on its machine.
 
     Attributes:
-        run_id: of the run that was fenced; "" if that is unknown; None if the hint told of a plan
+        run_id: of the run that was fenced; "" if that is unknown; None if the hint described a plan
             that was not committed: `remember_committed` adds the run.
     """
 
@@ -152,7 +152,7 @@ class Hints:
                     os.unlink(draft)
                 raise
         except OSError as error:
-            # The one there tells of an earlier plan: by it this leader would claim a slot that
+            # The one there describes an earlier plan: by it this leader would claim a slot that
             # it has filled itself, and fence itself. (A full disk still removes files.)
             with suppress(OSError):
                 file.unlink(missing_ok=True)
@@ -167,8 +167,8 @@ class Hints:
 
     @contextmanager
     def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
-        """A leader that is told now that it is fenced is not told again by its next start, which
-        takes the log over."""
+        """A leader that learns here that it is fenced does not learn it again at its next start,
+        which takes the log over."""
         try:
             yield
         except FencedError:

@@ -2,7 +2,7 @@
 
 A query that reads one log and writes to another may pass over many microbatches without a row.
 Its last record then lies far back, and so does what a rebuild begins with. The sink knows
-that; the source tells the log that it reads how far it is. They share the driver's disk.
+that; the source publishes how far it is to the log that it reads. They share the driver's disk.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LOG_ID = "log_id:"
 
 
 def lowest(spans: Iterable[Span], position: int) -> int:
-    """The position that may be told of a reader at `position`. One beyond a span is not held by
-    it: the sink wrote a record since, or would have made the span longer."""
+    """The position that may be published for a reader at `position`. A span does not hold back one
+    beyond it: the sink wrote a record since, or would have made the span longer."""
     held = (need for need, upto in spans if need < position <= upto)
     # Safety (§12): "a consumer lets go of what a rebuild would read again"
     return min(held, default=position)

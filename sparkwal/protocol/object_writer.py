@@ -119,7 +119,7 @@ def write_object(
 
 class _Parts:
     """Cuts a growing object into parts, and holds back its beginning: the header
-    there tells the number of rows, which is known only at the end."""
+    there gives the number of rows, which is known only at the end."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload

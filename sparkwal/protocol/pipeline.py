@@ -80,7 +80,7 @@ class Pipeline:
 
         Args:
             sequence: of the batch's last append.
-            metrics: that the record tells besides what is in flight.
+            metrics: that the record holds besides what is in flight.
         """
         assert self.has_room()
         lead = self._lead

@@ -88,7 +88,7 @@ class TaskPlan(_Claimed):
         return self.leader.next_position
 
     def known_txns(self) -> Memories:
-        """What tells the last microbatch of any query; leaves out the checkpoints."""
+        """What holds the last microbatch of any query; leaves out the checkpoints."""
         return Memories(_unpack(self.txns).txns, {}, self.txns_archive)
 
     def whole(self) -> Plan:
@@ -236,7 +236,7 @@ def remember_committed(
     clock: Clock,
     looked_by: str | None = None,
 ) -> None:
-    """Tell the next planner that `plan` is done and `after` holds. Never fails a commit.
+    """Note for the next planner that `plan` is done and `after` holds. Never fails a commit.
 
     Args:
         run_id: of the microbatch that is done.

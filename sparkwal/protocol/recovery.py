@@ -64,14 +64,14 @@ def find_head(
 ) -> Head:
     """The head by one LIST and, in a log that only the sink wrote, one GET.
 
-    Where records lie after the gap, one GET more: the newest tells whether the gap was filled once.
+    Where records lie after the gap, one GET more: the newest shows whether the gap was filled once.
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
         thorough: read all records after the gap, fewer than the in-flight limit. For a writer that
             is about to fill the gap, and for a check.
         tolerant: where records are missing or damaged, report the newest intact one
-            instead of raising. For readers told to go on; a writer must never do
+            instead of raising. For readers that are to go on; a writer must never do
             this, its record would kill acknowledged commits.
 
     Raises InvalidLogError where a record is damaged, or missing though the protocol wrote it.
@@ -116,7 +116,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
     try:
         last, record = _last_record(log, numbers, window, page.more, tolerant)
         if record is None:
-            # Perhaps the assumed window is wrong; any object tells the true one.
+            # Perhaps the assumed window is wrong; any object shows the true one.
             newest = read_header(log, numbers[0], window)
             if newest is not None and newest.window != window:
                 raise WrongWindow("", newest.window)

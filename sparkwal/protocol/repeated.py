@@ -75,7 +75,7 @@ def other_rows(
     position: int | None = None,
     timestamp_ms: int = 0,
 ) -> str | None:
-    """What tells rows that are repeated from those of the log's record; None: they are the same.
+    """How rows that are repeated differ from those of the log's record; None: they are the same.
 
     Reads all rows of that record, a part at a time. Of a record that was collected nothing is
     known but its number: an event says so, and the rows count as the same.

@@ -41,7 +41,7 @@ def live_records(
 
     Args:
         end: at most the head's gap: every position below must hold a record.
-        log_id: the log that is read, if the caller knows it; else the first record tells.
+        log_id: the log that is read, if the caller knows it; else the first record has it.
         term: of the last live record before `start`, if the caller knows it; else it is looked
             for among the records before.
         head: of the log, as for `last_live`.

@@ -74,7 +74,7 @@ def write_partition(
             stateful operators upstream commit their state only then.
         attempt: names this attempt of the task; no other of this plan has the same.
         again: an attempt of this task ran before. One that finds a large object there
-            can only then tell whether its own rows are the same.
+            can only then know whether its own rows are the same.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """

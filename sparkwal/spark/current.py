@@ -18,9 +18,9 @@ from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.current import (
     CurrentPlan,
     Tail,
+    emit_read,
     plan_current,
     refuse_parts,
-    tell,
     with_table,
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
@@ -100,7 +100,7 @@ def read_current(
     }
     parts = pinned[-1].partitioned if plan.target else ()
     rows = _Reading(spark, settings.path, reading, logs, plan, parts).rows()
-    tell({name: log.log for name, log in logs.items()}, plan)
+    emit_read({name: log.log for name, log in logs.items()}, plan)
     return (rows, plan) if include_position else rows
 
 

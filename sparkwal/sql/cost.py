@@ -95,7 +95,7 @@ def lines(past: Past, prices: Prices, by: str) -> list[Line]:
 
 def month(past: Past, prices: Prices) -> dict[str, Any] | None:
     """A month at the rate of the last day, or of all that there is; None where not even an
-    hour is told of. `stored` is a mean of the month, if nothing is collected."""
+    hour is counted. `stored` is a mean of the month, if nothing is collected."""
     recent = max(past.since_ms, past.until_ms - DAY)
     first = past.value("SELECT epoch_ms(min(time)) FROM records")
     if first is not None and all(log.start <= log.floor for log in past.logs):
@@ -117,7 +117,7 @@ def month(past: Past, prices: Prices) -> dict[str, Any] | None:
 
 
 def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
-    """What a reader pays for all that is told of; within the region bytes cost nothing."""
+    """What a reader pays for all that is counted; within the region bytes cost nothing."""
     (read,) = past.ask(
         "SELECT coalesce(sum(read_gets + dead), 0)::BIGINT AS gets, "
         "coalesce(sum(bytes), 0)::BIGINT AS bytes FROM steps"
@@ -144,7 +144,7 @@ def total(every: Sequence[Line]) -> Line:
 
 
 # What no record knows, for people.
-UNTOLD = (
+UNCOUNTED = (
     "requests of readers",
     "requests that were refused or repeated, and those of a task that Spark ran again",
     "a checkpoint on s3a, and the requests of compaction and collection but for the chain's PUTs",

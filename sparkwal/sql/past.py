@@ -45,7 +45,7 @@ class Looked:
 
     Attributes:
         sequencer: its name under the path.
-        start, end: the positions that are told of, start … end−1.
+        start, end: the positions that are covered, start … end−1.
         head: its last live record.
         gap: its next position.
         floor: positions below may be gone.
@@ -72,18 +72,18 @@ class Past:
     """Logs in the tables `records`, `objects` and `chain` of a database.
 
     Args:
-        logs: that have looked; their options say which range is told of.
-        told: is called with how many records were read, and of how many.
+        logs: that have looked; their options say which range is covered.
+        progress: is called with how many records were read, and of how many.
 
     Attributes:
-        since_ms, until_ms: the time that is told of; what lies in the store is as of now.
+        since_ms, until_ms: the time that is covered; what lies in the store is as of now.
 
     Raises CollectedError, InvalidLogError for a log that was made again, StoreUnavailableError.
     `passed_over` of a log gets what is damaged there; without one damage is an error.
     """
 
     def __init__(
-        self, logs: Sequence[LogRange], clock: Clock, told: Callable[[int, int], None]
+        self, logs: Sequence[LogRange], clock: Clock, progress: Callable[[int, int], None]
     ) -> None:
         self._connection = connect()
         self._run("CREATE TEMP TABLE logs (sequencer VARCHAR, start BIGINT)")
@@ -94,12 +94,12 @@ class Past:
         self._run(_STEPS)
         options = logs[0].options
         heads = [_head(log) for log in logs]
-        # A log's clock may be ahead of this one; nothing is told of times that have not come.
+        # A log's clock may be ahead of this one; times that have not come are not covered.
         newest = max(min(head.timestamp_ms, LAST_MS) for head in heads)
         self.until_ms = max(clock.now_ms(), newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
-        self.logs = [self._take(log, told) for log in logs]
+        self.logs = [self._take(log, progress) for log in logs]
         since = options.starting_timestamp_ms
         if since is None:
             # Nothing above the floor: what lies below it is there, and paid.
@@ -125,12 +125,12 @@ class Past:
         self._connection.register("_new", pa.table(rows))
         self._run(f"INSERT INTO {table} FROM _new")
 
-    def _take(self, log: LogRange, told: Callable[[int, int], None]) -> Looked:
+    def _take(self, log: LogRange, progress: Callable[[int, int], None]) -> Looked:
         start, end = log.start(), log.end()
         self._run("INSERT INTO logs VALUES ($name, $start)", {"name": log.name, "start": start})
         for batch in Records([log]).rows(Needs()):
             self._insert("records", batch)
-            told(batch.column("position")[-1].as_py() + 1 - start, end - start)
+            progress(batch.column("position")[-1].as_py() + 1 - start, end - start)
         # What is left before the end is dead.
         self._run(
             "INSERT INTO records BY NAME SELECT $name AS sequencer, $end AS position, "

@@ -53,7 +53,7 @@ def changed(prices: Prices, given: Mapping[str, str]) -> Prices:
     return prices
 
 
-# The kinds that the testing proxy tells, as S3 charges for them; a COPY is one of PUT.
+# The kinds that the testing proxy counts, as S3 charges for them; a COPY is one of PUT.
 _CHARGED = {
     "PUT": "put", "CREATE_MULTIPART": "put", "UPLOAD_PART": "put", "COMPLETE_MULTIPART": "put",
     "LIST": "list", "GET": "get", "HEAD": "get", "OTHER": "get",

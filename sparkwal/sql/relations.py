@@ -137,7 +137,7 @@ def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[
 
 
 # Log, sequencer, head, expiry → consumers.
-Told = Callable[[LogStore, str, Head, int | None], Sequence[object]]
+ConsumersOf = Callable[[LogStore, str, Head, int | None], Sequence[object]]
 CONSUMERS = pa.schema([
     ("name", pa.string()), ("sequencer", pa.string()), ("position", pa.int64()),
     ("lag", pa.int64()), ("lag_ms", pa.int64()), ("age_ms", pa.int64()), ("host", pa.string()),
@@ -151,13 +151,15 @@ class Consumers:
     schema = CONSUMERS
     order: Sequence[str] = CONSUMERS.names
 
-    def __init__(self, logs: Sequence[LogRange], told: Told) -> None:
-        self._logs, self._told = logs, told
+    def __init__(self, logs: Sequence[LogRange], consumers_of: ConsumersOf) -> None:
+        self._logs, self._consumers_of = logs, consumers_of
 
     def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in self._logs:
             if log.head is not None and log.live is not None:
-                found = [vars(each) for each in self._told(log.log, log.name, log.head, None)]
+                found = [
+                    vars(each) for each in self._consumers_of(log.log, log.name, log.head, None)
+                ]
                 yield pa.RecordBatch.from_pylist(found, schema=CONSUMERS)
 
 
@@ -185,15 +187,15 @@ class Now:
 
 
 def relations(
-    logs: Sequence[LogRange], told: Told, current: Callable[[], Current]
+    logs: Sequence[LogRange], consumers_of: ConsumersOf, current: Callable[[], Current]
 ) -> Mapping[str, Callable[[], Relation]]:
     """All that may be asked of these logs, which have looked. Nothing else is read before a
     query's plan is known.
 
     Args:
-        told: the consumers of a log, with the fields of CONSUMERS.
+        consumers_of: the consumers of a log, with the fields of CONSUMERS.
     """
     return {
         "log": lambda: Rows(logs), "records": lambda: Records(logs),
-        "consumers": lambda: Consumers(logs, told), "current": lambda: Now(current()),
+        "consumers": lambda: Consumers(logs, consumers_of), "current": lambda: Now(current()),
     }  # fmt: skip

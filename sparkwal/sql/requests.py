@@ -7,7 +7,7 @@ from collections import Counter
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.store.base import PART_SIZE
 
-# The default of the option multipartThreshold: no record tells another.
+# The default of the option multipartThreshold: no record holds another.
 MULTIPART = 16 * 2**20
 # As many bytes one GET of a read asks for at most.
 _RUN = 8 * 2**20

@@ -24,7 +24,7 @@ _METADATA = schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}
 
 
 def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
-    """All columns of logs, then those that tell where a row came from.
+    """All columns of logs, then those that name where a row came from.
 
     Raises OptionError where two logs have a column of other types.
     """
@@ -117,15 +117,15 @@ def rows(
     """All rows of a range, of several logs in the order of their commits' times.
 
     Where `target` has no column of the writers' own, their objects are not read: records alone
-    tell how many rows there are.
+    know how many rows there are.
     """
     there = [log for log in logs if log.log_id is not None]
     own = {name for log in there for name in _theirs(log)}
-    records_tell = not own & {*target.names}
+    records_suffice = not own & {*target.names}
 
     def records(log: LogRange) -> Iterator[tuple[int, str, LogRange, SlotRecord]]:
         first, after = bounds(log, needs)
-        size = GLANCE if records_tell else WHOLE
+        size = GLANCE if records_suffice else WHOLE
         for record in log.records(first, after, at_once=1, size=size):
             yield record.header.timestamp_ms, log.name, log, record
 
@@ -135,10 +135,10 @@ def rows(
     )  # fmt: skip
     for log, group in groupby(merged, key=itemgetter(2)):
         pieces = (piece for *_, record in group for piece in pieces_of(log.log, record))
-        yield from _told(log, pieces, target) if records_tell else read(log, pieces, target)
+        yield from _counted(log, pieces, target) if records_suffice else read(log, pieces, target)
 
 
-def _told(log: LogRange, pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _counted(log: LogRange, pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """As `read` of columns that are the same in all rows of a piece, or count them."""
     numbering = Numbering()
     for piece in pieces:
