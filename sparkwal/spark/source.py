@@ -73,6 +73,10 @@ class _Reader(Travels):
 class BatchReader(_Reader, DataSourceReader):
     """`spark.read`: one range of each log as it is now."""
 
+    # No `pushFilters`. With spark.sql.python.filterPushdown.enabled Spark 4.2 plans a later query
+    # over the same DataFrame as the one before, unless it pushes filters too: a range narrowed by
+    # one query's filter would hide rows from the next.
+
     def __init__(
         self,
         options: SourceOptions,
