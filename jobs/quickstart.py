@@ -33,14 +33,15 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.testing.proxy import Request, S3Proxy
 from support.checkpoints import made_from_log, write_plainly
-from support.flights import DDL, load, stage
-from support.follow import Follower, Meter, Totals
+from support.flights import WITH_SEQ, load, stage
+from support.follow import Meter, Totals
 from support.proof import checks
 from support.session import ROOT, as_exit, log_head, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 CACHE = ROOT / ".cache" / "quickstart"
 NAME = "flights"  # of the query
@@ -68,7 +69,7 @@ class Run:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         location, _ = made_from_log(self.log, NAME, self.options, self.checkpoint)
         write_plainly(spark, location)
-        flights = spark.readStream.schema(DDL).option("maxFilesPerTrigger", "1")
+        flights = spark.readStream.schema(spark_schema()).option("maxFilesPerTrigger", "1")
         return (
             flights.parquet(str(self.work / "flights"))
             .writeStream.format("weaselwal")
@@ -84,12 +85,19 @@ class Run:
         return sum(isinstance(record, CommitHeader) for record in records)
 
 
-def _until(query: StreamingQuery, meter: Meter, follower: Follower, microbatches: int) -> None:
+def spark_schema() -> StructType:
+    """The columns of the flights."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(WITH_SEQ)
+
+
+def _until(query: StreamingQuery, meter: Meter, totals: Totals, microbatches: int) -> None:
     """Wait for so many microbatches, or the query's end. Raises what it failed with."""
-    while query.isActive and follower.update().microbatches < microbatches:
-        meter.totals(follower.update())
+    while query.isActive and totals.update(query).microbatches < microbatches:
+        meter.totals(totals)
         time.sleep(0.05)
-    meter.totals(follower.update())
+    meter.totals(totals.update(query))
     if (failed := query.exception()) is not None:
         raise failed
 
@@ -106,24 +114,23 @@ def write(run: Run, proxy: S3Proxy | None) -> tuple[SparkSession, list[Request]]
         if left > 1:
             spark = start_session("sparkwal quickstart")
             query = run.start(spark)
-            follower = Follower(query, totals)
-            _until(query, meter, follower, left // 2)
+            _until(query, meter, totals, left // 2)
             tracker = spark.sparkContext.statusTracker()
             while query.isActive and not tracker.getActiveJobsIds():
                 time.sleep(0.002)
             query.stop()
-            _until(query, meter, follower, left)
+            _until(query, meter, totals, left)
             spark.stop()
             console.print(
                 f"Stopped while a microbatch was running; {run.done()} of {run.files} are in the "
                 "log. Its checkpoint is deleted now, as if this machine were lost: a new Spark "
-                "application makes it again from the log and goes on."
+                "application rebuilds it from the log and goes on."
             )
         spark = start_session("sparkwal quickstart, restarted")
         if proxy is not None:
             proxy.reset()
         query = run.start(spark)
-        _until(query, meter, Follower(query, totals), run.files + 1)
+        _until(query, meter, totals, run.files + 1)
     return spark, proxy.requests if proxy is not None else []
 
 
@@ -266,7 +273,7 @@ def main(
             closing.callback(spark.stop)
             reader = spark.read.format("weaselwal").options(**options)
             stored = reader.option("includeMetadata", "true").load(log)
-            given = spark.read.schema(DDL).parquet(str(work / "flights"))
+            given = spark.read.schema(spark_schema()).parquet(str(work / "flights"))
             reread = sparkwal.Log(log, **options)
             records = list(reread.records())
             with console.status("reading back and comparing"):

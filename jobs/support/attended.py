@@ -19,19 +19,11 @@ T = TypeVar("T")
 _TO_CANCEL = 10.0
 
 
-class Tasks:
-    """Spark's tasks, done and in all, of the stages that were seen at work."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._tracker = spark.sparkContext.statusTracker()
-        self._stages: dict[int, tuple[int, int]] = {}
-
-    def count(self) -> tuple[int, int]:
-        for stage in self._tracker.getActiveStageIds():
-            if (info := self._tracker.getStageInfo(stage)) is not None:
-                self._stages[stage] = (info.numCompletedTasks, info.numTasks)
-        done, total = (sum(column) for column in zip((0, 0), *self._stages.values(), strict=True))
-        return done, total
+def _tasks(spark: SparkSession) -> tuple[int, int]:
+    """Spark's tasks, done and in all, of the stages at work."""
+    tracker = spark.sparkContext.statusTracker()
+    found = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
+    return sum(info.numCompletedTasks for info in found), sum(info.numTasks for info in found)
 
 
 def attended(
@@ -60,11 +52,13 @@ def attended(
         except Exception as error:
             failures.append(error)
 
-    thread = _thread(run, spark is not None)
+    start: type[threading.Thread] = threading.Thread
+    if spark is not None:
+        from pyspark import InheritableThread as start
+    thread = start(target=run)
     # Nothing that is under way harms when it is cut off: the next run goes on.
     thread.daemon = True
     thread.start()
-    tasks = Tasks(spark) if spark is not None else None
     signalled = cancelled = None
     while thread.is_alive():
         thread.join(0.1)
@@ -76,7 +70,7 @@ def attended(
                     raise Stopped(signals.received)
                 spark.sparkContext.cancelAllJobs()
                 cancelled = cancelled or now + _TO_CANCEL
-        done, total = tasks.count() if tasks is not None and jvm.at_work() else (0, 0)
+        done, total = _tasks(spark) if spark is not None and jvm.at_work() else (0, 0)
         text = f"{note()}, {done} of {total} tasks" if total else note()
         meter.show(done, text if signals.received is None else f"{text}; stopping", total or None)
     if not failures:
@@ -84,11 +78,3 @@ def attended(
     if signals.received is not None:
         raise Stopped(signals.received)
     raise failures[0]
-
-
-def _thread(run: Callable[[], None], spark: bool) -> threading.Thread:
-    if not spark:
-        return threading.Thread(target=run)
-    from pyspark import InheritableThread
-
-    return InheritableThread(target=run)

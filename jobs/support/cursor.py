@@ -83,7 +83,7 @@ def replay_from(
             write = partial(pyarrow.parquet.write_table, table, compression="zstd")
             _replace(output / f"{name:020d}.parquet", write)
         if replay.cursor != before:
-            _replace(cursor, partial(_write_text, replay.cursor + "\n"))
+            _replace(cursor, lambda file: file.write_text(f"{replay.cursor}\n", "utf-8"))
         done.commits += len(entries)
         done.rows += table.num_rows
         if not entries or not carry_on(done):
@@ -124,9 +124,9 @@ def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> p
         raise Refused(
             f"the sequencers' columns are of different types: {error}. Replay them one by one"
         ) from None
-    if columns is None:
-        return pa.schema([*found, *METADATA]) if metadata else found
     known = pa.schema([*found, *METADATA])
+    if columns is None:
+        return known if metadata else found
     for name in columns:
         if name not in known.names:
             raise Refused(f"there is no column {name!r}; there are {', '.join(known.names)}")
@@ -149,10 +149,6 @@ def _table(entries: Sequence[Entry], target: pa.Schema) -> pa.Table:
     known = [field for field in target if field.name not in METADATA.names]
     empty = pa.schema([*known, *METADATA]).empty_table()
     return pa.concat_tables([empty, *tables], promote_options="default").select(target.names)
-
-
-def _write_text(text: str, file: Path) -> None:
-    file.write_text(text, encoding="utf-8")
 
 
 def _replace(file: Path, write: Callable[[Path], object]) -> None:

@@ -27,11 +27,6 @@ _OTHERS = {
 }
 SCHEMA = pa.schema([(name, _OTHERS.get(name, pa.int32())) for name in _COLUMNS.split()])
 WITH_SEQ = pa.schema([pa.field("seq", pa.int64()), *SCHEMA])
-DDL = ", ".join(
-    f"{field.name} "
-    + {"int32": "INT", "int64": "BIGINT", "string": "STRING"}.get(str(field.type), "TIMESTAMP")
-    for field in WITH_SEQ
-)
 
 
 def load(limit: int | None = None) -> pa.Table:

@@ -16,7 +16,6 @@ from rich.progress import (
     BarColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -70,10 +69,22 @@ def triggered(writer: DataStreamWriter, given: str) -> DataStreamWriter:
 
 @dataclass
 class Totals:
-    """What a query has done so far, by its own progress reports."""
+    """What queries of one folder have done so far, by their progress reports, each once."""
 
     rows: int = 0
     microbatches: int = 0
+    _seen: str = ""
+
+    def update(self, query: StreamingQuery) -> Self:
+        last = query.lastProgress
+        if last is not None and last.timestamp > self._seen:
+            # Several microbatches may have ended since the last look.
+            for progress in query.recentProgress:
+                if progress.timestamp > self._seen and progress.numInputRows > 0:
+                    self.rows += progress.numInputRows
+                    self.microbatches += 1
+            self._seen = last.timestamp
+        return self
 
 
 class Meter:
@@ -94,7 +105,7 @@ class Meter:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task: TaskID = self._bar.add_task(what, total=total, note="starting")
+        self._task = self._bar.add_task(what, total=total, note="starting")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -122,26 +133,6 @@ class Meter:
         )
 
 
-class Follower:
-    """Counts what a query does by its progress reports, each once."""
-
-    def __init__(self, query: StreamingQuery, totals: Totals) -> None:
-        self._query = query
-        self._totals = totals
-        self._seen = ""
-
-    def update(self) -> Totals:
-        last = self._query.lastProgress
-        if last is not None and last.timestamp > self._seen:
-            # Several microbatches may have ended since the last look.
-            for progress in self._query.recentProgress:
-                if progress.timestamp > self._seen and progress.numInputRows > 0:
-                    self._totals.rows += progress.numInputRows
-                    self._totals.microbatches += 1
-            self._seen = last.timestamp
-        return self._totals
-
-
 def run_query(
     query: StreamingQuery, meter: Meter, signals: Signals, drain_seconds: float
 ) -> Totals:
@@ -149,15 +140,15 @@ def run_query(
 
     Raises Refused or Failed when the query fails, Stopped after a signal.
     """
-    follower = Follower(query, Totals())
+    totals = Totals()
     try:
         while query.isActive and signals.received is None:
             time.sleep(0.1)
-            meter.totals(follower.update())
+            meter.totals(totals.update(query))
         if signals.received is not None and query.isActive:
             meter.show(0, "finishing the microbatch under way")
             drain(query, lambda: signals.times > 1, drain_seconds)
-        meter.totals(follower.update())
+        meter.totals(totals.update(query))
         if (failed := query.exception()) is not None:
             raise failed
     except Exception as error:
@@ -165,7 +156,7 @@ def run_query(
             # A service manager signals the whole process group: Java ends at once.
             raise Stopped(signals.received) from None
         raise as_exit(error) from None
-    return follower.update()
+    return totals.update(query)
 
 
 def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> bool:

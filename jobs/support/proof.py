@@ -49,23 +49,6 @@ def _fingerprints(rows: DataFrame) -> dict[str, str]:
     return found
 
 
-def _positions_in_order(rows: DataFrame) -> tuple[int, int]:
-    """How many positions there are, and how many begin where the one before ends."""
-    from pyspark.sql import functions as F
-
-    spans = (
-        rows.groupBy("_wal_position")
-        .agg(F.min("seq"), F.max("seq"), F.count("seq"))
-        .orderBy("_wal_position")
-        .collect()
-    )
-    following = in_order = 0
-    for _, low, high, count in spans:
-        in_order += low == following and high - low + 1 == count
-        following = high + 1
-    return len(spans), in_order
-
-
 def checks(
     given: DataFrame,
     stored: DataFrame,
@@ -83,8 +66,6 @@ def checks(
     mine = _fingerprints(stored)
     for name, expected in _fingerprints(given).items():
         yield Check(name, expected, mine.get(name, "not there"))
-    positions, in_order = _positions_in_order(stored)
-    yield Check("positions in time order", str(positions), str(in_order))
     batches = [record.batch_id for record in records if isinstance(record, CommitHeader)]
     yield Check("microbatches, each once", str(len(set(batches))), str(len(batches)))
     # Without Spark, in the order of the log: every value at its place.

@@ -145,9 +145,7 @@ def start_session(
         message = f"Spark did not start: {readable(error)[0]}"
         if "JAVA_GATEWAY_EXITED" in message:
             if not shutil.which(_java()):
-                message = (
-                    f"{_java()} is not there: install Java 17 or newer, or set JAVA_HOME to it"
-                )
+                message = f"{_java()} is not there: install Java 17 or newer, or set JAVA_HOME"
             elif delta or packages:
                 message = (
                     "Spark did not start: a connector could not be downloaded, or Java is older "
