@@ -19,7 +19,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     host, _, port = value.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise click.BadParameter("HOST:PORT or :PORT is expected")
-    # Whoever may read how much a log takes is for a person to say.
+    # Loopback, unless a person opens it: metrics show how much a log takes.
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -9,10 +9,10 @@ _JOINERS = "\u200c\u200d"
 
 
 def escape(text: str, keeps: str = "") -> str:
-    r"""A text of strangers without what a terminal obeys: controls, marks of direction, and what
-    else cannot be seen, are written as in JSON, as \u001b.
+    r"""A text of strangers without what a terminal obeys: controls, marks of direction and other
+    invisible characters become \u001b and the like, as in JSON.
 
-    Whoever may write to a log names its hosts, leaders and columns.
+    A log's writers choose the names of its hosts, leaders and columns.
 
     Args:
         keeps: characters that stay.

@@ -1,10 +1,10 @@
-"""Bringing one range of a log into its table, exactly once, whichever process crashes in between.
+"""Bring one range of a log into its table, exactly once, whichever process crashes in between.
 
     intent → write → confirm → publish
 
-The intent fixes the range before any row is written, so whoever goes on writes the same rows; the
-table's transaction (log_id, k) keeps them from being written twice; the range is done when
-the table was read again and holds it. Any process can go on from any point, any number at once.
+The intent fixes the range before any row is written, so every process writes the same rows. The
+table's transaction (log_id, k) keeps them from being written twice. The range is done when the
+table was read again and holds it. Any process can finish a range that a crashed one left open.
 """
 
 from __future__ import annotations

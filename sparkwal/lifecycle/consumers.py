@@ -158,7 +158,7 @@ def join(log: LogStore, consumer: Consumer) -> int:
 
 
 def _begin(log: LogStore, consumer: Consumer) -> int:
-    # Whoever moved the floor did not see this consumer; whoever moves it after the PUT does.
+    # Either the coordinator lists this consumer, or the second look here sees the new floor.
     while True:
         publish(log, consumer)
         floor = floor_of(log, consumer.log_id)

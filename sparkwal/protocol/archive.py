@@ -1,9 +1,9 @@
-"""What the log remembers of queries that wrote to it long ago: out of the records, never forgotten.
+"""The archive: the transactions of queries that wrote to the log long ago.
 
-Every record repeats the transactions of all queries, producers and batch writes. A
-leader that finds more than a thousand PUTs the oldest, with those of the archive before, as one
-object, and its records name that object beside the rest. Whoever meets an unknown name asks
-the archive: a log that forgets would write rows again.
+Every record repeats the transactions of all queries, producers and batch writes. A leader that
+finds more than a thousand PUTs the oldest, with those of the archive before, as one object. Its
+records name that object beside the rest. A reader that meets an unknown query looks into the
+archive: a log that forgot a query would write its rows again.
 """
 
 from __future__ import annotations

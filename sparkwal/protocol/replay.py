@@ -175,7 +175,7 @@ def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) 
         try:
             record = read_slot(log, position, window, GLANCE)
         except InvalidLogError:
-            return 0  # whoever reads it says so
+            return 0  # the read reports it
         return record.header.bytes if record and isinstance(record.header, CommitHeader) else 0
 
     count = max(end - start, 0)

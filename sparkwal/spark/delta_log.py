@@ -133,7 +133,7 @@ class TableStore:
             return
         advice = (
             f"Start Spark with --jars {log_store.jar()} --conf {log_store.SETTING}="
-            f"{log_store.CLASS}, and so whoever else writes the table"
+            f"{log_store.CLASS}, and every other writer of the table too"
             if self._scheme == "s3a"
             else f"Set spark.delta.logStore.{self._scheme}.impl to a LogStore that does"
         )
