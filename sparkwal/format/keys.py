@@ -82,11 +82,6 @@ def key(prefix: str, number: int) -> str:
     return batches_prefix(prefix) + encode(number)
 
 
-def proof_key(prefix: str, run: str, number: int) -> str:
-    """The key of one of the objects with which a writer proves its store; no reader looks there."""
-    return join_key(prefix, "proof", f"{run}-{number}")
-
-
 def handover_key(prefix: str, log_id: str, term: int) -> str:
     """Of the request that the leader of a term hand the log over; absent at rest."""
     return join_key(prefix, "handover", f"{log_id}-{term:020d}")
