@@ -1,5 +1,5 @@
 """The records of a log one after another, either way, for who looks at it: what cannot be read is
-told and passed over."""
+reported and passed over."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def walk(
     Args:
         log: has looked. `end` is at most its gap.
         most: so many at most.
-        seals: tell of them too.
+        seals: include them too.
 
     Raises AnotherLog where the log was made again, StoreUnavailableError.
     """

@@ -90,7 +90,7 @@ def _decode(
             offset += span.length
     names = list(schema.columns(piece.spark_schema))
     wanted = [names.index(field.name) for field in target if field.name in names]
-    # Arrow reads an empty list of fields as "all"; one column still tells the rows.
+    # Arrow reads an empty list of fields as "all"; one column still gives their number.
     # What Spark handed over is Arrow's own work. Inlined rows may come from any program, and
     # without a CRC nothing is known of the bytes.
     full = full or piece.inlined or not verify

@@ -68,12 +68,12 @@ class Report:
         positions = f"positions {self.floor}…{self.head}"
         if self.floor > self.head >= 0:
             positions = f"no position above its floor, {self.floor}"
-        told = (
+        text = (
             f"{self.path}: {positions}, {self.commits} commits, "
             f"{self.leaders} leader records, {self.dead} dead, {self.rows} rows, "
             f"{self.bytes} bytes, {len(self.orphans)} orphans"
         )
-        return "\n".join([told, *self.problems]) if self.problems else f"{told}: sound"
+        return "\n".join([text, *self.problems]) if self.problems else f"{text}: sound"
 
 
 def verify(path: str, **options: object) -> Report:
@@ -102,7 +102,7 @@ def verify_store(
     """As `verify`, of a store that is already open.
 
     Args:
-        done: is told how many positions were checked, and how many there are.
+        done: is called with how many positions were checked, and how many there are.
     """
     report = Report(path)
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}

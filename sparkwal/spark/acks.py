@@ -20,7 +20,7 @@ def acknowledge_at_once() -> None:
     quick, descriptors = getattr(socket, "TCP_QUICKACK", None), Path("/proc/self/fd")
     if quick is None or not descriptors.is_dir():
         return
-    # Spark does not tell which socket it is; the option does the others no harm.
+    # Spark does not show which socket it is; the option does the others no harm.
     for descriptor in map(int, os.listdir(descriptors)):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""A stream as a consumer of the logs that it reads; one without a name tells them nothing."""
+"""A stream as a consumer of the logs that it reads; one without a name publishes nothing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Consuming:
     def join(self, log: LogRange, start: int) -> bool:
         """Register as a consumer before anything is read from `start`. Returns whether the floor
         passed it before that was seen."""
-        told = self._publisher
-        if told is None or log.log_id is None or told.has_joined(log.log):
+        publisher = self._publisher
+        if publisher is None or log.log_id is None or publisher.has_joined(log.log):
             return False
-        passed = told.join(log.log, log.log_id, start) > start
+        passed = publisher.join(log.log, log.log_id, start) > start
         if passed:
             log.floor.look()
         return passed

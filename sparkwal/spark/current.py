@@ -107,7 +107,7 @@ def read_current(
 def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
     if getattr(spark, "_jsparkSession", None) is None:
         raise OptionError(
-            "a session of Spark Connect cannot tell what a Delta table holds: use a session of "
+            "a session of Spark Connect cannot see what a Delta table holds: use a session of "
             "Spark's own, or sparkwal.Log(path).current()"
         )
     spark_versions.require_delta(spark.version)

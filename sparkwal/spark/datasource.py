@@ -122,7 +122,7 @@ class WeaselWalDataSource(Travels, DataSource):
     - lease (time): batch reads: the log keeps for this long what the read needs
     """
 
-    # How many tasks the session runs at once; Spark does not tell it to a reader.
+    # How many tasks the session runs at once; Spark does not hand it to a reader.
     parallelism: int | None = None
 
     @classmethod
@@ -150,7 +150,7 @@ class WeaselWalDataSource(Travels, DataSource):
 
     def schema(self) -> StructType:
         with readable_errors():
-            # Only of a table that is about to be created Spark tells these.
+            # Spark sets this only for a table that is about to be created.
             if "provider" in self.options:
                 raise OptionError(
                     "a log cannot be a table of the catalog: Spark hands a table's path to no "

@@ -38,7 +38,7 @@ class SparkDeltaTable:
     def __init__(self, spark: SparkSession, target: Target, log_options: Mapping[str, str]) -> None:
         if getattr(spark, "_jsparkSession", None) is None:
             raise PlanError(
-                "a session of Spark Connect cannot tell what a Delta table holds: compact with a "
+                "a session of Spark Connect cannot see what a Delta table holds: compact with a "
                 "session of Spark's own"
             )
         spark_versions.require_delta(spark.version)
@@ -83,13 +83,13 @@ class SparkDeltaTable:
         for name, value in (
             ("write.txnAppId", state.log_id),
             ("write.txnVersion", str(state.k)),
-            ("commitInfo.userMetadata", _told(state)),
+            ("commitInfo.userMetadata", _metadata(state)),
         ):
             session.conf.set(f"spark.databricks.delta.{name}", value)
         try:
             rows = self._rows(session, state)
-            for told in self._contradictions(rows.schema):
-                raise WriteError(f"{self.target.table} does not take {_range(state)}: {told}")
+            for problem in self._contradictions(rows.schema):
+                raise WriteError(f"{self.target.table} does not take {_range(state)}: {problem}")
             rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
             with self._store.held():
                 if self.target.mode == APPEND:
@@ -209,8 +209,8 @@ class SparkDeltaTable:
 
     def _check_table(self, schema: StructType) -> None:
         target, there = self.target, self._log
-        for told in self._contradictions(schema):
-            raise PlanError(told)
+        for problem in self._contradictions(schema):
+            raise PlanError(problem)
         # Defends against: a table forgets the transaction of a log that was quiet for long
         if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
@@ -270,16 +270,16 @@ def _range(state: LifecycleRecord) -> str:
     return f"positions {state.cut}…{state.to - 1} (range {state.k})"
 
 
-def _told(state: LifecycleRecord) -> str:
+def _metadata(state: LifecycleRecord) -> str:
     """What the table's history keeps about a range."""
-    told = {
+    metadata = {
         "log_id": state.log_id,
         "k": state.k,
         "cut": state.cut,
         "to": state.to,
         "sequencer": state.sequencer,
     }
-    return json.dumps(told)
+    return json.dumps(metadata)
 
 
 _CONFLICT = re.compile(

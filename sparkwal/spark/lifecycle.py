@@ -33,7 +33,7 @@ class Lifecycle(coordinator.Lifecycle):
         path: s3://bucket/prefix, file:///folder or a folder; one log, so name its `sequencer`.
         spark: a session with Delta Lake; with `table` only.
         table: a Delta table's URL or folder, made by the first run; None: the options
-            retainSeconds and retainBytes alone tell what leaves the log.
+            retainSeconds and retainBytes alone decide what leaves the log.
         keys: a row takes the place of the row with the same keys; without, rows are appended.
         sequence_by: the column whose greatest value wins; "": the log's order.
         delete_when: an SQL condition on a row that deletes the row with its keys.

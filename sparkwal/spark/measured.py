@@ -1,7 +1,7 @@
-"""What Spark's Python workers measure, for the records of the log to tell.
+"""What Spark's Python workers measure, for the records of the log.
 
 Spark takes no metrics from a sink in Python, and its workers are no place to ask: each record
-tells how long the PUT of the record before took, and how many requests were sent again.
+holds how long the PUT of the record before took, and how many requests were sent again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from sparkwal import events
 from sparkwal.events import Durable, Event, Retried
 
-# Of this worker: queries whose last PUT no record has told yet, the newest last. A worker that was
-# idle for a minute ends, and what it had to tell with it.
+# Of this worker: queries whose last PUT is in no record yet, the newest last. A worker that was
+# idle for a minute ends, and what it measured with it.
 _MOST = 100
 _untold: dict[str, dict[str, float]] = {}
 
@@ -26,7 +26,7 @@ class Counted:
     retries: int = 0
     durable: Durable | None = None
 
-    def told(self, event: Event) -> None:
+    def count(self, event: Event) -> None:
         if isinstance(event, Retried):
             self.retries += 1
         elif isinstance(event, Durable):
@@ -37,7 +37,7 @@ class Counted:
 def counting() -> Iterator[Counted]:
     """Count what happens in this process meanwhile."""
     counted = Counted()
-    forget = events.subscribe(counted.told)
+    forget = events.subscribe(counted.count)
     try:
         yield counted
     finally:
@@ -46,7 +46,7 @@ def counting() -> Iterator[Counted]:
 
 @contextmanager
 def measuring(query_id: str) -> Iterator[dict[str, float]]:
-    """For the commit within: what its record tells of the one before. Keeps what this one takes
+    """For the commit within: what its record holds of the one before. Keeps what this one takes
     for the next."""
     with counting() as counted:
         yield _untold.pop(query_id, {})

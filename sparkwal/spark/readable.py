@@ -26,7 +26,7 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
         yield
     except SparkWalError as error:
         sys.tracebacklimit = 0
-        # A finer kind that the protocol tells apart is shown as the one that is documented.
+        # A finer kind that the protocol distinguishes is shown as the documented one.
         kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
         if not pickling:
             raise (error if type(error) is kind else kind(*error.args)) from None

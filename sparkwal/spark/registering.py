@@ -145,7 +145,7 @@ class _RunEnds(StreamingQueryListener):
         self._running: dict[str, str] = {}
 
     def onQueryStarted(self, event: Any) -> None:
-        # A query has one run at a time, and Spark may tell of the end of the one before later.
+        # A query has one run at a time, and Spark may report the end of the one before later.
         before = self._running.get(str(event.id))
         self._running[str(event.id)] = str(event.runId)
         if before is not None:

@@ -130,7 +130,7 @@ class LocalStore:
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """Unlisted files that a put or an upload writes, or left when it was killed.
 
-        Their age counts from the last write. A file whose name tells no key is not found:
+        Their age counts from the last write. A file whose name holds no key is not found:
         one for a key too long to be part of it, or of an older version of this library.
         """
         folder = self._root / TEMPS

@@ -19,13 +19,13 @@ _LONGEST = 255
 
 
 def temp_name(key: str) -> str:
-    """A new name for an unpublished file; it tells the key, unless that is too long for it."""
+    """A new name for an unpublished file; it holds the key, unless that is too long for it."""
     name = f"{uuid.uuid4().hex}.{quote(key, safe='')}"
     return name if len(name) <= _LONGEST else name[:32]
 
 
 def key_of_temp(name: str) -> str | None:
-    """The key that an unpublished file is for; None for a name that does not tell it."""
+    """The key that an unpublished file is for; None for a name that does not hold it."""
     match = _TEMP.fullmatch(name)
     return unquote(match[1]) if match else None
 

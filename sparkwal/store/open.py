@@ -10,8 +10,8 @@ from sparkwal.store.path import bucket_and_prefix, folder, is_local
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 
-# Endpoints that were told of.
-_told: set[str] = set()
+# Endpoints whose plain HTTP was reported.
+_reported: set[str] = set()
 
 
 def open_store(
@@ -30,8 +30,8 @@ def open_store(
     config = s3 or S3Config()
     bare = S3Store(bucket, config)
     # Where a user opens it, not in each of Spark's workers.
-    if fail_fast and bare.endpoint and bare.endpoint not in _told:
-        _told.add(bare.endpoint)
+    if fail_fast and bare.endpoint and bare.endpoint not in _reported:
+        _reported.add(bare.endpoint)
         if is_readable_on_the_way(bare.endpoint):
             events.emit(events.PlainHttp(endpoint=bare.endpoint))
     store = RetryingStore(

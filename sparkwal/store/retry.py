@@ -227,7 +227,7 @@ class RetryingUpload:
         return self._store.attempt("complete", self._key, self._upload.complete, writes=True)
 
     def abort(self) -> None:
-        """Give up. Never raises for the store: an event tells of parts that remain."""
+        """Give up. Never raises for the store: an event reports parts that remain."""
         self._stopped = True
         # A part that arrives after the abort would stay in the store, unseen and paid for.
         self._join()

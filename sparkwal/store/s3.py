@@ -77,7 +77,7 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        """s3://bucket, or endpoint/bucket where the endpoint tells the stores apart."""
+        """s3://bucket, or endpoint/bucket where the endpoint distinguishes the stores."""
         if self.endpoint:
             return f"{self.endpoint}/{self._bucket}"
         return f"s3://{self._bucket}"

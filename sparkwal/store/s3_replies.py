@@ -34,7 +34,7 @@ def age_ms(reply: Any, since: datetime | None, url: str) -> int:
         now = None
     if now is None or since is None:
         raise OptionError(
-            f"{url} answers without Date and Last-Modified, which tell the age of an object; "
+            f"{url} answers without Date and Last-Modified, which show the age of an object; "
             "use a store that sends both"
         )
     # Both are cut to the second: up to one second less may have passed.

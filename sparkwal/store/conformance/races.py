@@ -30,7 +30,7 @@ class Racer(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """How a racer ended: whether it was told that it won, and whether an answer before was lost."""
+    """How a racer ended: whether its answer said that it won, and whether one before was lost."""
 
     won: bool
     uncertain: bool
@@ -237,12 +237,12 @@ def _one_winner(
     where = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
     winners = [racer.body for racer, each in zip(racers, ran, strict=True) if each.won]
     if len(winners) > 1:
-        raise Wrong(f"{len(winners)} were told that they created one object, when {where}")
+        raise Wrong(f"{len(winners)} got the answer that they created one object, when {where}")
     found, *others = {content(store, key) for store in tested.retrying}
     if others:
         raise Wrong(f"two endpoints show two contents of one object, after {where}")
     if winners and found != winners[0]:
-        raise Wrong(f"one was told that it created the object, and it is not there: {where}")
+        raise Wrong(f"one got the answer that it created the object, and it is not there: {where}")
     unsure = {racer.body for racer, each in zip(racers, ran, strict=True) if each.uncertain}
     if not winners and found not in {*unsure, *allowed}:
-        raise Wrong(f"nobody was told that it created the object, when {where}")
+        raise Wrong(f"nobody got the answer that it created the object, when {where}")
