@@ -145,6 +145,26 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
         assert have == list(range(len(have))) and len(have) > accepted
 
 
+def test_what_a_handler_raises_while_rows_are_converted_comes_out_of_the_append() -> None:
+    plot = Away()
+
+    def refused() -> None:
+        raise OptionError("from a handler")
+
+    with plot.journaled(MemoryFolder()) as wal:
+        for skip in range(1000):
+            try:
+                if not interrupted(
+                    lambda: wal.append(rows(1)), "_convert", skip, refused, "sparkwal/appender/rows"
+                ):
+                    break
+            except OptionError as error:
+                assert "from a handler" in str(error)
+            else:
+                pytest.fail(f"what was raised before instruction {skip} is gone")
+    assert skip and stored(plot.inner) == [1]
+
+
 # The end of the interpreter.
 
 ENDS = """
