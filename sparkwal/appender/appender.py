@@ -11,18 +11,20 @@ them are on their way at once and are acknowledged strictly in the order of the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from sparkwal.appender import exits
-from sparkwal.appender.batches import Ticket
-from sparkwal.appender.rows import Accepted, RowSchema
+from sparkwal.appender.batches import CheckedRows, Ticket
+from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.journal_backend import JournalBackend
+from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import Incident
-from sparkwal.appender.session import Session, Writer
+from sparkwal.appender.session import Session, open_session
 from sparkwal.appender.subscribers import Subscribers
-from sparkwal.appender.with_journal import Journaled
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
@@ -39,6 +41,20 @@ if TYPE_CHECKING:
 __all__ = ["Appender", "Ticket"]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where an appender works, of parts that are there.
+
+    Attributes:
+        log: its store retries transient failures itself.
+        folder: of the journal, instead of the one on the local disk that the option names.
+    """
+
+    log: LogStore
+    clock: Clock = field(default_factory=SystemClock)
+    folder: Folder | None = None
+
+
 class Appender:
     """Leads one log and appends to it; thread-safe.
 
@@ -46,7 +62,7 @@ class Appender:
     LIST, a bounded number of GETs, a conditional PUT into the first gap, and the seals.
 
     Args:
-        path: s3://bucket/prefix, file:///folder or a folder.
+        path: s3://bucket/prefix, file:///folder or a folder; or a `Place`.
         schema: the columns of every append; one that is not nullable takes no null.
         producer_id: names the sender of these rows over restarts; the log remembers how
             far it came.
@@ -58,48 +74,39 @@ class Appender:
 
     def __init__(
         self,
-        path: str,
+        path: str | Place,
         schema: pa.Schema,
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
         **options: object,
     ) -> None:
-        settings = from_keywords(AppenderOptions, path, options)
-        log = open_log(settings, fail_fast=True)
-        self._start(log, settings, schema, producer_id, on_event, SystemClock(), None)
-
-    def _start(
-        self,
-        log: LogStore,
-        settings: AppenderOptions,
-        schema: pa.Schema,
-        producer_id: str,
-        on_event: Callable[[Event], None] | None,
-        clock: Clock,
-        folder: Folder | None,
-    ) -> None:
+        name = path.log.prefix or "log" if isinstance(path, Place) else path
+        settings = from_keywords(AppenderOptions, name, options)
+        place = path if isinstance(path, Place) else Place(open_log(settings, fail_fast=True))
         _check_producer(producer_id)
-        self._log, self._settings = log, settings
+        self._log, self._settings = place.log, settings
         self._rows = RowSchema(schema)
         self._is_closing = False
         self._subscribers = Subscribers()
         if on_event is not None:
             self._subscribers.add(on_event)
-        writer = Writer(log, settings, self._rows, producer_id, self._subscribers, clock)
-        self._admit: Callable[[Accepted, bool], Ticket]
+        context = AppenderContext(
+            place.log, settings, self._rows, producer_id, self._subscribers, place.clock
+        )
+        # What keeps the rows until the log has them: memory, or the journal.
+        self._backend: Session | JournalBackend
+        self._journaled: JournalBackend | None = None
         try:
-            way: Session | Journaled
             if settings.journal is None:
-                way = Session(writer)
-                self._admit = way.intake.append
+                self._backend = open_session(context)
             else:
-                way = Journaled(writer, folder)
-                self._admit = way.append
+                self._backend = self._journaled = JournalBackend(context, place.folder)
         except BaseException:
             self._subscribers.close()
             raise
-        self._way = way
+        self._intake = self._backend.intake
+        self._enter = self._intake.callbacks.enter
         exits.add(self)
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
@@ -126,15 +133,15 @@ class Appender:
             BackPressureError: try again later.
             FencedError, OutcomeUnknownError, JournalError: it has stopped.
         """
-        return self._admit(self._rows.accept(rows), block)
+        return self._intake.append(self._rows.accept(rows), block)
 
-    def check(self, rows: Rows) -> Accepted:
+    def check(self, rows: Rows) -> CheckedRows:
         """The first half of `append`: rows checked and copied, nothing is accepted yet."""
         return self._rows.accept(rows)
 
-    def admit(self, accepted: Accepted, block: bool = True) -> Ticket:
+    def admit(self, rows: CheckedRows, block: bool = True) -> Ticket:
         """The second half of `append`."""
-        return self._admit(accepted, block)
+        return self._intake.append(rows, block)
 
     @property
     def last_sequence(self) -> int:
@@ -145,13 +152,13 @@ class Appender:
         not fit. Of a rejection the append's ticket tells, else `flush` and `close` raise;
         where the process died before that, only the event `rejected` in its log does.
         """
-        return self._way.last_sequence
+        return self._intake.last_sequence
 
     @property
     def lost(self) -> range:
         """Sequences that a journal had accepted and that are damaged on the disk: see
         `resend_lost`. Empty without damage, and without a journal."""
-        return self._way.lost
+        return self._backend.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
         """Append again what damage took from the journal, in order: each gets its sequence again.
@@ -164,31 +171,31 @@ class Appender:
         Returns the sequences of these. Raises as `append`; OptionError where something else was
         appended meanwhile; JournalReadError where the disk does not give a file in quarantine.
         """
-        if not isinstance(self._way, Journaled):
+        if self._journaled is None:
             return []
-        return self._way.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
+        return self._journaled.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
 
     def incidents(self) -> list[Incident]:
         """What damage took from the journal so far, the oldest first, and what is left of it; until
         its files in `quarantine/` are removed. Reads them. Raises JournalReadError."""
-        return self._way.incidents() if isinstance(self._way, Journaled) else []
+        return [] if self._journaled is None else self._journaled.incidents()
 
-    def admit_unsynced(self, accepted: Accepted) -> Ticket:
+    def admit_unsynced(self, rows: CheckedRows) -> Ticket:
         """As `admit`, and never waits: with a journal the rows are accepted once
         `wait_accepted` has returned."""
-        if isinstance(self._way, Journaled):
-            return self._way.begin(accepted)
-        return self._admit(accepted, False)
+        if self._journaled is None:
+            return self.admit(rows, False)
+        return self._enter(self._journaled.intake.begin, rows, False)
 
     def wait_accepted(self, ticket: Ticket) -> None:
         """Wait until rows are on the disk; without a journal at once. Raises JournalError."""
-        if isinstance(self._way, Journaled):
-            self._way.accepted(ticket.sequence)
+        if self._journaled is not None:
+            self._enter(self._journaled.journal.wait, ticket.sequence)
 
     @property
     def has_journal(self) -> bool:
         """Whether accepted means on this machine's disk."""
-        return isinstance(self._way, Journaled)
+        return self._journaled is not None
 
     @property
     def url(self) -> str:
@@ -208,27 +215,27 @@ class Appender:
     @property
     def journal_bytes(self) -> int:
         """Bytes of a journal's files, of which the log may have some already; 0 without one."""
-        return self._way.journal.size if isinstance(self._way, Journaled) else 0
+        return 0 if self._journaled is None else self._journaled.journal.size
 
     @property
     def is_store_away(self) -> bool:
         """Whether a journal accepts without the store, which did not answer last."""
-        return isinstance(self._way, Journaled) and self._way.is_store_away
+        return self._journaled is not None and self._journaled.sender.is_away
 
     @property
     def in_flight(self) -> int:
         """Records that are sent and not acknowledged."""
-        return self._way.in_flight
+        return self._backend.in_flight
 
     @property
     def buffered_bytes(self) -> int:
         """About how much memory is held by what is accepted and waits to be sent."""
-        return self._way.held
+        return self._backend.held
 
     @property
     def error(self) -> SparkWalError | None:
         """Why the appender has stopped; None while it goes on."""
-        failure = self._way.failure
+        failure = self._intake.failure
         return None if failure is None else failure.error
 
     @property
@@ -242,51 +249,55 @@ class Appender:
         Raises why the appender has stopped; OptionError when appends were rejected and no
         ticket has told it yet; TimeoutError after `timeout` seconds.
         """
-        self._way.flush(timeout)
+        self._enter(self._intake.flush, timeout)
 
     def wait_room(self, timeout: float) -> None:
         """After a BackPressureError: wait for room for that append, at most `timeout` seconds."""
-        self._way.wait_room(timeout)
+        self._enter(self._intake.wait_room, timeout)
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Tell `callback`, in a thread of its own and in order, what happens here.
 
-        accepted (a batch is sent), durable, rejected, retried, fenced, size_limit, stopped. A slow
-        callback delays nothing; one that has 10,000 events waiting misses the oldest.
+        batch_sent (not durable yet), durable, rejected, retried, fenced, size_limit, stopped. A
+        slow callback delays nothing; one that has 10,000 events waiting misses the oldest.
         Returns the unsubscriber.
         """
-        return self._subscribers.add(callback)
+        return self._enter(self._subscribers.add, callback)
 
     def close(self, timeout: float | None = None) -> None:
         """Send everything accepted and wait until it is durable. Harmless when repeated.
 
-        A callback or a signal's handler may call it too. An appender that is still open
-        when the interpreter ends is closed then; os._exit and kill leave no time for that.
+        A callback may call it too. A signal's handler that interrupted a call of this appender
+        may not: it sets a flag, and the appender is closed after that call. An appender that is
+        still open when the interpreter ends is closed then; os._exit and kill leave no time for
+        that.
 
         Raises why the appender has stopped, if nothing has raised it yet; OptionError when
         appends were rejected and no ticket has told it; TimeoutError after `timeout`
         seconds: rows are still being sent then, and another `close` waits for them.
         """
+        self._enter(self._close, timeout)
+        self._intake.tell_rest()
+
+    def _close(self, timeout: float | None) -> None:
         self._is_closing = True
         try:
-            ended = self._way.close(timeout)
+            self._backend.close(timeout)
         except TimeoutError:
             exits.remove(self)  # its user knows
             raise
-        if ended:
-            self._subscribers.close()
-            exits.remove(self)
-        self._way.tell_rest()
+        self._subscribers.close()
+        exits.remove(self)
 
     @property
     def pid(self) -> int:
         """The process that it was opened in, the only one that may use it."""
-        return self._way.pid
+        return self._intake.callbacks.pid
 
     @property
     def unacknowledged(self) -> int:
         """How many appends are accepted and not known to be durable."""
-        return self._way.unacknowledged
+        return self._intake.unacknowledged
 
     def __enter__(self) -> Self:
         return self
@@ -329,12 +340,6 @@ def appender_over(
     folder: Folder | None = None,
     **options: object,
 ) -> Appender:
-    """An appender over a given store, which must retry transient failures itself.
-
-    Args:
-        folder: of its journal, instead of the one on the local disk that the option names.
-    """
-    appender = Appender.__new__(Appender)
-    settings = from_keywords(AppenderOptions, log.prefix or "log", options)
-    appender._start(log, settings, schema, producer_id, on_event, clock or SystemClock(), folder)
-    return appender
+    """An appender over the parts of a `Place`."""
+    place = Place(log, clock or SystemClock(), folder)
+    return Appender(place, schema, producer_id=producer_id, on_event=on_event, **options)

@@ -1,18 +1,54 @@
-"""What appends become part of, and what their tickets wait for. Has no thread and no clock."""
+"""What appends become part of, what their tickets wait for, and who calls them back."""
 
 from __future__ import annotations
 
 import copy
+import logging
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
-from sparkwal.appender.rows import Payload
-from sparkwal.appender.workers import Callbacks
+import pyarrow as pa
+
 from sparkwal.errors import OptionError, SparkWalError
 
+_logger = logging.getLogger("sparkwal")
+
+T = TypeVar("T")
+# What the appender keeps of an append until its batch is converted.
+Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
+# One append, checked, which nothing else changes: (what is kept of it, about how many bytes its
+# rows take in a record, about how many bytes of memory it takes until it is sent). A bare tuple:
+# one with names takes as long to make as to add to a batch.
+CheckedRows: TypeAlias = tuple[Payload, int, int]
+
+# How long closing waits for callbacks that do not return.
+_DRAIN_SECONDS = 5.0
+INTERRUPTED = (
+    "a signal's handler interrupted a call of this appender, and uses it: set a flag in the "
+    "handler, and close the appender after that call"
+)
 # Rejections kept for `flush` and `close` to tell; of more than that only the number.
 _MOST_UNTOLD = 1000
+
+
+# How many forks ago this module was loaded. Python counts for us: to ask the system which process
+# this is takes longer than an append's lock.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 @dataclass
@@ -61,7 +97,7 @@ class Rejections:
 
 
 class Latch:
-    """Opens once. Waiting holds no lock: a signal's handler may come in between and wait too."""
+    """Opens once. Waiting holds no lock: a signal's handler may close the appender meanwhile."""
 
     __slots__ = ("_gate", "is_open")
 
@@ -81,6 +117,98 @@ class Latch:
         if not self.is_open and self._gate.acquire(timeout=seconds):
             self._gate.release()  # for the next that waits
         return self.is_open
+
+
+class Callbacks:
+    """Runs what tickets call back, one after another, in a thread of its own, holding no lock.
+
+    In the order of the appends: of those that wait, none goes before one with a lower sequence.
+
+    Attributes:
+        pid: of the process that this appender was opened in.
+    """
+
+    def __init__(self) -> None:
+        self.pid, self._forks = os.getpid(), _forks
+        # Of the intake. Never taken twice: who holds it is known, so a handler is refused.
+        self.lock = threading.RLock()
+        self._inside: set[int] = set()  # threads in the middle of a call
+        # A heap of (sequence, number, is done, callback); its two steps are one instruction each.
+        self._waiting: list[tuple[int, int, Callable[[], bool], Callable[[], None]]] = []
+        self._numbers = count()
+        # Its `put` may be interrupted anywhere, even by another `put` of the same thread.
+        self._wakes: SimpleQueue[bool] = SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="sparkwal-callbacks", daemon=True)
+        self._thread.start()
+
+    def add(self, sequence: int, is_done: Callable[[], bool], callback: Callable[[], None]) -> None:
+        """Call back once the append of this sequence is done, and `wake` was called after that."""
+        heappush(self._waiting, (sequence, next(self._numbers), is_done, callback))
+        # Who makes it done calls `wake` after that: one of the two sees the other.
+        if is_done():
+            self.wake()
+
+    def wake(self) -> None:
+        """Appends are done."""
+        if self._waiting:
+            self._wakes.put(True)
+            if self._ended:
+                self._run_done()
+
+    def _run(self) -> None:
+        while self._wakes.get():
+            self._run_done()
+        self._ended = True
+        self._run_done()
+
+    def _run_done(self) -> None:
+        with suppress(IndexError):  # none is left; after the end two threads may look
+            while self._waiting[0][2]():
+                first = heappop(self._waiting)
+                if first[2]():
+                    self._call(first[3])
+                else:  # a lower one came in between
+                    heappush(self._waiting, first)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        # Nothing that a callback raises keeps the next from being called.
+        try:
+            callback()
+        except BaseException:  # sys.exit() would end this thread, and no process
+            _logger.exception("a callback of an append failed")
+
+    def stop(self) -> None:
+        """Call back what is done, but do not wait forever for a callback that hangs."""
+        self._wakes.put(False)
+        # A callback may close the appender.
+        if threading.get_ident() != self._thread.ident:
+            self._thread.join(_DRAIN_SECONDS)
+
+    def enter(self, call: Callable[..., T], *arguments: object) -> T:
+        """One call of a user's thread, which may hold the appender's locks.
+
+        Raises OptionError in a fork, and in a signal's handler that came into another call: what
+        that one holds it would wait for forever.
+        """
+        self.check_process()
+        me = threading.get_ident()
+        if me in self._inside or self.lock._is_owned():  # type: ignore[attr-defined]
+            raise OptionError(INTERRUPTED)
+        try:  # first: a handler may raise anywhere
+            self._inside.add(me)
+            return call(*arguments)
+        finally:
+            self._inside.discard(me)
+
+    def check_process(self) -> None:
+        """Raises OptionError in a fork: it has none of the appender's threads."""
+        if self._forks != _forks:
+            raise OptionError(
+                f"this appender was opened by process {self.pid}, and this is its fork "
+                f"{os.getpid()}, which has none of its threads: open an appender in each "
+                "process that appends"
+            )
 
 
 class Batch:
@@ -118,16 +246,14 @@ class Batch:
     @property
     def next_sequence(self) -> int:
         """Of the append after its last one."""
-        # In this order: what closes the batch in between may also take its appends away.
+        # In this order: who reads it without a lock may meet the thread that takes the appends.
         added = len(self.appends)
         return self.first_sequence + (added if self.count is None else self.count)
 
     def close(self) -> None:
-        """No more appends belong to it. May be interrupted by itself."""
-        # In this order: what closes it in between may also take its appends away.
-        added = len(self.appends)
+        """No more appends belong to it."""
         if self.count is None:
-            self.count = added
+            self.count = len(self.appends)
 
     def reject(self, sequence: int, error: OptionError) -> None:
         """One append is not written; the others go on."""

@@ -11,9 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 
 from sparkwal.errors import SparkWalError
 from sparkwal.events import Event, SizeLimit
@@ -55,7 +53,7 @@ class _Run:
 class SizeWatch:
     """Counts what waits in the log, and tells when a limit is reached or undercut again.
 
-    `add` is for one thread. `wake` and `close` take no lock: a signal's handler may call them.
+    `add` is for one thread.
 
     Args:
         began: the first position that this appender writes.
@@ -76,7 +74,7 @@ class SizeWatch:
         self._log, self._log_id, self._window, self._began = log, log_id, window, began
         self._limits, self._clock, self._publish = limits, clock, publish
         self._lock = threading.Lock()
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._woken = threading.Event()
         self._ended = False
         self._runs: deque[_Run] = deque()
         self._safe, self._before = -1, 0  # as `_look` found them
@@ -120,7 +118,7 @@ class SizeWatch:
 
     def wake(self) -> None:
         """Look at the clock again."""
-        self._wakes.put(None)
+        self._woken.set()
 
     def close(self) -> None:
         """End the thread, without waiting for it."""
@@ -132,8 +130,8 @@ class SizeWatch:
             over = self.size >= self._limits.first
             seconds = self._seconds() if over else None
             if seconds is None or seconds > 0:
-                with suppress(Empty):
-                    self._wakes.get(timeout=seconds)
+                self._woken.wait(seconds)
+                self._woken.clear()
                 continue
             found: tuple[int, int] | None = None
             try:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from sparkwal.appender.session import Session, Writer
+from sparkwal.appender.context import AppenderContext
 from sparkwal.errors import OptionError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.journal.scanning import Contents
 from sparkwal.journal.sender import Sender, whose
 from sparkwal.protocol.archive import last_batch
-from sparkwal.protocol.recovery import last_live
+from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.floor import KEPT_SLOTS, Floor
 
@@ -24,15 +24,17 @@ from sparkwal.reading.floor import KEPT_SLOTS, Floor
 _STEPS = 4
 
 
-def check_sent(writer: Writer, session: Session, contents: Contents, path: str) -> None:
-    """No request where nothing can have been sent since the last sender began; else a few, or as
-    many as a binary search takes.
+def check_sent(
+    context: AppenderContext, head: Head, log_id: str, known: int, contents: Contents, path: str
+) -> None:
+    """Before anything is written. No request where nothing can have been sent since the last sender
+    began; else a few, or as many as a binary search takes.
 
     Raises OptionError where entries that were not known to be in the log may have to give way to
     rows of another, InvalidLogError.
     """
     segments, cursor, sender = contents.segments, contents.cursor, contents.sender
-    mine = (session.log_id, writer.producer_id)
+    mine = (log_id, context.producer_id)
     if segments and segments[0].header.owner != mine:
         return  # of another log or producer: whoever opens the journal is told
     if isinstance(sender, Sender) and sender.whose != whose(*mine):
@@ -44,11 +46,11 @@ def check_sent(writer: Writer, session: Session, contents: Contents, path: str) 
         known_done.append(sender.sequence)
     first = max(known_done) + 1
     newest = contents.damage.newest if contents.damage is not None else -1
-    last = min(max(contents.last, newest), session.known)
+    last = min(max(contents.last, newest), known)
     if first > last:
         return
-    wrote = _last_leader(writer, session)
-    has = f"the log has appends of producer {writer.producer_id!r} up to {session.known}"
+    wrote = _last_leader(context, head, log_id, known)
+    has = f"the log has appends of producer {context.producer_id!r} up to {known}"
     if wrote is None:
         unknown = "the record of the last of them was collected, with who wrote it"
     elif isinstance(sender, Sender):
@@ -64,48 +66,48 @@ def check_sent(writer: Writer, session: Session, contents: Contents, path: str) 
         return
     else:
         unknown = f"{sender}; appender {wrote} wrote the last of them"
-    confirmed = writer.settings.journal_sent_up_to
+    confirmed = context.settings.journal_sent_up_to
     # Safety (§11): "what nobody knows counts as sent"
-    if confirmed != session.known:
+    if confirmed != known:
         raise OptionError(
             f"{has}, and nobody knows whether the journal {path} sent them: {unknown}. If no other "
             "appender had this producer_id since the journal was opened last, open it once with "
-            f"journalSentUpTo={session.known}: then entries {first} to {last} count as sent, and "
+            f"journalSentUpTo={known}: then entries {first} to {last} count as sent, and "
             "what comes after them is sent. Else compare them with the log, and give another "
             "journal folder. Nothing of it is lost"
         )
 
 
-def _last_leader(writer: Writer, session: Session) -> str | None:
+def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) -> str | None:
     """Who wrote the producer's last commit; None where its record was collected."""
-    log, producer, lead = writer.log, writer.producer_id, session.leadership
+    log, producer = context.log, context.producer_id
     # No collection has come further: nothing there is a stray in a place that was free again.
     # Safety (§11): "records that no collection takes are not looked at"
-    kept = max(0, Floor(log, lead.log_id).current() - KEPT_SLOTS)
+    kept = max(0, Floor(log, log_id).current() - KEPT_SLOTS)
 
     def live(position: int) -> SlotHeader | None:
-        record = read_slot(log, position, lead.window, GLANCE) if position >= kept else None
+        record = read_slot(log, position, head.window, GLANCE) if position >= kept else None
         if record is None or max(0, position + 1 - record.header.in_flight_limit) < kept:
             return None  # of a record that could be dead, too, nobody knows
         return last_live(log, record).header
 
     def is_it(header: SlotHeader | None) -> TypeGuard[CommitHeader]:
-        mine = (producer, session.known)
+        mine = (producer, known)
         return isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == mine
 
     # Most often nobody has written since, or leaders only.
-    header = live(lead.began - 1)
+    header = live(head.gap - 1)
     for _ in range(_STEPS):
         if isinstance(header, LeaderHeader):
             header = live(header.prev_position)
     if is_it(header):
         return header.leader_id
     # The first position at which the log had all that it has of the producer, of those that say.
-    low, high = kept, lead.began
+    low, high = kept, head.gap
     while low < high:
         middle = (low + high) // 2
         header = live(middle)
-        if header is None or last_batch(lambda: log, header, producer) < session.known:
+        if header is None or last_batch(lambda: log, header, producer) < known:
             low = middle + 1
         else:
             high = middle

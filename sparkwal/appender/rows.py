@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from sparkwal.appender import frames
-from sparkwal.appender.values import SCALARS, frozen, misfit
+from sparkwal.appender.batches import CheckedRows, Payload
+from sparkwal.appender.values import SCALARS, frame_table, frozen, misfit
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.reading.metadata import check_writable
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame
-
-# What the appender keeps of an append until its batch is converted.
-Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
-
-
-# One append, checked, which nothing else changes: (what is kept of it, about how many bytes its
-# rows take in a record, about how many bytes of memory it takes until it is sent). A bare tuple:
-# one with names takes as long to make as to add to a batch.
-Accepted: TypeAlias = tuple[Payload, int, int]
 
 # One append is one object at most, and Arrow's strings count bytes in 32 bits.
 LARGEST_APPEND = 2**31 - 2**20
@@ -65,14 +56,13 @@ class RowSchema:
         self._names = frozenset(self._columns)
         # The log's own columns are all nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
-        fixed = [_width(kind) for kind in self.arrow.types]
-        self._fixed = sum(_OFFSET if width is None else width for width in fixed) + 1
+        self._fixed = sum(map(_width, self.arrow.types)) + 1
         # The last schema found to fit, and whether a copy of its rows would share memory with
         # them. One attribute: threads append rows of different schemas at once.
         self._known = self.arrow, False
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
 
-    def accept(self, rows: Rows, nulls: bool = False) -> Accepted:
+    def accept(self, rows: Rows, nulls: bool = False) -> CheckedRows:
         """Check rows, and copy what may change: all but Arrow's memory, which never does.
 
         `nulls` may be in a RecordBatch that was accepted before. Raises OptionError.
@@ -94,13 +84,18 @@ class RowSchema:
                 f"({type(error).__name__}: {said})"
             ) from None
 
-    def _keep_table(self, rows: Any) -> Accepted:
+    def whole(self, batch: pa.RecordBatch) -> CheckedRows:
+        """Rows that `convert` has made, to be kept as they are."""
+        size = batch.get_total_buffer_size()
+        return batch, size + 1, size + self._held_arrow
+
+    def _keep_table(self, rows: Any) -> CheckedRows:
         if isinstance(rows, pa.Table):
             return self._keep(rows, copy=True)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             self._check_names(list(rows.columns))
             # Its columns may be numpy's memory still.
-            return self._keep(frames.table(rows, self.arrow, self._bad_value), copy=True)
+            return self._keep(frame_table(rows, self.arrow, self._bad_value), copy=True)
         if hasattr(rows, "__arrow_c_stream__"):
             return self._keep(pa.table(rows), copy=True)
         raise OptionError(
@@ -108,7 +103,7 @@ class RowSchema:
             "or a pandas frame is expected"
         )
 
-    def _keep(self, rows: Any, copy: bool = False, nulls: bool = False) -> Accepted:
+    def _keep(self, rows: Any, copy: bool = False, nulls: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)
         try:
             # First of all: what is malformed may not even be measured or copied. It may come
@@ -126,7 +121,7 @@ class RowSchema:
             return self._copy_arrow(rows, shares)
         return rows, size + 1, size + self._held_arrow
 
-    def _copy_arrow(self, rows: pa.RecordBatch | pa.Table, shares: bool) -> Accepted:
+    def _copy_arrow(self, rows: pa.RecordBatch | pa.Table, shares: bool) -> CheckedRows:
         if rows.get_total_buffer_size() > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
             raise _too_large(rows.nbytes)
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
@@ -138,10 +133,9 @@ class RowSchema:
             batch = pa.concat_batches(batches)
         except (pa.ArrowException, OverflowError) as error:
             raise self._blame(rows, error) from None
-        size = int(batch.get_total_buffer_size())
-        return batch, size + 1, size + self._held_arrow
+        return self.whole(batch)
 
-    def _copy_dicts(self, rows: Sequence[Any]) -> Accepted:
+    def _copy_dicts(self, rows: Sequence[Any]) -> CheckedRows:
         kept: list[dict[str, Any]] = []
         extra, held = 0, _HELD_LIST
         for row in rows:
@@ -250,11 +244,18 @@ class RowSchema:
             except Exception:  # a value may be of any class, and that raises what it likes
                 for index, payload in enumerate(run, begin):
                     try:
-                        done += self._convert([payload])
-                    except Exception as error:
-                        rejected[index] = self._blame(payload, error)
+                        done.append(self.convert_one(payload))
+                    except OptionError as error:
+                        rejected[index] = error
             begin += len(run)
         return _joined([batch for batch in done if batch.num_rows]), rejected
+
+    def convert_one(self, payload: Payload) -> pa.RecordBatch:
+        """The rows of one append. Raises OptionError where they do not fit."""
+        try:
+            return self._convert([payload])[0]
+        except Exception as error:
+            raise self._blame(payload, error) from error
 
     def _convert(self, run: list[Any]) -> list[pa.RecordBatch]:
         if isinstance(run[0], list):
@@ -331,12 +332,12 @@ def _arrays(kind: pa.DataType) -> int:
     return 1 + sum(_arrays(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _width(kind: pa.DataType) -> int | None:
-    """Bytes of one value, None where it depends on the value."""
+def _width(kind: pa.DataType) -> int:
+    """Bytes of one value, without those that depend on the value."""
     try:
         return (int(kind.bit_width) + 7) // 8
     except ValueError:
-        return 0 if pa.types.is_null(kind) else None
+        return 0 if pa.types.is_null(kind) else _OFFSET
 
 
 def _weight(value: Any) -> int:
@@ -345,6 +346,4 @@ def _weight(value: Any) -> int:
         return len(value)
     if isinstance(value, Mapping):
         return 8 + sum(_weight(key) + _weight(item) for key, item in value.items())
-    if isinstance(value, (list, tuple, set)):
-        return 4 + sum(map(_weight, value))
-    return 8
+    return 4 + sum(map(_weight, value)) if isinstance(value, (list, tuple, set)) else 8

@@ -81,6 +81,7 @@ class Subscribers:
         self._lock = threading.Lock()
         self._list: list[Subscriber] = []
         self._threads: set[int] = set()
+        self._closed = False
         self.retried = 0  # requests of these threads that were sent again
         self._pid = os.getpid()
         # The process's own subscribers may be slow too.
@@ -128,9 +129,13 @@ class Subscribers:
             self._tell(event)
 
     def close(self) -> None:
-        self._forget()
+        """Deliver what waits. Harmless when repeated."""
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
             closing, self._list = [self._process, *self._list], []
+        self._forget()
         for subscriber in closing:
             subscriber.stop()
         for subscriber in closing:

@@ -27,26 +27,24 @@ def used_up(error: SparkWalError) -> SparkWalError:
     return fenced(error) if isinstance(error, FencedError) else error
 
 
-def fenced(error: FencedError) -> FencedError:
-    """The same in an appender's words: it has no microbatch and no checkpoint."""
+def fenced(error: FencedError, journal: str | None = None) -> FencedError:
+    """The same in an appender's words: it has no microbatch and no checkpoint.
+
+    Args:
+        journal: the folder of its journal, if it has one.
+    """
     if not error.leader:
         return error
+    if journal is None:
+        where = "has not acknowledged is not in the log"
+        todo = "the same producer_id takes the log over again, and its last_sequence tells what is"
+        todo += " durable"
+    else:
+        where = f"has accepted is in the log or in the journal {journal}"
+        todo = "this journal takes the log over again, and sends what waits"
     return FencedError(
-        f"{error.leader}. What this appender has not acknowledged is not in the log. Stop one of "
-        "the two; a new appender with the same producer_id takes the log over again, and its "
-        "last_sequence tells what is durable",
-        leader=error.leader,
-    )
-
-
-def fenced_with_journal(error: FencedError, path: str) -> FencedError:
-    """The same of an appender whose journal is in the folder `path`."""
-    if not error.leader:
-        return error
-    return FencedError(
-        f"{error.leader}. What this appender has accepted is in the log or in the journal {path}. "
-        "Stop one of the two; a new appender with this journal takes the log over again, and sends "
-        "what waits",
+        f"{error.leader}. What this appender {where}. Stop one of the two; a new appender with "
+        f"{todo}",
         leader=error.leader,
     )
 

@@ -37,7 +37,7 @@ class Planned(Event):
 
 
 @dataclass(frozen=True)
-class Accepted(Event):
+class BatchSent(Event):
     """an appender sent a batch; not durable yet"""
 
     position: int

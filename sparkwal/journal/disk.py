@@ -56,13 +56,12 @@ class DiskWriter:
         self.size = self._begun = size
 
     def sync(self) -> None:
+        if self._file < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         end = self.size
-        try:
-            # The length is synced too: a file's data cannot be read without.
-            os.fdatasync(self._file)
-            is_there = os.fstat(self._file).st_nlink > 0
-        except ValueError:  # of one that is closed
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+        # The length is synced too: a file's data cannot be read without.
+        os.fdatasync(self._file)
+        is_there = os.fstat(self._file).st_nlink > 0
         self._begun = end
         if not is_there:
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was open")

@@ -2,26 +2,29 @@
 
 Segments of a stated size take the entries; a ring tells where each lies; one fsync is for all
 appends that wait. After Apache Iggy's metadata journal; nothing is evicted: what is full refuses.
+
+    open → ending (`close`: nothing is appended, all is synced) → closed
+    open, ending → failed (`_stop`) → closed
+
+Of an entry: written → synced → acknowledged (the log has it) → let go (`drain`).
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import zlib
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from sparkwal import events
 from sparkwal.errors import BackPressureError, JournalError, JournalReadError, OptionError
 from sparkwal.events import Event
 from sparkwal.journal import files
-from sparkwal.journal.draining import checkpoint, let_go
-from sparkwal.journal.files import Mark
-from sparkwal.journal.segment import Found, entry_size
+from sparkwal.journal.files import Cursor, Mark
+from sparkwal.journal.segment import entry_size
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import ALWAYS, INTERVAL, Settings
-from sparkwal.journal.storage import Bytes, Folder, check_process, closed_early
+from sparkwal.journal.storage import Bytes, Folder
 
 # How often an append looks whether a full disk has room again.
 _LOOK_SECONDS = 0.5
@@ -36,7 +39,6 @@ class Journal:
     Attributes:
         path: of its folder, for messages.
         last: sequence of the newest entry that was written.
-        lock: held while an entry is written. A signal's handler may come into that, and close it.
         failure: why it has stopped.
         is_closed: whether `close` has ended.
         wants_room: an append waits, or was refused: `drain` should give room.
@@ -54,12 +56,13 @@ class Journal:
     ) -> None:
         self._folder, self._settings, self._publish = folder, settings, publish
         self._segments, self.path = segments, folder.path
-        self._mark, self._pid = Mark(folder), os.getpid()
-        self.lock = self._lock = threading.RLock()
-        self._changed, self._draining = threading.Condition(self._lock), threading.RLock()
-        self._syncer: int | None = None  # the thread that syncs
+        self._mark = Mark(folder)
+        # Taken in this order: by who drains; by who syncs or begins a segment; by who writes.
+        self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
+        self._turn = threading.Lock()  # of the sync that is under way, or comes next
+        self._room, self._ending = threading.Event(), threading.Event()
         self.failure: JournalError | None = None
-        self.is_closed = self._closing = self._told_full = self.wants_room = self._adding = False
+        self.is_closed = self._told_full = self.wants_room = False
         self.last, self._synced, self._acked = segments.newest.last, -1, acked
         # Safety (§11): "what an earlier process accepted gets no mark"
         self._have_synced(segments.newest.header.id, self.last)
@@ -83,108 +86,91 @@ class Journal:
 
     # Appending.
 
-    def write(self, content: Bytes, block: bool = True) -> int:
+    def write(self, content: Bytes) -> int:
         """The sequence of a new entry. It may be lost until `wait` has returned.
 
         Raises:
-            OptionError: it is too large for a segment; the journal is closed; this is a fork.
-            BackPressureError: the journal or its disk is full, and `block` is False.
+            OptionError: it is too large for a segment, or the journal is closed.
+            BackPressureError: the journal or its disk is full: `wait_for_room`.
             JournalError: it has stopped; whether this entry is on the disk only opening it
                 again can tell.
         """
-        if len(content) > self._settings.largest:
+        length = len(content)
+        if length > self._settings.largest:
             raise OptionError(
-                f"an append of {len(content)} bytes; {self._settings.largest} fit into a segment "
+                f"an append of {length} bytes; {self._settings.largest} fit into a segment "
                 "of the journal: split it, or raise journalSegmentBytes"
             )
-        check_process(self._pid)
         crc = zlib.crc32(content)  # of what may be large: before the lock
-        with self._lock:
-            while True:
-                self._check_open(adds=True)
-                self._wait_for_room(entry_size(len(content)), block)
-                try:
-                    if not self._segments.fits(len(content), self._settings.segment_bytes):
-                        # Others may have appended in between: look again.
-                        self._rotate()
-                        continue
-                    self._adding = True
-                    self.last = self._segments.append(content, crc)
-                    break
-                except OSError as error:
-                    if self.is_closed:  # by a signal's handler: told above
-                        continue
-                    self._undo(error)
-                    why = f"the disk of {self.path} is full ({error.strerror})"
-                finally:
-                    self._adding = False
-                self._full(why, block)
-            self.wants_room = False
-            # Where one entry goes as the next comes, it is full the same time.
-            room = 2 * self.size <= self._settings.max_bytes
-            self._told_full &= not (room and 2 * self.remaining_capacity() >= self._segments.slots)
-            if self._settings.sync != ALWAYS:
-                self.on_accepted()
-            return self.last
-
-    def _undo(self, error: OSError) -> None:
-        if not files.is_full(error):
-            raise self._stop(files.failed(self.path, error)) from error
-        try:
-            self._segments.undo()
-        except OSError as again:
-            raise self._stop(files.failed(self.path, again)) from again
-
-    def _wait_for_room(self, need: int, block: bool) -> None:
-        soft = self._settings.max_bytes - self._settings.segment_bytes
         while True:
-            if self.remaining_capacity() < 1:
-                why = f"{self._segments.slots} entries wait in {self.path} (journalSlots)"
-            elif self.size + need > soft:
-                why = f"{self.size} bytes wait in {self.path} (journalMaxBytes)"
-            else:
-                return
-            self._full(why, block)
+            with self._lock:
+                self._check_open()
+                self._check_room(entry_size(length))
+                if self._segments.fits(length, self._settings.segment_bytes):
+                    return self._append(content, crc)
+                full = self._segments.newest
+            with self._syncing, self._lock:
+                # Others may have appended in between: look again.
+                self._check_open()
+                if self._segments.newest is full:
+                    try:
+                        self._rotate()
+                    except OSError as error:
+                        raise self._not_written(error) from error
 
-    def _full(self, why: str, block: bool) -> None:
+    def _append(self, content: Bytes, crc: int) -> int:
+        try:
+            self.last = self._segments.append(content, crc)
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.wants_room = False
+        # Where one entry goes as the next comes, it is full the same time.
+        room = 2 * self.size <= self._settings.max_bytes
+        self._told_full &= not (room and 2 * self.remaining_capacity() >= self._segments.slots)
+        if self._settings.sync != ALWAYS:
+            self.on_accepted()
+        return self.last
+
+    def _not_written(self, error: OSError) -> BackPressureError | JournalError:
+        """What did not fit never was."""
+        try:
+            if not files.is_full(error):
+                raise error
+            self._segments.undo()
+        except OSError as failed:
+            return self._stop(files.failed(self.path, failed))
+        return self._full(f"the disk of {self.path} is full ({error.strerror})")
+
+    def _check_room(self, need: int) -> None:
+        if self.remaining_capacity() < 1:
+            raise self._full(f"{self._segments.slots} entries wait in {self.path} (journalSlots)")
+        if self.size + need > self._settings.max_bytes - self._settings.segment_bytes:
+            raise self._full(f"{self.size} bytes wait in {self.path} (journalMaxBytes)")
+
+    def _full(self, why: str) -> BackPressureError:
         self.wants_room = True
+        self._room.clear()
         if not self._told_full:
             self._told_full = True
             self._publish(events.JournalFull(path=self.path, bytes=self.size, reason=why))
         self.on_accepted()
-        if not block:
-            raise BackPressureError(f"{why}: nothing of this append was accepted, try again later")
-        self._changed.wait(_LOOK_SECONDS)
-        self._check_open()
+        return BackPressureError(f"{why}: nothing of this append was accepted, try again later")
 
     def wait_for_room(self, timeout: float) -> None:
         """After a BackPressureError: until there may be room, at most so many seconds."""
-        with self._lock:
-            if self.wants_room:
-                self._changed.wait(min(timeout, _LOOK_SECONDS))
+        if self.wants_room:
+            self._room.wait(min(timeout, _LOOK_SECONDS))
 
     def _rotate(self, spare: bool = False) -> None:
-        """Go on in a new segment, unless another thread did."""
-        former = self._segments.newest
-        # A sync of it may be under way in another thread.
-        while self._syncer not in (None, threading.get_ident()):
-            self._changed.wait()
-            self._check_open()
-        if self._segments.newest is not former:
-            return
+        """Go on in a new segment. With the locks of who syncs and of who writes. Raises
+        JournalError, OSError for no room."""
         try:
-            self._adding = True
             # Safety (§11): "a file that is full is not synced"
             self._segments.writer.sync()
             self._have_synced(self._segments.newest.header.id, self.last)
-            self._changed.notify_all()
             self._segments.rotate(spare)
         except JournalError as error:
-            if self.is_closed:  # by a signal's handler that came into this
-                self._check_open()
             raise self._stopped_by(error) from error
-        finally:
-            self._adding = False
 
     # Syncing.
 
@@ -199,39 +185,29 @@ class Journal:
 
     def sync(self, sequence: int | None = None) -> None:
         """Until every entry up to this one, or every one, is on the disk: one syncs for all."""
-        check_process(self._pid)
-        with self._lock:
-            upto = self.last if sequence is None else sequence
-            while self._synced < upto:
-                self._check_failure()
-                if self.is_closed:  # by a signal's handler in the middle of an append
-                    raise closed_early(self.path)
-                # A signal's handler may have interrupted the very thread that syncs.
-                if self._syncer in (None, threading.get_ident()):
+        upto = self.last if sequence is None else sequence
+        while self._synced < upto:
+            turn = self._turn
+            with turn:
+                # Else the sync is over that this thread waited for: look again.
+                if turn is self._turn:
                     self._sync_once()
-                else:
-                    self._changed.wait()
+                    self._turn = threading.Lock()
         self.on_accepted()
 
     def _sync_once(self) -> None:
-        writer, upto, segment = self._segments.writer, self.last, self._segments.newest.header.id
-        mine, self._syncer = self._syncer, threading.get_ident()
-        try:
+        with self._syncing:
+            with self._lock:
+                self._check_failure()
+                newest, writer, upto = self._segments.newest, self._segments.writer, self.last
             # Others append meanwhile: the next sync is for all of them.
-            self._lock.release()
             try:
                 writer.sync()
-            finally:
-                self._lock.acquire()
-        except JournalError as error:
-            # Where a signal's handler closed it meanwhile, that has synced all of it.
-            if self._synced < upto:
+            except JournalError as error:
                 raise self._stopped_by(error) from error
-        finally:
-            self._syncer = mine
-            self._changed.notify_all()
-        # Safety (§11): "what comes while it syncs counts as synced"
-        self._have_synced(segment, upto)
+            with self._lock:
+                # Safety (§11): "what comes while it syncs counts as synced"
+                self._have_synced(newest.header.id, upto)
 
     def _have_synced(self, segment: int, upto: int) -> None:
         if upto > self._synced:
@@ -240,9 +216,7 @@ class Journal:
 
     def _sync_often(self) -> None:
         with suppress(JournalError, OptionError):  # the next append tells it
-            while not self.is_closed:
-                with self._lock:
-                    self._changed.wait(self._settings.interval_ms / 1000)
+            while not self._ending.wait(self._settings.interval_ms / 1000):
                 self.sync()
 
     # Reading and letting go.
@@ -260,7 +234,7 @@ class Journal:
             if sequence > self._acked:
                 self._acked = sequence
                 if self.wants_room:
-                    self._changed.notify_all()
+                    self._room.set()
 
     def may_drain(self) -> bool:
         """Whether `drain` would let a file go, or give the room that an append waits for."""
@@ -269,59 +243,64 @@ class Journal:
                 return False
             if self._segments.done(self._acked):
                 return True
-            return self.wants_room and (
-                self._segments.newest_is_done(self._acked) or self._shrinks_from() is not None
-            )
-
-    def _shrinks_from(self) -> Found | None:
-        with self._lock:
-            return self._segments.may_shrink(self._acked, self._settings.segment_bytes // 2)
+            return self.wants_room and self._segments.newest_is_done(self._acked)
 
     def drain(self) -> None:
-        """Let go what the log has: the cursor first, then whole segments. Where an append waits for
-        room, a segment that holds both is written anew. Raises JournalError.
-        """
+        """Let go what the log has: the cursor first, then whole segments; where an append waits for
+        room the newest too. Raises JournalError."""
         with self._draining:
             try:
                 self._check_open()
-                # Where the disk is full an append would take the room that the cursor needs.
-                with self._lock if self.wants_room else nullcontext():
-                    rotates = self.wants_room and not self._adding
-                    if rotates and self._segments.newest_is_done(self._acked):
-                        self._rotate(spare=True)
-                    let_go(self._folder, self._segments, self._acked, self._publish)
-                if self.wants_room and (found := self._shrinks_from()) is not None:
-                    self._segments.shrink(found, self._lock)
+                if self.wants_room:
+                    # Where the disk is full an append would take the room that the cursor needs.
+                    with self._syncing, self._lock:
+                        if self._segments.newest_is_done(self._acked):
+                            self._rotate(spare=True)
+                        self._let_go()
+                else:
+                    self._let_go()
             except JournalError as error:
                 raise self._stopped_by(error) from error
             except OSError as error:
                 if not files.is_full(error):
                     raise self._stop(files.failed(self.path, error)) from error
-            with self._lock:
-                self._changed.notify_all()
+            self._room.set()
+
+    def _let_go(self) -> None:
+        acked = self._acked
+        done = self._segments.done(acked)
+        # Safety (§11): "files go before the cursor says so"
+        self._checkpoint(done[-1].header.id + 1 if done else self._segments.oldest.header.id)
+        for segment in done:
+            self._segments.remove(segment)
+            number = segment.header.id
+            self._publish(events.SegmentRemoved(path=self.path, segment=number, last=segment.last))
+        files.keep_reserve(self._folder)
+
+    def _checkpoint(self, first: int, ends: tuple[int, int] | None = None) -> None:
+        """Write the cursor: segments below `first` are to be removed."""
+        header, acked = self._segments.oldest.header, self._acked
+        following = self._segments.next_id
+        cursor = Cursor(header.log_id, header.producer, acked, first, following, ends)
+        files.write_cursor(self._folder, cursor)
+        self._publish(events.Checkpointed(path=self.path, sequence=acked))
 
     def close(self) -> None:
         """Sync everything, let another process have the folder. Raises JournalError."""
-        check_process(self._pid)
         if self.is_closed:
             return
+        with self._lock:
+            self._ending.set()  # nothing is appended from here on
         try:
             if self.failure is None:
-                with self._lock:
-                    while self._synced < self.last:
-                        self.sync()
-                    # Nothing is appended from here on: every byte is synced.
-                    self._closing = True
-                    newest = self._segments.newest
-                    ends = None if self._adding else (newest.header.id, newest.size)
+                self.sync()
+                ends = self._segments.newest.header.id, self._segments.newest.size
                 # Without it the next start reads a little more.
                 with self._draining, suppress(JournalError, OSError):
-                    checkpoint(self._folder, self._segments, self._acked, self._publish, ends=ends)
+                    self._checkpoint(self._segments.oldest.header.id, ends)
         finally:
-            with self._lock:
-                self.is_closed = True
-                self._changed.notify_all()
-            # Not with the lock, which one who writes a segment anew takes last.
+            self.is_closed = True
+            self._room.set()
             self._segments.close()
             self._mark.close()
             self._folder.close()
@@ -333,9 +312,8 @@ class Journal:
         return error if error.retryable else self._stop(error)
 
     def _stop(self, error: JournalError) -> JournalError:
-        with self._lock:
-            self.failure = self.failure or error
-            self._changed.notify_all()
+        self.failure = self.failure or error
+        self._room.set()
         self.on_accepted()
         return error
 
@@ -343,8 +321,7 @@ class Journal:
         if self.failure is not None:
             raise type(self.failure)(str(self.failure))
 
-    def _check_open(self, adds: bool = False) -> None:
+    def _check_open(self) -> None:
         self._check_failure()
-        # Whoever adds while another is in the middle of it: its handler waits to close.
-        if self.is_closed or self._closing or (adds and self._adding):
+        if self._ending.is_set():
             raise OptionError("this journal is closed; open it again")

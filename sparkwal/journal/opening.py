@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkwal import events
 from sparkwal.errors import JournalRenameError, OptionError
@@ -62,6 +62,11 @@ def begin(
     return _Opening(folder, contents, owner, settings, publish).run()
 
 
+def check(folder: Folder, contents: Contents, owner: Owner) -> None:
+    """Raises as `begin` where that would refuse whatever the disk does. Changes nothing."""
+    _Opening(folder, replace(contents), owner, Settings(), lambda event: None).check()
+
+
 class _Opening:
     def __init__(
         self,
@@ -88,15 +93,8 @@ class _Opening:
 
     def _run(self) -> Opened:
         contents, owner = self._contents, self._owner
-        self._look_for_gap()
         # All that refuses comes first, and changes nothing.
-        foreign = check_owner(self._folder.path, contents, owner, self._publish)
-        live = 0 if foreign else max(0, contents.last - max(owner.durable, contents.first - 1))
-        if live > contents.ring.slots:
-            raise OptionError(
-                f"{live} entries wait in {self._folder.path}, and journalSlots is "
-                f"{contents.ring.slots}: open it with more, they may be fewer once these are sent"
-            )
+        foreign = self.check()
         for name in contents.stale:
             self._folder.remove(name)
         if contents.damage is not None:
@@ -121,6 +119,19 @@ class _Opening:
             )
         )
         return Opened(journal, self._quarantine.lost(journal.last), self._quarantine)
+
+    def check(self) -> bool:
+        """Whether what is in the folder is of another, who needs none of it any more."""
+        contents, owner = self._contents, self._owner
+        self._look_for_gap()
+        foreign = check_owner(self._folder.path, contents, owner, self._publish)
+        live = 0 if foreign else max(0, contents.last - max(owner.durable, contents.first - 1))
+        if live > contents.ring.slots:
+            raise OptionError(
+                f"{live} entries wait in {self._folder.path}, and journalSlots is "
+                f"{contents.ring.slots}: open it with more, they may be fewer once these are sent"
+            )
+        return foreign
 
     # What a crash, or a bad disk, left.
 
@@ -230,7 +241,7 @@ class _Opening:
             begin = files.make_segment(self._folder, header, reader, segment.begin, segment.size)
         by = begin - segment.begin
         entries = range(segment.header.first, segment.last + 1)
-        self._contents.ring.shift(segment.header.id, entries, by, into=header.id)
+        self._contents.ring.shift(entries, by, into=header.id)
         name = segment_name(header.id)
         return Segment(name, header, begin, segment.size + by, segment.last)
 

@@ -28,13 +28,11 @@ class Ring:
         segment, offset, length = _PLACE.unpack_from(self._places, at)
         return segment, Found(sequence, offset, length)
 
-    def shift(self, segment: int, sequences: range, by: int, into: int) -> None:
-        """These entries, the last ones of a segment, lie so many bytes further on in another."""
+    def shift(self, sequences: range, by: int, into: int) -> None:
+        """The newest entries lie so many bytes further on, in another segment."""
         for sequence in sequences[-self.slots :]:
-            number, found = self.get(sequence)
-            # Safety (§11): "a newer entry that has its place by now is read from elsewhere"
-            if number == segment:
-                self.put(into, Found(sequence, found.offset + by, found.length))
+            _, found = self.get(sequence)
+            self.put(into, Found(sequence, found.offset + by, found.length))
 
     def close(self) -> None:
         self._places.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import suppress
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
@@ -29,8 +29,7 @@ class Segments:
     ) -> None:
         self._folder, self._list, self._ring, self.writer = folder, found, ring, writer
         self.next_id = next_id
-        # The list and the ring, for those who read.
-        self._lock, self._reading = threading.RLock(), threading.RLock()
+        self._reading = threading.Lock()
         self._reader: tuple[str, Reader] | None = None
         # What was begun: (size, last) of the newest before an append, the name of a new one.
         self._begun: tuple[int, int] | None = None
@@ -116,7 +115,6 @@ class Segments:
         self.next_id += 1
         name = self._making = segment_name(header.id)
         begin = files.make_segment(self._folder, header, spare=spare)
-        # No lock that one who reads would wait for: a signal's handler may come into this.
         self._list.append(Segment(name, header, begin, begin, former.last))
         self._making = None
         before, self.writer = self.writer, Handle(self._folder.open(name), name)
@@ -127,9 +125,8 @@ class Segments:
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
         """(content, schema) of an entry, checked. Raises JournalReadError."""
         with self._reading:
-            with self._lock:
-                number, found = self._ring.get(sequence)
-                segment = next(each for each in self._list if each.header.id == number)
+            number, found = self._ring.get(sequence)
+            segment = next(each for each in self._list if each.header.id == number)
             try:
                 if self._reader is None or self._reader[0] != segment.name:
                     self._forget_reader()
@@ -154,39 +151,7 @@ class Segments:
         with self._reading:
             self._forget_reader()
             self._folder.remove(segment.name)
-            with self._lock:
-                self._list.remove(segment)
-
-    def may_shrink(self, acked: int, by: int) -> Found | None:
-        """Where writing the oldest anew from its first entry after `acked` on would free at least
-        so many bytes, that entry. Not beside an append."""
-        segment = self.oldest
-        if segment is self.newest or not segment.header.first <= acked < segment.last:
-            return None
-        found = self._ring.get(acked + 1)[1]
-        return found if found.offset - segment.begin >= by else None
-
-    def shrink(self, found: Found, appending: AbstractContextManager[object]) -> None:
-        """Write the oldest anew, from this entry on. Raises JournalError, OSError for no room.
-
-        Args:
-            appending: held by whoever appends.
-        """
-        segment, old = self.oldest, self.oldest.header
-        header = Header(
-            old.id, old.log_id, old.producer, old.slots, found.sequence, old.salt, old.schema
-        )
-        with self._reading:
-            self._forget_reader()
-            with closing(self._folder.read(segment.name)) as reader:
-                begin = files.make_segment(self._folder, header, reader, found.offset, segment.size)
-            by = begin - found.offset
-            # A newer entry may take a place between the look at it and the change.
-            with appending, self._lock:
-                entries = range(found.sequence, segment.last + 1)
-                self._ring.shift(old.id, entries, by, into=old.id)
-                size = segment.size + by
-                self._list[0] = Segment(segment.name, header, begin, size, segment.last)
+            self._list.remove(segment)
 
     def close(self) -> None:
         with self._reading:

@@ -16,8 +16,7 @@ class Settings:
 
     Attributes:
         segment_bytes: of one file; also the largest entry's.
-        max_bytes: of all files. Appends leave one segment of it free, so that draining, which
-            may write a segment anew, always goes on.
+        max_bytes: of all files. Appends leave one segment of it free.
         slots: entries that may wait; None: as many as it was made with.
         sync: when an append returns: `ALWAYS` once it is on the disk; `INTERVAL`, `NONE` at once,
             and it is synced every `interval_ms`, or when its segment is full.

@@ -6,12 +6,11 @@ interface that a local disk and a twin in memory share.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Protocol
 
-from sparkwal.errors import JournalFolderSyncError, JournalSyncError, OptionError
+from sparkwal.errors import JournalFolderSyncError, JournalSyncError
 
 # Something that holds bytes without a copy.
 Bytes = bytes | memoryview
@@ -156,20 +155,3 @@ def _unknown(what: str, error: OSError) -> str:
         f"{what} could not be synced ({error}): what the disk holds is unknown. Look at the disk, "
         "then open the journal again: it keeps what it can read"
     )
-
-
-def closed_early(path: str) -> JournalSyncError:
-    """For an append that was written, and whose journal was closed before it was synced."""
-    return JournalSyncError(
-        f"{path} was closed in the middle of this append: open it again, its last_sequence tells "
-        "whether it has it"
-    )
-
-
-def check_process(pid: int) -> None:
-    """Raises OptionError in a fork of the process that opened a journal."""
-    if os.getpid() != pid:
-        raise OptionError(
-            f"this journal was opened by process {pid}, and this is its fork {os.getpid()}: open "
-            "one of its own in each process"
-        )

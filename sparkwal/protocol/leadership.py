@@ -41,6 +41,8 @@ class Claim:
             is the writer that begins it.
         continues: whether that checkpoint has committed microbatches: its log must be there.
         check_place: called before a log begins; raises where none may be.
+        check_head: called with the head and the log's id before anything is written; raises
+            where this writer must not lead.
     """
 
     leader_id: str
@@ -54,6 +56,7 @@ class Claim:
     log_id: str | None = None
     continues: bool = False
     check_place: Callable[[LogStore], None] | None = None
+    check_head: Callable[[Head, str], None] | None = None
 
     def check_window(self, window: int) -> None:
         """Raises OptionError where the log has another than the one that is asked for."""
@@ -140,6 +143,8 @@ def _take_gap(
             _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
         header, spark_schema, archived = _leader_header(log, head, claim, clock)
+        if claim.check_head is not None:
+            claim.check_head(head, header.log_id)
         # Safety (§5): "an archive is put after the leader record that names it"
         put_archive(log, header.txns_archive, archived)
         if is_old(clock, looked_ms, boot_id, ttl_ms):

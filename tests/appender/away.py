@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from journal.disk import MemoryFolder
 
 from sparkwal import Appender
+from sparkwal.errors import SparkWalError
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import Page, Transient
 from sparkwal.store.log_store import LogStore
@@ -55,3 +57,11 @@ def sound(plot: Plot) -> None:
     """The log keeps to the protocol, and nothing is under way."""
     report = verify_store(LogStore(plot.inner, PREFIX), "")
     assert report.ok and not report.under_way, str(report)
+
+
+def abandon(plot: Away, wal: Appender) -> None:
+    """As far as a test can kill: its threads end, and the store is as it was."""
+    was, plot.is_away = plot.is_away, True
+    with suppress(SparkWalError, TimeoutError):
+        wal.close(timeout=30)
+    plot.is_away = was

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.appender.batches import Batch, Failure, Rejections, Ticket
-from sparkwal.appender.buffer import Buffer
-from sparkwal.appender.rows import Accepted
-from sparkwal.appender.workers import Callbacks
+from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
+from sparkwal.appender.intake import Buffer
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
 
 SIZE, TIMEOUT, CAPACITY = 100, 0.001, 1000
@@ -30,7 +28,7 @@ def buffer(callbacks: Callbacks) -> Buffer:
 
 
 def add(buffer: Buffer, weight: int, now: float = 0.0) -> Ticket:
-    accepted: Accepted = ([{}], weight, weight)
+    accepted: CheckedRows = ([{}], weight, weight)
     return buffer.add_to_open(accepted) or buffer.add(accepted, now)
 
 
@@ -122,7 +120,7 @@ def test_what_the_open_batch_takes_has_room_and_makes_nothing_due(
             if buffer.waits:
                 buffer.take()
             continue
-        accepted: Accepted = ([{}], *step)
+        accepted: CheckedRows = ([{}], *step)
         has_room, makes_due, before = (
             buffer.has_room(step[1]),
             buffer.makes_due(step[0]),
@@ -144,7 +142,7 @@ def test_what_the_open_batch_takes_has_room_and_makes_nothing_due(
 def test_an_open_batch_learns_of_the_room_that_a_taken_one_leaves(buffer: Buffer) -> None:
     add(buffer, SIZE)
     buffer.add(([{}], 1, CAPACITY - SIZE), 0.0)
-    more: Accepted = ([{}], 1, SIZE // 2)
+    more: CheckedRows = ([{}], 1, SIZE // 2)
     assert buffer.add_to_open(more) is None and not buffer.has_room(SIZE // 2)
     buffer.take()
     # What it knows may be old, never too much: the long way tells.

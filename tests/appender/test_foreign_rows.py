@@ -17,7 +17,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkwal.appender.rows import Accepted, RowSchema
+from sparkwal.appender.batches import CheckedRows
+from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, OptionError
 
 from .interrupts import interrupted
@@ -171,7 +172,7 @@ def test_rows_of_another_schema_that_come_in_between_share_no_memory() -> None:
         rows = RowSchema(pa.schema([("v", pa.int64())]))
         numbers = np.array([7])
         coded = pa.table({"v": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(numbers))})
-        kept: list[Accepted] = []
+        kept: list[CheckedRows] = []
         came = interrupted(
             lambda rows=rows, coded=coded, kept=kept: kept.append(rows.accept(coded)),  # type: ignore[misc]
             "_keep",

@@ -10,10 +10,9 @@ import pytest
 from journal.disk import MemoryFolder
 
 from sparkwal import AsyncAppender
-from sparkwal.appender import feeding
+from sparkwal.appender import journal_sender
 from sparkwal.appender.aio import durable
-from sparkwal.appender.batches import Ticket
-from sparkwal.appender.rows import Accepted
+from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
 
 from .away import Away, sound
@@ -56,7 +55,7 @@ class OverAway(AsyncAppender):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "_LAST_SECONDS", 0.05)
+    monkeypatch.setattr(journal_sender, "_LAST_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -171,7 +170,7 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(
             assert acceptor is not None
             admit, full = wal.appender.admit_unsynced, []
 
-            def watched(accepted: Accepted) -> Ticket:
+            def watched(accepted: CheckedRows) -> Ticket:
                 full.append(acceptor._is_full)
                 return admit(accepted)
 

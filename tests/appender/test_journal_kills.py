@@ -415,8 +415,8 @@ wal = sparkwal.Appender(path, schema, producer_id="p", journal=folder, journalSy
                         journalMaxBytes="600mb")
 if what == "fill":
     block = pa.RecordBatch.from_arrays([pa.array(range(200_000), pa.int64())], schema=schema)
-    wal._way._feeder._wake.set = lambda: None  # nothing is sent
-    wal._way.journal.on_accepted = lambda: None
+    wal._backend.sender._wake.set = lambda: None  # nothing is sent
+    wal._backend.journal.on_accepted = lambda: None
     for _ in range(120):
         wal.append(block)
 else:

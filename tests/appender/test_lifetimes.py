@@ -18,7 +18,7 @@ import pytest
 
 from sparkwal import Log
 from sparkwal.appender.appender import Appender
-from sparkwal.appender.buffer import Buffer
+from sparkwal.appender.intake import Buffer
 from sparkwal.errors import OptionError, SparkWalError
 
 from .forks import is_refused
@@ -160,7 +160,7 @@ def test_what_fails_at_once_is_called_back_after_what_is_still_on_its_way(plot: 
     plot.hold(first)
     sent = wal.append(rows(0))
     until(lambda: first in plot.arrived)
-    pipeline = wal._way.persistence._pipeline  # type: ignore[union-attr]
+    pipeline = wal._backend.sender._pipeline  # type: ignore[union-attr]
     pipeline.send = partial(bytes, -1)  # type: ignore[method-assign, assignment]
     failed = wal.append(rows(1))
     sent.when_done(partial(called.append, 0))
@@ -211,14 +211,12 @@ def on_alarm() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 # Where a handler may come: each instruction of what holds the lock, in the main thread.
-PLACES = [
-    "add", "_admit", "append", "add_to_open", "close_batch", "close", "has_room", "_make_room",
-    "makes_due", "newest", "next_sequence",
-]  # fmt: skip
+PLACES = ["add", "add_to_open", "close", "has_room", "_make_room", "makes_due", "newest",
+          "next_sequence"]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", PLACES)
-def test_a_signals_handler_may_close_it_wherever_an_append_is(function: str) -> None:
+def test_a_signals_handler_is_refused_wherever_an_append_is(function: str) -> None:
     """The handler comes before every instruction of a function in turn, as a signal does."""
     for skip in range(1000):
         plot = Plot()
@@ -228,7 +226,7 @@ def test_a_signals_handler_may_close_it_wherever_an_append_is(function: str) -> 
 
 
 @pytest.mark.parametrize("function", ["append", "add_to_open", "__init__"])
-def test_a_signals_handler_may_close_it_wherever_an_append_to_the_open_batch_is(
+def test_a_signals_handler_is_refused_wherever_an_append_to_the_open_batch_is(
     function: str,
 ) -> None:
     for skip in range(1000):
@@ -245,26 +243,36 @@ def _closed_before(plot: Plot, wal: Appender, function: str, skip: int, *held: i
     What is held back goes on before it closes.
     """
     tickets = [wal.append(rows(1))]
-    came = False
+    came = closed = False
 
     def close() -> None:
-        nonlocal came
+        nonlocal came, closed
         came = True
         plot.release(*held)
-        wal.close(timeout=30)
+        try:
+            wal.close(timeout=30)
+            closed = True
+        except OptionError as error:
+            assert "set a flag in the handler" in str(error)
 
     try:
         interrupted(lambda: tickets.append(wal.append(rows(2))), function, skip, close)
     except OptionError as error:
-        assert "is closed" in str(error)
+        assert closed and "is closed" in str(error)
+    # Before and after it holds the lock an append is not interrupted by a close.
+    assert not closed or function == "append"
     plot.release(*held)
     wal.close(timeout=30)
-    # The one that was interrupted: durable, or refused and not there.
-    for ticket in tickets:
-        assert ticket.result(timeout=30) >= 0
+    assert [ticket.result(timeout=30) >= 0 for ticket in tickets] == [True] * len(tickets)
     assert [value for value in stored(plot.inner) if value] == [1, 2][: len(tickets)]
-    wal.flush(timeout=30)
     return came
+
+
+def test_a_handler_that_comes_before_a_call_may_close(plot: Plot) -> None:
+    wal = plot.appender()
+    with pytest.raises(OptionError, match="this appender is closed"):
+        interrupted(lambda: wal.append(rows(0)), "accept", 0, wal.close)
+    assert stored(plot.inner) == []
 
 
 class Interrupted(BaseException):
@@ -274,7 +282,7 @@ class Interrupted(BaseException):
 @pytest.mark.parametrize(
     ("function", "size", "ahead"),
     [
-        *product(["add", "_admit", "next_sequence", "makes_due"], ["1", "1mb"], [False]),
+        *product(["add", "next_sequence", "makes_due"], ["1", "1mb"], [False]),
         # Into the open batch.
         *product(["add_to_open", "__init__"], ["1mb"], [True]),
     ],
@@ -320,22 +328,36 @@ def _interrupted_before(act: Callable[[], object], function: str, skip: int) -> 
         return True
 
 
-def test_a_handler_may_close_what_is_being_closed(
+def test_a_handler_may_close_while_a_ticket_is_awaited(
     plot: Plot, on_alarm: Callable[[Callable[[], None]], None]
 ) -> None:
     wal, first = held_back(plot)
+    ticket = wal.append(rows(1))
 
     def release() -> None:
         plot.release(first)
-        wal.close()
+        wal.close(timeout=30)
 
     on_alarm(release)
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
-    wal.close()
+    assert ticket.result(timeout=30) == first + 1
+    assert stored(plot.inner) == [0, 1]
+
+
+def test_a_handler_that_interrupts_a_close_is_refused_and_a_later_close_ends_it(
+    plot: Plot, on_alarm: Callable[[Callable[[], None]], None]
+) -> None:
+    wal, first = held_back(plot)
+    on_alarm(wal.close)
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+    with pytest.raises(OptionError, match="set a flag in the handler"):
+        wal.close()
+    plot.release(first)
+    wal.close(timeout=30)
     assert stored(plot.inner) == [0]
 
 
-def test_a_handler_may_only_close_the_appender_whose_append_it_interrupts(
+def test_a_handler_may_use_nothing_of_an_appender_whose_append_it_interrupts(
     plot: Plot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with plot.appender() as wal:
@@ -343,15 +365,15 @@ def test_a_handler_may_only_close_the_appender_whose_append_it_interrupts(
 
         def add(self: Buffer, *args: Any) -> Any:
             monkeypatch.setattr(Buffer, "add", real)
-            for act in (lambda: wal.append(rows(9)), wal.flush):
-                with pytest.raises(OptionError, match="may close the appender") as caught:
+            for act in (lambda: wal.append(rows(9)), wal.flush, wal.close):
+                with pytest.raises(OptionError, match="set a flag in the handler") as caught:
                     act()
                 said.append(caught)
             return real(self, *args)
 
         monkeypatch.setattr(Buffer, "add", add)
         wal.append(rows(0))
-        assert len(said) == 2
+        assert len(said) == 3
     assert stored(plot.inner) == [0]
 
 

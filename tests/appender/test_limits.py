@@ -70,7 +70,7 @@ class Limited(Plot):
     def minute(self, wal: Appender) -> None:
         """A minute goes by."""
         self.clock.since_boot_ms += limits.LOOK_MS
-        watch = wal._way.persistence._watch
+        watch = wal._backend.sender._watch
         assert watch is not None
         watch.wake()
         # Its look, if there is one, is over: it could not tell a later minute from this one.
@@ -120,7 +120,7 @@ def test_at_the_soft_limit_one_event_tells_and_appends_go_on(plot: Limited) -> N
         # Compaction catches up, falls behind again: that is another crossing.
         plot.compacted()
         plot.minute(wal)
-        until(lambda: wal._way.persistence._watch.size == 0)  # type: ignore[union-attr]
+        until(lambda: wal._backend.sender._watch.size == 0)  # type: ignore[union-attr]
         for value in range(20, 40):
             wal.append(rows(value)).result()
     assert plot.options() == ["softLimitBytes"] * 2
@@ -136,7 +136,7 @@ def test_above_the_soft_limit_it_looks_once_a_minute(plot: Limited) -> None:
             plot.minute(wal)
             assert plot.looks == looks
             wal.append(rows(0)).result()
-        wal._way.persistence._watch.wake()  # type: ignore[union-attr]
+        wal._backend.sender._watch.wake()  # type: ignore[union-attr]
         wal.append(rows(0)).result()
     assert plot.looks == 4
     assert plot.options() == ["softLimitBytes"]
@@ -172,7 +172,7 @@ def test_what_is_blocked_at_the_hard_limit_is_accepted_once_there_is_room(plot: 
             wal.append(rows(value)).result()
         blocked = threading.Thread(target=lambda: wal.append(rows(2)))
         blocked.start()
-        until(lambda: bool(wal._way.intake._room._waiters))  # type: ignore[attr-defined]
+        until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
         plot.compacted()
         plot.minute(wal)
         blocked.join(30)
@@ -188,7 +188,7 @@ def test_waiting_for_room_waits_for_compaction(plot: Limited) -> None:
             wal.append(rows(1), block=False)
         waiting = threading.Thread(target=wal.wait_room, args=(60,))
         waiting.start()
-        until(lambda: bool(wal._way.intake._room._waiters))  # type: ignore[attr-defined]
+        until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
         plot.compacted()
         plot.minute(wal)
         waiting.join(30)
@@ -222,7 +222,7 @@ def test_closing_ends_an_append_that_waits_for_compaction(plot: Limited) -> None
 
     blocked = threading.Thread(target=append)
     blocked.start()
-    until(lambda: bool(wal._way.intake._room._waiters))  # type: ignore[attr-defined]
+    until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
     wal.close()
     blocked.join(30)
     assert "closed" in str(errors[0])

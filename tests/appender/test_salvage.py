@@ -12,7 +12,7 @@ import pytest
 from journal.disk import MemoryFolder
 
 from sparkwal import Appender
-from sparkwal.appender.rows import Accepted
+from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
 
@@ -110,10 +110,10 @@ def test_who_died_in_the_middle_of_sending_again_is_followed_by_one_who_goes_on(
         with pytest.raises(Died):
             wal.resend_lost(dies)
         wal.append(rows(1001)).result(timeout=30)
-        front = wal._way._front  # type: ignore[union-attr]
+        front = wal._backend.intake  # type: ignore[union-attr]
         append, calls = front.append, []
 
-        def third(accepted: Accepted, block: bool) -> Any:
+        def third(accepted: CheckedRows, block: bool) -> Any:
             calls.append(1)
             if len(calls) == 3:
                 raise Died

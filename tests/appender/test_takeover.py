@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkwal.appender.appender import appender_over
 from sparkwal.errors import FencedError
+from sparkwal.format import keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Lookout, Requests
 from sparkwal.protocol.recovery import find_head
@@ -18,7 +20,7 @@ from sparkwal.store.base import Transient
 from sparkwal.store.log_store import LogStore
 
 from ..protocol.query import Query, StoppedClock, hints_in
-from .plot import PREFIX, Plot, commits, rows, stored, until
+from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
 
 
 @pytest.fixture
@@ -316,3 +318,41 @@ def test_takeovers_with_changing_limits_keep_order_and_lose_nothing(
     assert stored(plot.inner) == expected
     sound(plot)
     assert [sequence for _, _, sequence, _ in commits(plot.inner)] == list(range(len(expected)))
+
+
+def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plot) -> None:
+    clock = StoppedClock()
+    wal = appender_over(
+        LogStore(plot, PREFIX),
+        SCHEMA,
+        producer_id="p",
+        clock=clock,
+        planTtl="1min",
+        maxInFlightRequests=1,
+    )
+    with wal:
+        wal.append(rows(0)).result()
+        lists = plot.inner.counts["LIST"]
+        clock.since_boot_ms += 60_000
+        wal.append(rows(1)).result()
+        wal.append(rows(2)).result()
+        assert plot.inner.counts["LIST"] == lists + 1
+        # Meanwhile another leads, and the slot that we would claim is filled and collected.
+        ours = plot.gap()
+        with plot.appender("other") as other:
+            # Far enough that nobody looks back at what is collected.
+            for _ in range(5):
+                other.append(rows(9)).result()
+        collected = [key for key in plot.inner.objects if _position(key) <= ours]
+        for key in collected:
+            plot.inner.delete(key)
+        clock.since_boot_ms += 60_000
+        with pytest.raises(FencedError):
+            wal.append(rows(3)).result()
+    assert not any(_position(key) == ours for key in plot.inner.objects)
+
+
+def _position(key: str) -> int:
+    number = keys.decode(key.rpartition("/")[2])
+    assert number is not None
+    return keys.position(number, 1000)

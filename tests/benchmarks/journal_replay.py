@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.journal_disk import MIB, open_journal, opened
 from benchmarks.measuring import SCHEMA, rows_of
 from sparkwal import Appender
-from sparkwal.appender.with_journal import Journaled
+from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.settings import DEFAULT_SLOTS, NONE, Settings
@@ -122,8 +122,8 @@ def _accept(journal: Path, size: int, megabytes: int) -> None:
     """Die with rows in a journal whose log, on the disk too, has none of them."""
     rows = rows_of(size - 200)
     wal = _appender(journal)
-    assert isinstance(wal._way, Journaled)
-    wal._way._feeder.end(None)
+    assert isinstance(wal._backend, JournalBackend)
+    wal._backend.sender.end(None)
     for _ in range(megabytes * 10**6 // rows.serialize().size):
         wal.append(rows)
     os._exit(0)

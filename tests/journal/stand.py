@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+from sparkwal.errors import BackPressureError
 from sparkwal.events import Event
 from sparkwal.journal.files import segment_id
 from sparkwal.journal.journal import Journal
@@ -52,7 +53,7 @@ class Run:
         }
 
     def append(self, content: bytes) -> int:
-        sequence = self.journal.write(content, block=False)
+        sequence = self.journal.write(content)
         self.journal.wait(sequence)
         return sequence
 
@@ -118,3 +119,11 @@ class Ids:
             finally:
                 reader.close()
             assert self.seen.setdefault(number, header.salt) == header.salt, name
+
+
+def write_once_there_is_room(journal: Journal, body: bytes) -> int:
+    while True:
+        try:
+            return journal.write(body)
+        except BackPressureError:
+            journal.wait_for_room(60)

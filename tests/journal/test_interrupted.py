@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from journal.disk import MemoryFolder
 
-from sparkwal.errors import JournalSyncError
+from sparkwal.errors import JournalSyncError, OptionError
 from sparkwal.journal import files
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.ring import Ring
@@ -69,6 +70,24 @@ def test_a_rotation_that_was_interrupted_leaves_no_segment_between(
     written |= fill(run, [8, 600, 600])
     again = open_journal(folder.after_kill())
     assert again.entries() == written and again.warnings() == []
+
+
+def test_what_a_handler_raises_in_a_sync_is_no_failure_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_journal(DiskFolder(tmp_path / "j"))
+    sequence = run.journal.write(b"x")
+
+    def interrupts(file: int) -> None:
+        raise OptionError("from a handler")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", interrupts)
+        with pytest.raises(OptionError, match="from a handler"):
+            run.journal.wait(sequence)
+    run.journal.wait(sequence)
+    assert run.journal.accepted == sequence and run.journal.failure is None
+    run.journal.close()
 
 
 def damaged() -> tuple[MemoryFolder, dict[int, bytes]]:

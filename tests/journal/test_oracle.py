@@ -77,7 +77,7 @@ class Life:
         length = min(largest, self.rng.choice([0, 1, 7, 8, 30, 100, 300, largest]))
         body = content(self.last + 1, length)
         try:
-            sequence = self.run.journal.write(body, block=False)
+            sequence = self.run.journal.write(body)
         except BackPressureError:
             return
         assert sequence == self.last + 1

@@ -16,7 +16,7 @@ import pytest
 from sparkwal.errors import BackPressureError, OptionError
 from sparkwal.journal.disk import DiskFolder
 
-from .stand import SMALL, content, fill, open_journal, segments
+from .stand import SMALL, content, fill, open_journal, segments, write_once_there_is_room
 
 HOLDER = """
 import sys, time
@@ -85,31 +85,6 @@ def in_a_fork(do: object) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_fork_may_not_use_the_journal(tmp_path: Path) -> None:
-    run = open_journal(DiskFolder(tmp_path))
-    written = fill(run, [10, 20])
-
-    def uses_it() -> int:
-        refused = 0
-        for call in (
-            lambda: run.journal.write(b"x"),
-            lambda: run.journal.wait(1),
-            run.journal.sync,
-            run.journal.close,
-        ):
-            try:
-                call()
-            except OptionError as error:
-                refused += "is its fork" in str(error)
-        return refused
-
-    assert in_a_fork(uses_it) == 4
-    written |= fill(run, [30])
-    assert run.entries() == written
-    run.journal.close()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -201,7 +176,7 @@ def test_a_disk_that_is_full_refuses_and_goes_on_once_the_log_has_some(
         while True:
             body = content(run.journal.last + 1, length)
             try:
-                written[run.journal.write(body, block=False)] = body
+                written[run.journal.write(body)] = body
             except BackPressureError:
                 break
         assert "No space left" in run.only("journal_full").reason  # type: ignore[attr-defined]
@@ -215,7 +190,7 @@ def test_a_disk_that_is_full_refuses_and_goes_on_once_the_log_has_some(
         there = run.entries(durable)
         assert {sequence: there[sequence] for sequence in written} == written
         with pytest.raises(BackPressureError):
-            run.journal.write(bytes(length), block=False)
+            run.journal.write(bytes(length))
         durable = run.journal.last
         run.journal.acknowledge(durable)
         run.journal.drain()
@@ -238,7 +213,7 @@ def test_appends_that_wait_go_on_when_a_full_disk_has_room(small_disk: Path) -> 
 
     def appends() -> None:
         for _ in range(200):
-            run.journal.wait(run.journal.write(content(0, 3000)))
+            run.journal.wait(write_once_there_is_room(run.journal, content(0, 3000)))
 
     thread = threading.Thread(target=appends)
     thread.start()

@@ -15,7 +15,7 @@ from sparkwal.errors import BackPressureError, OptionError
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.storage import Writer
 
-from .stand import SMALL, Run, content, open_journal
+from .stand import SMALL, Run, content, open_journal, write_once_there_is_room
 
 SEED = 77
 
@@ -84,7 +84,7 @@ def test_eight_threads_append_while_one_reads_and_one_lets_go(tmp_path: Path, sl
         rng = random.Random(SEED * 100 + number)
         for each in range(count):
             body = b"%d %d " % (number, each) + rng.randbytes(rng.choice([0, 10, 200, 600]))
-            sequence = journal.write(body)
+            sequence = write_once_there_is_room(journal, body)
             assert written.setdefault(sequence, body) is body
             journal.wait(sequence)
             acknowledged.add(sequence)
@@ -175,7 +175,7 @@ def test_threads_that_find_a_segment_full_while_it_is_synced_take_no_more_slots_
         assert begun.wait(60)
         try:
             # Too large for the segment that is being synced, and there is one slot.
-            run.journal.write(content(2, 600), block=False)
+            run.journal.write(content(2, 600))
             outcomes.append("taken")
         except BackPressureError:
             outcomes.append("refused")

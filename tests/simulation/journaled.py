@@ -1,5 +1,5 @@
-"""A service that appends with a journal: the library's own `Journaled`, its threads and all, over a
-folder in memory and the simulated store."""
+"""A service that appends with a journal: the library's own `JournalBackend`, its threads and all,
+over a folder in memory and the simulated store."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from journal.disk import MemoryFolder
 
 from sparkwal.appender import origin, session
 from sparkwal.appender.batches import Ticket
+from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.session import Writer
-from sparkwal.appender.with_journal import Journaled
 from sparkwal.errors import BackPressureError, JournalError, SparkWalError
 from sparkwal.format import schema
 from sparkwal.journal import opening, segments
@@ -159,13 +159,13 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
 
     def run(ask: Ask) -> str:
         log = world_log(WorldStore(ask, patient=True), plan.retries)
-        writer = Writer(log, options, rows, JOURNALED, Nobody(), WorldClock(ask))
+        context = AppenderContext(log, options, rows, JOURNALED, Nobody(), WorldClock(ask))
         try:
-            appender = Journaled(writer, WorldFolder(ask, memory))
+            appender = JournalBackend(context, WorldFolder(ask, memory))
         except SparkWalError as error:
             return f"{type(error).__name__} opening: {error}"
         append = partial(_append, ask, appender, rows, ledger, plan)
-        last = appender.last_sequence
+        last = appender.intake.last_sequence
         again = ledger.open(last, list(appender.lost))
         for sequence, found in appender.quarantine.entries(last):
             if found is not None:
@@ -187,12 +187,12 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
         end = "done"
         try:
             if plan.flushes:
-                appender.flush(None)
+                appender.intake.flush(None)
             if plan.closes:
                 appender.close(plan.patience)
         except (SparkWalError, TimeoutError) as error:
             end = f"{type(error).__name__} ending: {error}"
-        failure = appender.failure
+        failure = appender.intake.failure
         return end if failure is None else f"{type(failure.error).__name__}: {failure.error}"
 
     return run
@@ -205,7 +205,7 @@ def _values(plan: Plan) -> list[range]:
 
 def _append(
     ask: Ask,
-    appender: Journaled,
+    appender: JournalBackend,
     rows: RowSchema,
     ledger: Ledger,
     plan: Plan,
@@ -215,7 +215,7 @@ def _append(
         again = value in ledger.begun
         ledger.begun.add(value)
         try:
-            ticket = appender.append(rows.accept(_row(value)), plan.block or again)
+            ticket = appender.intake.append(rows.accept(_row(value)), plan.block or again)
         except JournalError:
             return  # it may be there
         except SparkWalError as error:

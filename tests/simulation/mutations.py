@@ -295,14 +295,14 @@ MUTATIONS = [
     Mutation(
         "an appender acknowledges whatever is done",
         "an appender and a sink",
-        "appender/persistence.py",
+        "appender/sender.py",
         "for ready in self._pipeline.durable(position):",
         "self._pipeline.durable(position)\n            for ready in (position,):",
     ),
     Mutation(
         "with retries exhausted a slot is skipped",
         "an appender that does not repeat, a fault",
-        "appender/persistence.py",
+        "appender/sender.py",
         "                self._errors[position] = error\n                self._stop(error)\n",
         "                for ready in self._pipeline.durable(position):\n"
         "                    self._sent.pop(ready).batch.complete(ready)\n",
@@ -310,7 +310,7 @@ MUTATIONS = [
     Mutation(
         "a stopped appender goes on sending",
         "an appender that does not repeat, a fault",
-        "appender/persistence.py",
+        "appender/sender.py",
         "                self._errors[position] = error\n                self._stop(error)\n",
         "                self._pipeline.durable(position)\n"
         "                self._sent.pop(position).batch.fail(error, Failure(error))\n",
@@ -318,9 +318,9 @@ MUTATIONS = [
     Mutation(
         "what is not acknowledged is told why the appender stopped, not what became of it",
         "an appender that does not repeat, a fault",
-        "appender/persistence.py",
+        "appender/sender.py",
         "error = verdict(error, self._errors.get(position))",
-        "error = self.failure.error",
+        "error = failure.error",
     ),
     Mutation(
         "what follows a slot that may be durable counts as fenced",
@@ -332,15 +332,15 @@ MUTATIONS = [
     Mutation(
         "last_sequence counts what is only sent",
         "an appender and a sink",
-        "appender/persistence.py",
+        "appender/sender.py",
         "            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)\n",
         "            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)\n"
-        "            self.last_sequence = last\n",
+        "            self._intake.last_sequence = last\n",
     ),
     Mutation(
         "batches are sent newest first",
         "an appender and a sink",
-        "appender/buffer.py",
+        "appender/intake.py",
         "batch = self._waiting.popleft()",
         "batch = self._waiting.pop()",
     ),

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from sparkwal.appender.batches import Ticket
-from sparkwal.appender.buffer import Buffer
-from sparkwal.appender.intake import Intake
-from sparkwal.appender.persistence import Persistence, Target
+from sparkwal.appender.batches import Callbacks, Ticket
+from sparkwal.appender.intake import Buffer, Intake
 from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.sender import Sender, Target
 from sparkwal.appender.subscribers import Subscribers
-from sparkwal.appender.workers import Callbacks
 from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
@@ -155,7 +153,7 @@ def appender(
         # Each append is a batch of its own, and goes at once.
         callbacks = Callbacks()
         intake = Intake(Buffer(1, 0.0, 2**30, first, callbacks), callbacks)
-        wal = Persistence(target, rows, intake, clock, Nobody())
+        wal = Sender(target, rows, intake, clock, Nobody())
 
         def told(ticket: Ticket) -> None:
             try:
@@ -166,9 +164,9 @@ def appender(
                 pass  # a new life asks the log
             else:
                 ask(Call("acknowledge", (producer_id, ticket.sequence, position)))
-            ask(Call("promise", (producer_id, wal.last_sequence)))
+            ask(Call("promise", (producer_id, intake.last_sequence)))
 
-        ask(Call("promise", (producer_id, wal.last_sequence)))
+        ask(Call("promise", (producer_id, intake.last_sequence)))
         try:
             for sequence in range(first, appends):
                 if idle:
@@ -182,7 +180,7 @@ def appender(
             pass  # it has stopped
         wal.close(None)
         callbacks.stop()
-        return type(wal.failure.error).__name__ if wal.failure else "done"
+        return type(intake.failure.error).__name__ if intake.failure else "done"
 
     return run
 

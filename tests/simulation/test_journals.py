@@ -17,9 +17,8 @@ from sparkwal.journal import files
 from sparkwal.journal.files import Cursor
 from sparkwal.journal.opening import Opened, begin
 from sparkwal.journal.owner import Owner
-from sparkwal.journal.ring import Ring
 from sparkwal.journal.scanning import scan_folder
-from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, Found, Header
+from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, Header
 from sparkwal.journal.sender import SENDER, Sender, read_sender, write_sender
 from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Handle
@@ -217,14 +216,6 @@ def test_an_append_that_a_signals_handler_ended_leaves_its_sequence_to_the_next(
     segments._begun = size, -1  # as where the handler came before the last step
     assert segments.append(b"next", crc32(b"next")) == 0
     assert segments.read(0)[0] == b"next"
-
-
-def test_a_newer_entry_in_the_same_place_is_where_it_was() -> None:
-    ring = Ring(2)
-    ring.put(0, Found(0, 8, 1))
-    ring.put(1, Found(2, 16, 1))
-    ring.shift(0, range(1), 8, into=0)
-    assert ring.get(2) == (1, Found(2, 16, 1))
 
 
 def test_a_file_that_somebody_removed_is_missed() -> None:

@@ -67,6 +67,9 @@ class RLock(Lock):
         self._count += 1
         return True
 
+    def _is_owned(self) -> bool:
+        return bool(self._owner == Machine.current.me())
+
     def release(self) -> None:
         self._count -= 1
         if not self._count:

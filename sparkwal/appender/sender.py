@@ -1,23 +1,26 @@
-"""The persistence thread: cuts batches, sends them, acknowledges in order.
+"""The sender: cuts batches, sends them, acknowledges in order.
 
-One thread cuts batches and encodes them; each
-record is put by a thread of a pool, with retries of its own, and the thread whose record
-fills the oldest gap acknowledges all that waited for it.
+One thread cuts batches and encodes them; each record is put by a thread of a pool, with retries of
+its own, and the thread whose record fills the oldest gap acknowledges all that waited for it.
+
+    sending → stopped (`_stop`)         the first failure; what is in flight before it goes on
+    sending, stopped → over (`_end_if_over`)    all is sent or given up, and nothing in flight
+
+A batch is encoded → in flight → done, then acknowledged once all before it are; or it fails.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Protocol
 
 from sparkwal import events
-from sparkwal.appender.batches import Batch, Failure
+from sparkwal.appender.batches import Batch
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
-from sparkwal.appender.measured import Measured
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import ASK, overtaken, unexpected, unsent, used_up, verdict
@@ -52,21 +55,41 @@ class _InFlight:
     empty: list[Batch] = field(default_factory=list)  # after it, with nothing to write
 
 
-class Listener(Protocol):
-    """Is told in the threads that send, which wait for it: it takes no lock of theirs."""
+class _Measured:
+    """Of one leadership: how long PUTs took, for the record after them to tell; and retries.
 
-    def decided(self, sequence: int, position: int) -> None:
-        """Every append up to `sequence` is decided; the newest ones lie at `position`."""
+    Attributes:
+        put_ms: position → milliseconds, until it is acknowledged.
+    """
 
-    def refused(self) -> None:
-        """The log takes no more for now, or takes again; `Intake.is_full` tells."""
+    def __init__(self, subscribers: Subscribers) -> None:
+        self._subscribers = subscribers
+        self._retried = subscribers.retried
+        self._last: float | None = None
+        self.put_ms: dict[int, float] = {}
 
-    def stopped(self) -> None:
-        """The appender has stopped; `Intake.failure` tells why."""
+    def durable(self, position: int) -> float:
+        """How long the PUT of this record took; the next record tells so."""
+        self._last = took = self.put_ms.pop(position)
+        return took
+
+    def told(self) -> dict[str, float]:
+        """For the next record; each PUT is told at most once. One thread asks."""
+        last, self._last = self._last, None
+        retried = self._subscribers.retried
+        found: dict[str, float] = {"retries": retried - self._retried}
+        self._retried = retried
+        return found if last is None else {**found, "last_put_ms": last}
 
 
-class Persistence:
-    """Everything between `append` and the store; see `sparkwal.appender`."""
+class Sender:
+    """Everything between the intake and the store.
+
+    Attributes: both are called in the threads that send, and take no lock of theirs.
+        on_decided: (sequence, position): every append up to it is decided; the newest lie there.
+        on_change: of a journal: the log takes no more, or takes again (`Intake.is_full`), or this
+            has stopped (`Intake.failure`), of which no subscriber hears then.
+    """
 
     def __init__(
         self,
@@ -76,11 +99,12 @@ class Persistence:
         clock: Clock,
         subscribers: Subscribers,
         watch: SizeWatch | None = None,
-        listener: Listener | None = None,
     ) -> None:
         self._target, self._pipeline = target, target.pipeline
         self._row_schema, self._intake, self._clock = row_schema, intake, clock
-        self._subscribers, self._watch, self._listener = subscribers, watch, listener
+        self._subscribers, self._watch = subscribers, watch
+        self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
+        self.on_change: Callable[[], None] | None = None
         self._workers = Workers(target.limit, subscribers.enter_thread)
         # Guards what is in flight, and makes acknowledgements one after another; only the
         # threads of this appender take it.
@@ -88,27 +112,16 @@ class Persistence:
         self._sent: dict[int, _InFlight] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
-        self._measured = Measured(subscribers)
-        self.last_sequence = intake.next_sequence - 1
+        self._measured = _Measured(subscribers)
         if watch is not None:
             watch.start(subscribers.enter_thread, self._refuse)
-        self._thread = threading.Thread(target=self._run, name="sparkwal-persist", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sparkwal-send", daemon=True)
         self._thread.start()
-
-    @property
-    def failure(self) -> Failure | None:
-        """Why it stopped."""
-        return self._intake.failure
 
     @property
     def in_flight(self) -> int:
         """Records that are sent and not acknowledged."""
         return len(self._sent)
-
-    @property
-    def unacknowledged(self) -> int:
-        """Appends that are accepted and not known to be durable."""
-        return self._intake.next_sequence - 1 - self.last_sequence
 
     def close(self, timeout: float | None) -> None:
         """Send what was accepted, wait until all of it is decided, end the threads."""
@@ -119,10 +132,10 @@ class Persistence:
 
     def _refuse(self, reason: str | None) -> None:
         self._intake.refuse(reason)
-        if self._listener is not None:
-            self._listener.refused()
+        if self.on_change is not None:
+            self.on_change()
 
-    # The persistence thread.
+    # The sending thread.
 
     def _run(self) -> None:
         try:
@@ -131,7 +144,7 @@ class Persistence:
         except BaseException as error:
             # Even MemoryError must fail the waiting tickets, or callers block forever.
             with self._acks:
-                self._stop(unexpected("the persistence thread failed", error))
+                self._stop(unexpected("the sending thread failed", error))
         with self._acks:
             self._all_sent = True
             self._end_if_over()
@@ -157,13 +170,13 @@ class Persistence:
                 self._stop(unexpected("a batch could not be encoded", error), batch)
             return
         with self._acks:
-            if self.failure is not None:
-                batch.fail(unsent(self.failure.error), self.failure)
+            if (failure := self._intake.failure) is not None:
+                batch.fail(unsent(failure.error), failure)
                 return
             # Safety (§7): "last_sequence counts what is only sent"
             self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
         self._subscribers.publish(
-            events.Accepted(
+            events.BatchSent(
                 position=sent.position,
                 rows=rows,
                 query_id=self._target.producer_id,
@@ -198,8 +211,7 @@ class Persistence:
                 self._complete(batch, -1)
 
     def _complete(self, batch: Batch, position: int) -> None:
-        if self._listener is not None:
-            self._listener.decided(batch.next_sequence - 1, position)
+        self.on_decided(batch.next_sequence - 1, position)
         batch.complete(position)
 
     # The pool.
@@ -240,7 +252,7 @@ class Persistence:
             # Safety (§7): "an appender acknowledges whatever is done"
             for ready in self._pipeline.durable(position):
                 done = self._sent.pop(ready)
-                self.last_sequence = done.sequence
+                self._intake.last_sequence = done.sequence
                 # Under the lock: no caller may see a later append durable before this one. Here
                 # nothing of the caller's runs: `Callbacks` calls back.
                 self._complete(done.batch, ready)
@@ -270,22 +282,23 @@ class Persistence:
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
         """Accept and send nothing more; what is in flight before the failure goes on."""
         if self._intake.stop(error):
-            if self._listener is None:
+            if self.on_change is None:
                 path = self._target.log.url
                 kind = type(error).__name__
                 self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
             else:
-                self._listener.stopped()
+                self.on_change()
             if self._watch is not None:
                 self._watch.close()
         if batch is not None:
-            assert self.failure is not None
-            batch.fail(error, self.failure)
+            assert self._intake.failure is not None
+            batch.fail(error, self._intake.failure)
         self._settle()
 
     def _settle(self) -> None:
         """Once the oldest slot has failed, nothing after it can be acknowledged."""
-        if self.failure is None or (self._sent and min(self._sent) not in self._errors):
+        failure = self._intake.failure
+        if failure is None or (self._sent and min(self._sent) not in self._errors):
             self._end_if_over()
             return
         error = None
@@ -296,9 +309,9 @@ class Persistence:
             assert error is not None
             lost = self._sent.pop(position)
             for batch in (lost.batch, *lost.empty):
-                batch.fail(error, self.failure)
+                batch.fail(error, failure)
         for batch in self._intake.take_all():
-            batch.fail(unsent(self.failure.error), self.failure)
+            batch.fail(unsent(failure.error), failure)
         self._end_if_over()
 
     def _end_if_over(self) -> None:

@@ -3,6 +3,10 @@
 The journal's entries go through an appender's session like any append. When that stops for the
 store's sake the next one begins at the sequence that the log knows: what was sent and not
 answered is there, or is sent again, never both.
+
+    sending → away (`_lose`: its session stopped for the store's sake) → sending (`_take_up`)
+    sending, away → stopped (`_fail`: nothing more is sent) → ended
+    sending, away → ended (`end`: the appender is closed)
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkwal import events
-from sparkwal.appender.journaled import Front
-from sparkwal.appender.session import Session, Writer
-from sparkwal.appender.verdicts import fenced_with_journal, without_advice
+from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.journal_intake import JournalIntake
+from sparkwal.appender.session import Session
+from sparkwal.appender.verdicts import fenced, without_advice
 from sparkwal.errors import (
     FencedError,
     JournalError,
@@ -31,7 +36,8 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.replay import live_records
 
 if TYPE_CHECKING:
-    from sparkwal.appender.rows import Accepted, RowSchema
+    from sparkwal.appender.batches import CheckedRows
+    from sparkwal.appender.rows import RowSchema
 
 # Between two attempts to lead the log again: doubled from the first to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
@@ -42,23 +48,7 @@ _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
 
-class Wake:
-    """Wakes the one thread that waits. A signal's handler may come into `set`, and set it too."""
-
-    def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def set(self) -> None:
-        with suppress(RuntimeError):  # it is set
-            self._gate.release()
-
-    def wait(self, seconds: float = -1) -> bool:
-        """Until it is set, once for all that set it; whether it was."""
-        return self._gate.acquire(timeout=seconds)
-
-
-class Feeder:
+class JournalSender:
     """The thread that sends what the journal has accepted, and lets go what the log has.
 
     Args:
@@ -71,12 +61,12 @@ class Feeder:
 
     def __init__(
         self,
-        writer: Writer,
-        front: Front,
+        context: AppenderContext,
+        intake: JournalIntake,
         session: Session,
-        open_session: Callable[[Feeder, Session], Session],
+        open_session: Callable[[Session], Session],
     ) -> None:
-        self._writer, self._front, self._journal = writer, front, front.journal
+        self._context, self._intake, self._journal = context, intake, intake.journal
         self._open_session = open_session
         self.session: Session | None = session
         self._former = session  # the last that is over
@@ -84,13 +74,13 @@ class Feeder:
         self._fed = session.known
         self._schema: tuple[bytes, pa.Schema] = b"", pa.schema([])  # the last that was read
         self._seconds = 0.0  # to wait before the log is led again
-        self._replays = front.journal.last if front.journal.last > session.known else None
+        self._replays = intake.journal.last if intake.journal.last > session.known else None
         self.is_away = False
-        self._ending = self._ended = False
-        self._wake, self._hurry, self._ended_early = Wake(), Wake(), Wake()
+        self._ended = False
+        # Set once the appender ends; when there may be something to do.
+        self._ending, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
         self._journal.on_accepted = self._wake.set
-        self._front.on_awaited = self._hurry.set
 
     def start(self) -> None:
         if self._replays is not None:
@@ -99,26 +89,29 @@ class Feeder:
                     path=self._journal.path, first=self._fed + 1, last=self._replays
                 )
             )
+        assert self.session is not None
+        self._listen(self.session)
         self._thread.start()
 
-    # What a session tells, in its threads.
+    def _listen(self, session: Session) -> None:
+        """What it calls back, in its threads."""
 
-    def decided(self, sequence: int, position: int) -> None:
-        self._seconds = 0.0
-        self._front.decide(sequence, position)
-        self._wake.set()
+        def decided(sequence: int, position: int) -> None:
+            self._seconds = 0.0
+            self._intake.decide(sequence, position)
+            self._wake.set()
 
-    def refused(self) -> None:
-        self._front.notify()
+        def changed() -> None:
+            self._intake.notify()
+            self._wake.set()
 
-    def stopped(self) -> None:
-        self._wake.set()
+        session.sender.on_decided, session.sender.on_change = decided, changed
 
     # The thread.
 
     def _run(self) -> None:
         try:
-            while not self._ending and self._front.failure is None:
+            while not self._ending.is_set() and self._intake.stopped is None:
                 self._go_on()
         except SparkWalError as error:
             self._fail(error)
@@ -132,10 +125,11 @@ class Feeder:
                 with suppress(SparkWalError):
                     self.session.close(None)
             self._ended = True
-            self._front.notify()
+            self._intake.notify()
 
     def _go_on(self) -> None:
         """One step; returns after one, or when there was nothing to do."""
+        self._wake.clear()
         if self._journal.failure is not None:
             raise self._journal.failure
         if self.session is None and not self._reconnect():
@@ -146,7 +140,7 @@ class Feeder:
             self._lose(session, failure.error)
             return
         # Safety (§11): "what was sent counts as in the log"
-        self._journal.acknowledge(self._front.decided)
+        self._journal.acknowledge(self._intake.decided)
         self._tell_replayed()
         if self._journal.may_drain():
             # What may be tried again is, with the next acknowledgement.
@@ -156,13 +150,14 @@ class Feeder:
                 if not error.retryable:
                     raise
         if self._fed >= self._journal.accepted:
-            self._wake.wait()
+            if not self._ending.is_set():
+                self._wake.wait()
             return
         upto = self._journal.accepted
         for sequence in range(self._fed + 1, min(upto, self._fed + _STEP) + 1):
-            accepted = self._read(sequence)
+            rows = self._intake.take(sequence) or self._read(sequence)
             try:
-                ticket = session.intake.append(accepted, block=True)
+                ticket = session.intake.append(rows, block=True)
             except SparkWalError:
                 return  # the session has stopped: the next step sees why
             if ticket.sequence != sequence:
@@ -172,16 +167,21 @@ class Feeder:
                 )
             self._fed = sequence
         if self._fed == upto:
-            self._hurry.wait(_GATHER_SECONDS)
+            self._give_way(_GATHER_SECONDS)
         elif self._journal.accepted > upto:
-            self._hurry.wait(_GIVE_WAY_SECONDS)
+            self._give_way(_GIVE_WAY_SECONDS)
 
-    def _read(self, sequence: int) -> Accepted:
+    def _give_way(self, seconds: float) -> None:
+        """Unless somebody waits for the log."""
+        self._intake.awaited.wait(seconds)
+        self._intake.awaited.clear()
+
+    def _read(self, sequence: int) -> CheckedRows:
         content, schema = self._journal.read(sequence)
         try:
             if self._schema[0] != schema:
                 self._schema = schema, pa.ipc.read_schema(pa.py_buffer(schema))
-            return entry_rows(content, self._schema[1], self._writer.rows)
+            return entry_rows(content, self._schema[1], self._context.rows)
         except (pa.ArrowException, OSError, ValueError, OptionError) as error:
             raise JournalReadError(
                 f"entry {sequence} of {self._journal.path} holds no rows that this appender can "
@@ -189,7 +189,7 @@ class Feeder:
             ) from error
 
     def _tell_replayed(self) -> None:
-        if self._replays is not None and self._front.decided >= self._replays:
+        if self._replays is not None and self._intake.decided >= self._replays:
             self._publish(events.Replayed(path=self._journal.path, sequence=self._replays))
             self._replays = None
 
@@ -211,15 +211,17 @@ class Feeder:
 
     def _away(self, error: SparkWalError) -> None:
         if not self.is_away:
-            self._publish(events.StoreAway(path=self._writer.log.url, reason=without_advice(error)))
+            self._publish(
+                events.StoreAway(path=self._context.log.url, reason=without_advice(error))
+            )
         self.is_away = True
-        self._front.notify()
+        self._intake.notify()
 
     def _reconnect(self) -> bool:
         """Lead the log again; False where the appender ends before that."""
         while not self._pause():
             try:
-                session = self._open_session(self, self._former)
+                session = self._open_session(self._former)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._away(error)
                 continue
@@ -236,42 +238,43 @@ class Feeder:
         self._seconds = min(max(2 * seconds, _FIRST_SECONDS), _LAST_SECONDS)
         # Appends wake it all the time: only the end of the appender counts.
         if seconds:
-            self._ended_early.wait(seconds)
-        return self._ending
+            self._ending.wait(seconds)
+        return self._ending.is_set()
 
     def _take_up(self, session: Session) -> None:
         self.session = session
+        self._listen(session)
         # The session's own look tells it before, where that could be made.
         if session.known > self._fed:
             raise FencedError(
-                f"the log has appends of producer {self._writer.producer_id!r} up to "
+                f"the log has appends of producer {self._context.producer_id!r} up to "
                 f"{session.known}, and {self._journal.path} sent those up to {self._fed}: another "
                 "appender has this producer_id. What was accepted is in the journal"
             )
-        if session.known < self._front.decided:
+        if session.known < self._intake.decided:
             raise OptionError(
-                f"the log has appends of producer {self._writer.producer_id!r} up to "
-                f"{session.known}, and had acknowledged those up to {self._front.decided}: it was "
+                f"the log has appends of producer {self._context.producer_id!r} up to "
+                f"{session.known}, and had acknowledged those up to {self._intake.decided}: it was "
                 "restored from an older copy"
             )
         self._find_positions(session)
         # Safety (§11): "a new session goes on where the last one ended"
         self._fed = session.known
         self.is_away = False
-        self._publish(events.StoreBack(path=self._writer.log.url, sequence=self._fed + 1))
+        self._publish(events.StoreBack(path=self._context.log.url, sequence=self._fed + 1))
 
     def _find_positions(self, session: Session) -> None:
         """Decide what was sent and not answered, and is in the log."""
-        if session.known <= self._front.decided:
+        if session.known <= self._intake.decided:
             return
-        if self._front.awaited(session.known):
+        if self._intake.waits_for(session.known):
             with suppress(SparkWalError):  # then nobody knows where, and it is there all the same
                 lead = self._former.leadership
                 records = live_records(
-                    self._writer.log,
+                    self._context.log,
                     lead.window,
                     # Not all that the session ever wrote: what it was not told of.
-                    max(self._former.began, self._front.reached + 1),
+                    max(lead.next_position, self._intake.reached + 1),
                     session.leadership.began,
                     log_id=lead.log_id,
                     term=lead.term,
@@ -280,40 +283,38 @@ class Feeder:
                     header = record.header
                     if (
                         isinstance(header, CommitHeader)
-                        and header.query_id == self._writer.producer_id
+                        and header.query_id == self._context.producer_id
                     ):
-                        self._front.decide(min(header.batch_id, session.known), header.position)
-        self._front.decide(session.known, -1)
+                        self._intake.decide(min(header.batch_id, session.known), header.position)
+        self._intake.decide(session.known, -1)
 
     # The end.
 
     def _fail(self, error: SparkWalError) -> None:
         if isinstance(error, FencedError):
-            error = fenced_with_journal(error, self._journal.path)
-        self._front.fail(error)
-        kind, path = type(error).__name__, self._writer.log.url
+            error = fenced(error, self._journal.path)
+        self._intake.fail(error)
+        kind, path = type(error).__name__, self._context.log.url
         self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
 
     def _publish(self, event: events.Event) -> None:
-        self._writer.subscribers.publish(event)
+        self._context.subscribers.publish(event)
 
     def end(self, timeout: float | None) -> None:
         """Send no more. Raises TimeoutError."""
-        self._ending = True
-        self._ended_early.set()
+        self._ending.set()
         self._wake.set()
         session = self.session
         if session is not None:
-            # Only begun here, and ended by the thread: an append that this interrupts may hold
-            # what requests under way need to be acknowledged.
+            # Begun here, and ended by the thread.
             with suppress(SparkWalError, TimeoutError):
                 session.close(0)
-        if not self._front.wait_for(lambda: self._ended, timeout):
+        if not self._intake.wait_for(lambda: self._ended, timeout):
             raise TimeoutError(f"what was sent is not decided after {timeout} seconds")
         self._tell_replayed()
 
 
-def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> Accepted:
+def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> CheckedRows:
     """The rows of an entry, to be appended. Raises OptionError, ArrowException."""
     batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
     return rows.accept(_with_all_columns(batch, rows.arrow), nulls=True)

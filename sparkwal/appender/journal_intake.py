@@ -1,6 +1,11 @@
 """Appends that are accepted by a journal on this machine's disk, and tickets that wait for the log.
 
-What is in the journal is sent by `feeding`; here is what its callers see.
+What is in the journal is sent by `journal_sender`; here is what its callers see.
+
+    open → stopped (`fail`)     nothing more goes to the log, and nothing more is accepted
+    open, stopped → closing (`close`) → ended (`end`)
+
+Of an append: written → accepted (synced) → decided (in the log).
 """
 
 from __future__ import annotations
@@ -10,11 +15,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-import pyarrow as pa
-
-from sparkwal.appender.batches import Failure, Ticket
-from sparkwal.appender.rows import Accepted, RowSchema
-from sparkwal.appender.workers import Callbacks
+from sparkwal.appender.batches import Callbacks, CheckedRows, Failure, Ticket
+from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import (
     BackPressureError,
     OptionError,
@@ -25,6 +27,8 @@ from sparkwal.journal.journal import Journal
 
 # How often an append that waits for room looks by itself.
 _LOOK_SECONDS = 0.5
+# Bytes of memory of what is written and not sent yet: the rest is read from the disk.
+_WINDOW = 16 * 2**20
 
 
 class JournalTicket(Ticket):
@@ -33,17 +37,18 @@ class JournalTicket(Ticket):
     It is only as long as somebody holds it: an hour without the store may have millions.
     """
 
-    __slots__ = ("__weakref__", "_front", "_position")
+    __slots__ = ("__weakref__", "_intake", "_position")
 
-    def __init__(self, front: Front, sequence: int) -> None:
-        self._front, self.sequence = front, sequence
+    def __init__(self, intake: JournalIntake, sequence: int) -> None:
+        self._intake, self.sequence = intake, sequence
         self._position: int | None = None
 
     def done(self) -> bool:
-        return self._front.is_decided(self.sequence)
+        return self._intake.is_decided(self.sequence)
 
     def result(self, timeout: float | None = None) -> int:
-        if not self._front.wait_decided(self.sequence, timeout):
+        intake = self._intake
+        if not intake.callbacks.enter(intake.wait_decided, self.sequence, timeout):
             raise TimeoutError(
                 f"append {self.sequence} is in the journal, and not in the log after {timeout} "
                 "seconds"
@@ -52,116 +57,144 @@ class JournalTicket(Ticket):
         return self._position
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        self._front.when_decided(self, callback)
+        self._intake.when_decided(self, callback)
 
 
-class Front:
+class JournalIntake:
     """Accepts into the journal, and knows how far the log has it.
 
     Attributes:
-        failure: why nothing more goes to the log.
+        decided: the newest sequence that the log has.
         reached: the last position that is known to hold what was accepted.
-        on_awaited: called when somebody waits for the log; does nothing that takes long.
+        stopped: why nothing more goes to the log.
+        awaited: set when somebody waits for the log.
     """
 
     def __init__(self, journal: Journal, rows: RowSchema, decided: int) -> None:
         self.journal, self._rows = journal, rows
         self.callbacks = Callbacks()
-        # The journal's own lock: a signal's handler that interrupts an append and closes the
-        # appender waits with it, and so lets go of all that the append holds.
-        self._changed = threading.Condition(journal.lock)
-        self._decided = decided
+        self._changed = threading.Condition()
+        self.decided = decided
         self._tickets: weakref.WeakValueDictionary[int, JournalTicket] = (
             weakref.WeakValueDictionary()
         )
         # (first sequence, last, position) of what was decided last.
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=1000)
+        # What the sender need not read from the disk: the oldest that it has not asked for yet.
+        self._window: dict[int, CheckedRows] = {}
+        self._asked = -1
+        self.held = 0  # bytes of memory in the window
         self.reached = -1
-        self.on_awaited: Callable[[], None] = lambda: None
-        self.failure: Failure | None = None
+        self.awaited = threading.Event()
+        self.stopped: Failure | None = None
         self._end: Failure | None = None  # what is told of all that is not in the log
-        self.closing = False
+        self._closing = False
 
     # Accepting.
 
-    def append(self, accepted: Accepted, block: bool) -> JournalTicket:
+    def append(self, rows: CheckedRows, block: bool) -> JournalTicket:
         """On the disk when it returns. Raises as `begin` and `Journal.wait`."""
-        ticket = self.begin(accepted, block)
+        return self.callbacks.enter(self._append, rows, block)
+
+    def _append(self, rows: CheckedRows, block: bool) -> JournalTicket:
+        ticket = self.begin(rows, block)
         self.journal.wait(ticket.sequence)
         return ticket
 
-    def begin(self, accepted: Accepted, block: bool) -> JournalTicket:
+    def begin(self, rows: CheckedRows, block: bool) -> JournalTicket:
         """Written, and accepted once `Journal.wait` has returned.
 
         Raises OptionError for rows that do not fit, BackPressureError, JournalError, and why
         nothing more goes to the log.
         """
         self._check_open()
-        content = self._encoded(accepted)
+        batch = self._rows.convert_one(rows[0])
+        content = memoryview(batch.serialize())
         while True:
             try:
-                # Never waits there: nobody would tell it that nothing more goes to the log.
-                return self._ticket(self.journal.write(content, block=False))
+                sequence = self.journal.write(content)
+                return self._ticket(sequence, self._rows.whole(batch))
             except BackPressureError:
                 if not block:
                     raise
             self.journal.wait_for_room(_LOOK_SECONDS)
             self._check_open()
 
-    def _encoded(self, accepted: Accepted) -> memoryview:
-        batches, rejected = self._rows.convert([accepted[0]])
-        if rejected:
-            raise rejected[0]
-        if len(batches) == 1:
-            batch = batches[0]
-        elif batches:
-            batch = pa.concat_batches(batches)
-        else:
-            batch = pa.RecordBatch.from_pylist([], schema=self._rows.arrow)
-        return memoryview(batch.serialize())
-
     def _check_open(self) -> None:
-        self.callbacks.check_process()
-        if self.closing:
+        if self._closing:
             raise OptionError("this appender is closed; open a new one")
-        if self.failure is not None:
-            raise self.failure.tell()
+        if self.stopped is not None:
+            raise self.stopped.tell()
 
-    def _ticket(self, sequence: int) -> JournalTicket:
+    def _ticket(self, sequence: int, rows: CheckedRows | None = None) -> JournalTicket:
         ticket = JournalTicket(self, sequence)
         with self._changed:
-            if sequence > self._decided:
+            if sequence > self.decided:
                 self._tickets[sequence] = ticket
             else:
                 # The log was faster than this thread.
                 at = (each for first, last, each in self._recent if first <= sequence <= last)
                 ticket._position = next(at, -1)
+            if rows is not None and sequence > self._asked and self.held + rows[2] <= _WINDOW:
+                self._window[sequence] = rows
+                self.held += rows[2]
         return ticket
+
+    def take(self, sequence: int) -> CheckedRows | None:
+        """The rows of this append, where they are in memory still; they are not any more then."""
+        with self._changed:
+            self._asked = max(self._asked, sequence)
+            rows = self._window.pop(sequence, None)
+            if rows is not None:
+                self.held -= rows[2]
+        return rows
+
+    def wait_room(self, timeout: float) -> None:
+        """After a BackPressureError: wait for room, at most `timeout` seconds."""
+        self.journal.wait_for_room(timeout)
 
     # What became of it.
 
     @property
-    def decided(self) -> int:
-        """The newest sequence that the log has."""
-        return self._decided
+    def last_sequence(self) -> int:
+        """The newest that is accepted."""
+        return self.journal.accepted
 
-    def awaited(self, sequence: int) -> list[int]:
-        """Sequences up to this one whose tickets somebody holds and that are not decided."""
+    @property
+    def unacknowledged(self) -> int:
+        """Appends that are written and not in the log."""
+        return self.journal.last - self.decided
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it accepts no more."""
+        if self.stopped is None and self.journal.failure is not None:
+            return Failure(self.journal.failure)
+        return self.stopped
+
+    def tell_rest(self) -> None:
+        """Raise what nothing has raised yet."""
+        failure = self.failure
+        if failure is not None and not failure.told:
+            raise failure.tell()
+
+    def waits_for(self, sequence: int) -> bool:
+        """Whether somebody holds the ticket of an append up to this one that is not decided."""
         with self._changed:
-            return sorted(each for each in self._tickets if self._decided < each <= sequence)
+            return any(self.decided < each <= sequence for each in self._tickets)
 
     def decide(self, sequence: int, position: int) -> None:
         """The log has every append up to `sequence`; those not decided before lie at `position`,
         or −1: in the log, and nobody knows where."""
         with self._changed:
-            if sequence <= self._decided:
+            if sequence <= self.decided:
                 return
-            first = self._decided + 1
+            first = self.decided + 1
             for each in range(first, sequence + 1):
                 ticket = self._tickets.get(each)
                 if ticket is not None:
                     ticket._position = position
-            self._decided = sequence
+            self.decided = sequence
             self._recent.append((first, sequence, position))
             self.reached = max(self.reached, position)
             self._changed.notify_all()
@@ -170,9 +203,13 @@ class Front:
     def fail(self, error: SparkWalError) -> None:
         """Nothing more goes to the log."""
         with self._changed:
-            self.failure = self._end = self.failure or Failure(error)
+            self.stopped = self._end = self.stopped or Failure(error)
             self._changed.notify_all()
         self.callbacks.wake()
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        self._closing = True
 
     def end(self) -> None:
         """It was closed, which is no failure: whoever waits is told where its rows are."""
@@ -181,48 +218,39 @@ class Front:
             f"{self.journal.path}, and is sent by the next appender that is opened with it"
         )
         with self._changed:
-            self._end = self.failure or Failure(error)
+            self._end = self.stopped or Failure(error)
             self._changed.notify_all()
         self.callbacks.wake()
 
     def is_decided(self, sequence: int) -> bool:
         self.callbacks.check_process()
-        return self._decided >= sequence or self._end is not None
+        return self.decided >= sequence or self._end is not None
 
     def wait_decided(self, sequence: int, timeout: float | None) -> bool:
         """Raises why nothing more goes to the log."""
-        self.callbacks.check_process()
-        self.on_awaited()
+        self.wait_for(lambda: self.decided >= sequence or self._end is not None, timeout)
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._decided >= sequence or self._end is not None, timeout
-            )
-            if self._decided >= sequence:
-                return True
-            if self._end is not None:
+            if self.decided < sequence and self._end is not None:
                 raise self._end.tell()
-            return False
+            return self.decided >= sequence
 
     def when_decided(self, ticket: JournalTicket, callback: Callable[[], None]) -> None:
         """Call back once, in order."""
-        self.callbacks.check_process()
-        self.on_awaited()
+        self.callbacks.enter(self.awaited.set)
         # It holds the ticket, which so learns its position.
         self.callbacks.add(ticket.sequence, ticket.done, callback)
 
-    def wait_idle(self, upto: int, may_end: Callable[[], bool], timeout: float | None) -> None:
-        """Until the log has everything up to a sequence, or `may_end` or a failure ends it.
-
-        Raises TimeoutError.
-        """
-        if not self.wait_for(
-            lambda: self._decided >= upto or self.failure is not None or may_end(), timeout
-        ):
+    def flush(self, timeout: float | None) -> None:
+        """Wait until the log has all that was appended. Raises TimeoutError, JournalError, and why
+        nothing more goes to the log."""
+        last = self.journal.last
+        self.journal.sync(last)
+        if not self.wait_decided(last, timeout):
             raise TimeoutError(f"not everything is in the log after {timeout} seconds")
 
     def wait_for(self, holds: Callable[[], bool], timeout: float | None) -> bool:
         """Until something holds, looked at when `notify` is called; whether it does."""
-        self.on_awaited()
+        self.awaited.set()
         with self._changed:
             return self._changed.wait_for(holds, timeout)
 

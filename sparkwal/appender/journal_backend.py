@@ -1,0 +1,199 @@
+"""An appender with a journal: accepted is on this machine's disk, whatever the store does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from time import monotonic
+
+import pyarrow as pa
+
+from sparkwal.appender.batches import CheckedRows
+from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.journal_intake import JournalIntake
+from sparkwal.appender.journal_sender import JournalSender, entry_rows
+from sparkwal.appender.origin import check_sent
+from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.salvage import Incident, incidents_of, unreadable_file
+from sparkwal.appender.session import Session, open_session
+from sparkwal.errors import JournalError, OptionError, SparkWalError
+from sparkwal.journal.disk import DiskFolder
+from sparkwal.journal.opening import begin, check
+from sparkwal.journal.owner import Owner
+from sparkwal.journal.scanning import Contents, scan_folder
+from sparkwal.journal.sender import Sender, whose, write_sender
+from sparkwal.journal.settings import DEFAULT_SLOTS, Settings
+from sparkwal.journal.storage import Folder
+from sparkwal.protocol.recovery import Head
+
+
+class JournalBackend:
+    """Opens the journal, takes the log over, sends what an earlier process accepted.
+
+    Attributes:
+        lost: sequences that were accepted and are damaged on the disk: to be sent again, in this
+            order and before anything else.
+
+    Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError.
+    """
+
+    def __init__(self, context: AppenderContext, folder: Folder | None = None) -> None:
+        settings = _settings(context)
+        assert context.settings.journal is not None
+        # First of all: whoever holds it leads the log, and goes on doing so.
+        self._folder = folder or DiskFolder(context.settings.journal)
+        self._context = context
+        self._ends = threading.Lock()
+        try:
+            contents = scan_folder(self._folder, settings.largest, settings.slots, DEFAULT_SLOTS)
+            session = open_session(context, check=partial(self._check, contents))
+            try:
+                self._open(settings, contents, session)
+            except BaseException:
+                with suppress(SparkWalError, TimeoutError):
+                    session.close(1.0)
+                raise
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def _check(self, contents: Contents, head: Head, log_id: str, known: int) -> None:
+        path = self._folder.path
+        _check_schema(path, contents, known, self._context.rows)
+        check_sent(self._context, head, log_id, known, contents, path)
+        check(self._folder, contents, self._owner(log_id, known))
+
+    def _owner(self, log_id: str, known: int) -> Owner:
+        return Owner(
+            log=self._context.log.url,
+            log_id=log_id,
+            producer=self._context.producer_id,
+            durable=known,
+            schema=self._context.rows.arrow.serialize().to_pybytes(),
+        )
+
+    def _open(self, settings: Settings, contents: Contents, session: Session) -> None:
+        context, lead = self._context, session.leadership
+        owner = self._owner(lead.log_id, session.known)
+        opened = begin(self._folder, contents, owner, settings, context.subscribers.publish)
+        self.lost, self.journal, self.quarantine = opened.lost, opened.journal, opened.quarantine
+        with ExitStack() as failed:
+            failed.callback(self._give_up)
+            # Before it sends anything.
+            mine = whose(*owner.name)
+            write_sender(self._folder, Sender(mine, lead.leader_id, session.known))
+            self.intake = JournalIntake(self.journal, context.rows, session.known)
+            failed.callback(self.intake.callbacks.stop)
+            following = partial(open_session, context)
+            self.sender = JournalSender(context, self.intake, session, following)
+            self.sender.start()
+            failed.pop_all()
+
+    def _give_up(self) -> None:
+        with suppress(JournalError):  # what made the opening fail is told
+            self.journal.close()
+
+    def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
+        """See `Appender.resend_lost`."""
+        gone = []
+        try:
+            for sequence, found in self.quarantine.entries(self.journal.last):
+                if sequence != self.journal.last + 1:
+                    raise OptionError(
+                        f"append {sequence} was lost and is to be appended again, and "
+                        f"{self.journal.last} was appended meanwhile: call it before anything else "
+                        "is appended. What is left of the lost ones is where `incidents` says"
+                    )
+                if found is None:
+                    gone.append(sequence)
+                    self.intake.append(unreadable(sequence), True)
+                else:
+                    content, schema = found[0], pa.ipc.read_schema(pa.py_buffer(found[1]))
+                    rows = entry_rows(content, schema, self._context.rows)
+                    self.intake.append(rows, True)
+        except OSError as error:
+            raise unreadable_file(self._folder.path, error) from error
+        return gone
+
+    def incidents(self) -> list[Incident]:
+        """See `Appender.incidents`."""
+        try:
+            return incidents_of(self.quarantine, self.journal.last)
+        except OSError as error:
+            raise unreadable_file(self._folder.path, error) from error
+
+    @property
+    def in_flight(self) -> int:
+        """Records that are sent and not acknowledged."""
+        session = self.sender.session
+        return 0 if session is None else session.in_flight
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that wait to be sent."""
+        session = self.sender.session
+        return self.intake.held + (0 if session is None else session.held)
+
+    def close(self, timeout: float | None) -> None:
+        """Accept nothing more; send the rest while the store answers. What it does not take stays
+        in the journal. Raises TimeoutError, JournalError."""
+        intake, sender, journal = self.intake, self.sender, self.journal
+        intake.close()
+        if journal.is_closed:
+            return
+        end = None if timeout is None else monotonic() + timeout
+        with suppress(JournalError):  # it is told below
+            journal.sync()
+            last = journal.last
+
+            def is_done() -> bool:
+                idle = intake.decided >= last or intake.stopped is not None
+                return idle or sender.takes_nothing()
+
+            if not intake.wait_for(is_done, timeout):
+                raise TimeoutError(f"not everything is in the log after {timeout} seconds")
+        sender.end(None if end is None else max(0.0, end - monotonic()))
+        with self._ends:
+            if not journal.is_closed:
+                try:
+                    journal.acknowledge(intake.decided)
+                    journal.close()
+                finally:
+                    intake.end()
+        intake.callbacks.stop()
+
+
+def _settings(context: AppenderContext) -> Settings:
+    options = context.settings
+    return Settings(
+        segment_bytes=options.journal_segment,
+        max_bytes=options.journal_max,
+        slots=options.journal_slots,
+        sync=options.journal_sync,
+        interval_ms=options.journal_interval_ms,
+    )
+
+
+def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) -> None:
+    """What waits, all after `known`, can be sent with this schema. Raises OptionError."""
+    for segment in contents.segments:
+        if segment.last <= known:
+            continue
+        kept = pa.ipc.read_schema(pa.py_buffer(segment.header.schema))
+        have = {each.name: each.type for each in rows.arrow}
+        wrong = [
+            f"a column {each.name!r} of type {each.type}, which the schema has not"
+            for each in kept
+            if have.get(each.name) != each.type
+        ]
+        wrong += [
+            f"no column {name!r}, which takes no null" for name in rows.required
+            if name not in kept.names
+        ]  # fmt: skip
+        if wrong:
+            raise OptionError(
+                f"journal {path} holds rows that wait and have {wrong[0]}: open it once with the "
+                "former schema, and close it when everything is sent"
+            )

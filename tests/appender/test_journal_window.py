@@ -1,0 +1,100 @@
+"""What is sent from memory and what is read from the disk again; and openings that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from journal.disk import MemoryFolder
+
+from sparkwal import Appender
+from sparkwal.appender import journal_intake
+from sparkwal.appender.appender import appender_over
+from sparkwal.errors import OptionError
+from sparkwal.journal.journal import Journal
+from sparkwal.store.log_store import LogStore
+
+from .away import Away
+from .plot import PREFIX, rows, stored, until
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sequences that were read from the disk."""
+    asked: list[int] = []
+    real = Journal.read
+
+    def watched(self: Journal, sequence: int) -> Any:
+        asked.append(sequence)
+        return real(self, sequence)
+
+    monkeypatch.setattr(Journal, "read", watched)
+    return asked
+
+
+def test_what_is_in_memory_is_not_read_from_the_disk(read: list[int]) -> None:
+    plot = Away()
+    with plot.journaled(MemoryFolder()) as wal:
+        tickets = [wal.append(rows(value)) for value in range(100)]
+        assert tickets[-1].result(timeout=30) > 0
+        assert (read, wal.buffered_bytes) == ([], 0)
+    assert stored(plot.inner) == list(range(100))
+
+
+def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
+    read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_intake, "_WINDOW", 20_000)
+    plot = Away()
+    with plot.journaled(MemoryFolder(), maxInFlightRequests=1) as wal:
+        plot.is_away = True
+        for value in range(200):
+            wal.append(rows(value))
+        until(lambda: wal.is_store_away)
+        assert wal.append(rows(200)).sequence == 200
+        assert 0 < wal._backend.intake.held <= 20_000
+        plot.is_away = False
+        wal.flush(timeout=30)
+        assert read and wal.buffered_bytes == 0
+    assert stored(plot.inner) == list(range(201))
+
+
+def waiting(plot: Away) -> MemoryFolder:
+    """A journal with two entries that a dead process has not sent."""
+    folder = MemoryFolder()
+    wal = plot.journaled(folder)
+    wal.flush()
+    plot.is_away = True
+    for value in range(2):
+        wal.append(rows(value))
+    left = folder.after_kill()
+    wal.close(timeout=30)
+    plot.is_away = False
+    return left
+
+
+@pytest.mark.parametrize("what", ["producer", "slots", "schema", "log"])
+def test_a_journal_that_is_refused_leads_no_log(what: str) -> None:
+    plot = Away()
+    left = waiting(plot)
+    other = Away() if what == "log" else plot
+    schema = pa.schema([("v", pa.string() if what == "schema" else pa.int64())])
+
+    def open_it() -> Appender:
+        return appender_over(
+            LogStore(other.retrying(), PREFIX),
+            schema,
+            producer_id="q" if what == "producer" else "p",
+            folder=left,
+            journal="memory",
+            journalSlots=1 if what == "slots" else 4096,
+        )
+
+    before = set(other.inner.objects)
+    with pytest.raises(OptionError):
+        open_it()
+    assert set(other.inner.objects) == before
+    with plot.journaled(left.after_kill()) as again:
+        again.flush(timeout=30)
+    assert stored(plot.inner) == [0, 1]
