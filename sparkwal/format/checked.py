@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 from sparkwal.errors import InvalidLogError
@@ -26,6 +27,12 @@ def _highest(name: str) -> int:
     return 2**32 - 1 if name.endswith("crc32") else LARGEST_NUMBER
 
 
+@cache
+def _fields(kind: Any) -> list[tuple[str, bool, int]]:
+    """The fields of a dataclass, whether each is a text, and the highest number otherwise."""
+    return [(each.name, each.type == "str", _highest(each.name)) for each in fields(kind)]
+
+
 class Check:
     """Typed access to a JSON object that may hold anything."""
 
@@ -44,11 +51,9 @@ class Check:
         Args:
             known: its other fields, and those with bounds of their own.
         """
-        for each in fields(kind):  # type: ignore[arg-type]
-            if each.name not in known and each.type == "str":
-                known[each.name] = self.text(each.name)
-            elif each.name not in known:
-                known[each.name] = self.whole(each.name, high=_highest(each.name))
+        for name, is_text, highest in _fields(kind):  # type: ignore[arg-type]
+            if name not in known:
+                known[name] = self.text(name) if is_text else self.whole(name, high=highest)
         return kind(**known)
 
     def format(self, what: str) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from operator import itemgetter
 from types import MappingProxyType
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.recovery import Head, MissingRecord, last_live
-from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, fetch_slot, open_slot, read_slot
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # Records fetched at once while reading on; grows as long as there is more.
 WIDEST_PROBE = 32
+# Bytes that are asked for ahead of the reader.
+_AHEAD = WIDEST_PROBE * WHOLE
 
 
 class AnotherLog(InvalidLogError):
@@ -53,40 +56,47 @@ def live_records(
 
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
-    passes = passed_over is not None
+    asked, largest = size, 0
+    # While all records are small, more of them fit. A larger one is asked for its rows once more.
+    wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
-    def fetch(position: int) -> SlotRecord | InvalidLogError | None:
-        try:
-            return known.get(position) or read_slot(log, position, window, size)
-        except InvalidLogError as error:
-            if not passes:
-                raise
-            return error
+    def fetch(each: tuple[int, int]) -> bytes | InvalidLogError | None:
+        position, size = each
+        return None if position in known else fetch_slot(log, position, window, size)
 
     # Safety (§3): "readers stop one record before the head"
-    for chunk in _chunks(start, end, at_once):
-        for position, record in zip(chunk, run_parallel(log.store, fetch, chunk), strict=True):
-            if record is None:
-                if tolerant:
-                    continue
-                record = MissingRecord(log, position, window)
-            if isinstance(record, InvalidLogError):
-                if passed_over is None:
-                    raise record
-                passed_over(record)
-                continue
-            log_id = log_id or record.header.log_id
-            check_log(log, record, log_id)
-            if term is None:
-                # A reader that starts in the middle does not know yet whether this record is dead.
-                live = last_live(log, record, tolerant=tolerant or passes, head=head)
-                term = live.header.term
-            # Safety (§3): "readers ignore terms"
-            if record.header.term < term:
-                continue
-            # Safety (§3): "readers see nothing"
-            term = record.header.term
-            yield record
+    positions = range(start, end)
+    fetched = run_parallel(
+        log.store, fetch, ((position, asked) for position in positions), at_once=at_once,
+        weigh=itemgetter(1), capacity=_AHEAD, is_here=lambda each: each[0] in known,
+    )  # fmt: skip
+    for position, front in zip(positions, fetched, strict=True):
+        try:
+            # Here: threads that decode wait for each other.
+            record = known.get(position) or open_slot(log, position, window, front)
+            if record is None and not tolerant:
+                raise MissingRecord(log, position, window)
+        except InvalidLogError as error:
+            if passed_over is None:
+                raise
+            passed_over(error)
+            continue
+        if record is None:
+            continue
+        largest = max(largest, record.size)
+        asked = wide if position - start >= WIDEST_PROBE and largest <= wide else size
+        log_id = log_id or record.header.log_id
+        check_log(log, record, log_id)
+        if term is None:
+            # A reader that starts in the middle does not know yet whether this record is dead.
+            live = last_live(log, record, tolerant=tolerant or passed_over is not None, head=head)
+            term = live.header.term
+        # Safety (§3): "readers ignore terms"
+        if record.header.term < term:
+            continue
+        # Safety (§3): "readers see nothing"
+        term = record.header.term
+        yield record
 
 
 def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
@@ -100,7 +110,8 @@ def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
         )
 
 
-def _chunks(start: int, end: int, width: int = 1) -> Iterator[range]:
+def _chunks(start: int, end: int) -> Iterator[range]:
+    width = 1
     while start < end:
         chunk = range(start, min(start + width, end))
         yield chunk

@@ -40,6 +40,12 @@ class SlotRecord:
     body: int
     inlined: bytes | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes up to the end of its inlined rows."""
+        inline = self.header.inline if isinstance(self.header, CommitHeader) else ()
+        return self.body + sum(each.bytes for each in inline)
+
     def knows(self, position: int, log_id: str | None) -> bool:
         """Whether its writer knew that the log `log_id` had a durable record at `position`."""
         return self.header.decided >= position and log_id in (None, self.header.log_id)
@@ -55,14 +61,20 @@ def read_front(
 
     Raises NotFound, InvalidLogError.
     """
-    key, where = log.key(number), log.where(number, window)
+    front = _front(log, number, window, size)
+    return front, arrowfile.open_front(front, log.where(number, window))
+
+
+def _front(log: LogStore, number: int, window: int, size: int) -> bytes:
+    key = log.key(number)
     front = log.store.get_range(key, 0, size)
     needed = arrowfile.needed(front)
     if len(front) == size < needed:
         if needed > arrowfile.LARGEST_FRONT:
+            where = log.where(number, window)
             raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
         front = log.store.get_range(key, 0, needed)
-    return front, arrowfile.open_front(front, where)
+    return front
 
 
 def read_header(log: LogStore, number: int, window: int) -> Header | None:
@@ -83,11 +95,32 @@ def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> S
     Raises InvalidLogError for anything else than an intact record of this slot,
     WrongWindow (one of them) for a record of a log with another window.
     """
+    return open_slot(log, position, window, fetch_slot(log, position, window, size))
+
+
+def fetch_slot(
+    log: LogStore, position: int, window: int, size: int = WHOLE
+) -> bytes | InvalidLogError | None:
+    """The first bytes at `position`, for `open_slot`: what `read_slot` asks the store for."""
     try:
-        front, opened = read_front(log, keys.slot(position, window), window, size)
-        return slot_record(log, position, window, front, opened)
+        return _front(log, keys.slot(position, window), window, size)
     except NotFound:
         return None
+    except InvalidLogError as error:
+        return error
+
+
+def open_slot(
+    log: LogStore, position: int, window: int, fetched: bytes | InvalidLogError | None
+) -> SlotRecord | None:
+    """The record at `position` of what was fetched there. Raises as `read_slot`."""
+    if fetched is None:
+        return None
+    try:
+        if isinstance(fetched, InvalidLogError):
+            raise fetched
+        where = log.where(keys.slot(position, window), window)
+        return slot_record(log, position, window, fetched, arrowfile.open_front(fetched, where))
     except InvalidLogError as error:
         error.position = position
         raise

@@ -33,6 +33,8 @@ from sparkwal.store.parallel import run_parallel
 
 # Up to this many positions are planned record by record on the driver.
 PLANNED_RECORDS = 512
+# Pieces that are fetched at once for a reader who has not shown yet that it reads on.
+_AT_ONCE = 4
 # Records seen while looking for the head are kept up to this size, headers and rows.
 _KEPT_BYTES = 8 * 2**20
 _CLOCK = SystemClock()
@@ -114,7 +116,7 @@ class LogRange:
         Raises CollectedError where the floor overtakes the read, InvalidLogError.
         """
         return read_pieces(
-            self.log.store, found, target, verify=self.options.verify_checksums,
+            self.log.store, found, target, verify=self.options.verify_checksums, at_once=_AT_ONCE,
             check=self.floor.check, passed_over=self.passed_over,
         )  # fmt: skip
 

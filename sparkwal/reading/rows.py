@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import groupby
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -28,6 +27,7 @@ def read_pieces(
     *,
     verify: bool = True,
     full: bool = False,
+    at_once: int | None = None,
     check: Callable[[int], None] = lambda position: None,
     passed_over: PassedOver | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -39,6 +39,7 @@ def read_pieces(
             columns come as null.
         full: look at every offset and text of every frame, not only where the rows came
             from outside of Spark.
+        at_once: as for `run_parallel`.
         check: called with the position of what was fetched, before it is looked at; it may raise.
         passed_over: gets the error of each missing or damaged piece, instead of raising.
 
@@ -51,23 +52,20 @@ def read_pieces(
         except InvalidLogError as error:
             return piece, error
 
-    def weigh(piece: Piece) -> int:
-        return piece.length
-
-    ahead = partial(run_parallel, store, weigh=weigh, capacity=AHEAD)
-    for came_along, group in groupby(found, key=lambda piece: piece.data is not None):
-        # Handing what is there to other threads takes longer than decoding it.
-        each = map if came_along else ahead
-        for piece, data in each(fetch, group):
-            check(piece.position)
-            try:
-                if isinstance(data, InvalidLogError):
-                    raise data
-                yield from _decode(store, piece, data, target, verify, full)
-            except InvalidLogError as error:
-                if passed_over is None:
-                    raise
-                passed_over(error)
+    fetched = run_parallel(
+        store, fetch, found, at_once=at_once, weigh=attrgetter("length"), capacity=AHEAD,
+        is_here=lambda piece: piece.data is not None,
+    )  # fmt: skip
+    for piece, data in fetched:
+        check(piece.position)
+        try:
+            if isinstance(data, InvalidLogError):
+                raise data
+            yield from _decode(store, piece, data, target, verify, full)
+        except InvalidLogError as error:
+            if passed_over is None:
+                raise
+            passed_over(error)
 
 
 def _decode(
@@ -88,8 +86,8 @@ def _decode(
                     "before it (endingPosition, or onCorruption=stop)"
                 )
             offset += span.length
-    names = list(schema.columns(piece.spark_schema))
-    wanted = [names.index(field.name) for field in target if field.name in names]
+    names = schema.to_arrow(piece.spark_schema).names
+    wanted = [names.index(name) for name in target.names if name in names]
     # Arrow reads an empty list of fields as "all"; one column still gives their number.
     # What Spark handed over is Arrow's own work. Inlined rows may come from any program, and
     # without a CRC nothing is known of the bytes.

@@ -19,14 +19,14 @@ from sparkwal.store.base import Store
 from sparkwal.store.log_store import LogStore
 
 # Of a range above PLANNED_RECORDS each task gets a stretch of positions and reads their
-# records itself. How much such a range holds is told by a few of its records.
-_STRETCH = 256
-_MOST_STRETCHES = 200
+# records itself. A few of its records show how much such a range holds.
 _SAMPLES = 8
 
 # A read task below this size costs more to start than to run.
 _SMALLEST_TASK = 4 * 2**20
 _LARGEST_TASK = 128 * 2**20
+# What reading a record of its own takes, in bytes that take as long.
+_RECORD = 64 * 2**10
 
 _CLOCK = SystemClock()
 
@@ -64,9 +64,8 @@ def read_tasks(
     looked = log.floor.looked()
     count = end - start
     if count > PLANNED_RECORDS and log.options.on_corruption == "fail":
-        size = about_bytes(log.log, log.window, start, end, _SAMPLES)
-        records = min(-(-count // _STRETCH), _MOST_STRETCHES)
-        tasks = min(max(least or 1, _by_size(size, parallelism), records), count)
+        size = about_bytes(log.log, log.window, start, end, _SAMPLES) + count * _RECORD
+        tasks = min(max(least or 1, _by_size(size, parallelism)), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
         return [
             StretchTask(log.window, low, high, looked)
@@ -81,10 +80,13 @@ def read_tasks(
 
 def _by_size(size: int, parallelism: int | None) -> int:
     """How many tasks so many bytes are worth."""
-    # Enough tasks for a cluster of any size, where nobody told its own.
+    # Enough tasks for a cluster of any size, where its size is unknown.
     largest = _LARGEST_TASK if parallelism else _LARGEST_TASK // 4
-    share = -(-size // (parallelism or os.cpu_count() or 1))
-    return max(-(-size // min(max(share, _SMALLEST_TASK), largest)), 1)
+    at_once = parallelism or os.cpu_count() or 1
+    share = -(-size // at_once)
+    tasks = max(-(-size // min(max(share, _SMALLEST_TASK), largest)), 1)
+    # No last one that keeps one core waiting for the others.
+    return tasks if tasks < at_once else -(-tasks // at_once) * at_once
 
 
 def task_rows(

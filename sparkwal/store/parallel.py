@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sparkwal.store.base import Store
 
 T = TypeVar("T")
 R = TypeVar("R")
-_END = object()
+_END: Any = object()
 
 
 def run_parallel(
@@ -21,41 +21,55 @@ def run_parallel(
     function: Callable[[T], R],
     items: Iterable[T],
     *,
+    at_once: int | None = None,
     weigh: Callable[[T], int] = lambda _: 0,
     capacity: int = 0,
+    is_here: Callable[[T], bool] = lambda _: False,
 ) -> Iterator[R]:
     """`function` of each item, in order, at most `store.concurrency` at once.
 
     Bounded: at most `store.concurrency` results wait to be consumed, and of those that
     weigh anything at most `capacity` (one at least). Takes items as it needs them.
+
+    Args:
+        at_once: begin with so many, and add one for each result that is consumed.
+        is_here: of items that need no request: the caller's thread does them, since handing them
+            to another takes longer.
     """
+    widest = max(store.concurrency, 1)
+    width = min(at_once or widest, widest)
+    # Each with its weight, and whether it is the caller's.
+    pending: deque[tuple[Callable[[], R], int, bool]] = deque()
+    ahead = 0
+    pool: ThreadPoolExecutor | None = None
     work = iter(items)
-    first, second = next(work, _END), next(work, _END)
-    if store.concurrency <= 1 or second is _END:
-        head = (item for item in (first, second) if item is not _END)
-        yield from map(function, chain(head, work))  # type: ignore[arg-type]
-        return
-    with _pool(store.concurrency) as pool:
-        pending: deque[tuple[Future[R], int]] = deque()
-        ahead = 0
-        for item in chain((first, second), work):
-            weight = weigh(item)  # type: ignore[arg-type]
-            while pending and (
-                len(pending) >= store.concurrency or (weight and ahead + weight > capacity)
-            ):
-                future, done = pending.popleft()
-                yield future.result()
-                ahead -= done
-            pending.append((pool.submit(function, item), weight))  # type: ignore[arg-type]
-            ahead += weight
-        while pending:
-            yield pending.popleft()[0].result()
 
+    def taken() -> R:
+        nonlocal ahead, width
+        result, weight, _ = pending.popleft()
+        ahead, width = ahead - weight, min(width + 1, widest)
+        return result()
 
-@contextmanager
-def _pool(width: int) -> Iterator[ThreadPoolExecutor]:
-    pool = ThreadPoolExecutor(width, thread_name_prefix="sparkwal")
     try:
-        yield pool
+        while (item := next(work, _END)) is not _END:
+            weight, here = weigh(item), is_here(item)
+            while pending and weight and ahead + weight > capacity:
+                yield taken()
+            if pool is None and width > 1 and not here:
+                # A single item is the caller's too.
+                second = next(work, _END)
+                if second is not _END:
+                    work = chain((second,), work)
+                    pool = ThreadPoolExecutor(widest, thread_name_prefix="sparkwal")
+            if pool is None or here:
+                pending.append((partial(function, item), weight, True))
+            else:
+                pending.append((pool.submit(function, item).result, weight, False))
+            ahead += weight
+            while pending and (pending[0][2] or len(pending) >= width):
+                yield taken()
+        while pending:
+            yield taken()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)

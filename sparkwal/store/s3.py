@@ -24,6 +24,7 @@ from sparkwal.store.s3_errors import (
     not_s3,
     translate,
 )
+from sparkwal.store.s3_get import get_object
 from sparkwal.store.s3_replies import age_ms, markers, unfinished_page, whole
 from sparkwal.store.s3_upload import S3Upload
 from sparkwal.store.tls import speaks_tls
@@ -165,7 +166,7 @@ class S3Store:
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound, Transient, OptionError."""
         with self.request(key) as client:
-            return whole(client.get_object(**self.at, Key=key))
+            return get_object(client, self.at, key)[0]
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Part of the object. Raises NotFound, Transient, OptionError."""
@@ -174,11 +175,9 @@ class S3Store:
         span = f"bytes={offset}-{offset + length - 1}"
         try:
             with self.request(key) as client:
-                reply = client.get_object(**self.at, Key=key, Range=span)
-                body = whole(reply)
+                body, got = get_object(client, self.at, key, span)
         except BeyondEnd:
             return b""
-        got = reply.get("ContentRange")
         if got is None:
             # A store may ignore Range and answer with everything.
             return body[offset : offset + length]

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sparkwal.store import s3_get
 from sparkwal.store.config import S3Config
 from sparkwal.store.s3_logs import conceal
 
@@ -120,6 +121,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
     client.meta.events.register_last("before-call.s3", _one_plain_request)
     # This pattern runs before botocore's own check of the body.
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
+    s3_get.listen(client)
     return _Made(client, session.get_credentials())
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import click
 
-from benchmarks import aging, appender, journal, lake, restart, scale, sinks, stalls, triggers
+from benchmarks import (
+    aging,
+    appender,
+    journal,
+    lake,
+    restart,
+    scale,
+    sinks,
+    small_commits,
+    stalls,
+    triggers,
+)
 
 
 @click.group()
@@ -22,6 +33,7 @@ for _command in (
     scale.main,
     triggers.main,
     stalls.main,
+    small_commits.main,
 ):
     main.add_command(_command)
 

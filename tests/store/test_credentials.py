@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stub_s3 import Stub, error
+from stub_s3 import Reply, Stub, error
 
 from sparkwal.errors import OptionError
 from sparkwal.store.config import RetryPolicy, S3Config
@@ -62,6 +62,17 @@ def test_rotated_credentials_are_read_again(stub: Stub, profile: Path, code: str
     assert store.put_if_absent("b", b"")
     assert store.put_if_absent("c", b"")
     assert keys_used(stub) == ["OLDKEY", "OLDKEY", "NEWKEY", "NEWKEY"]
+
+
+def test_rotated_credentials_are_read_again_for_gets(stub: Stub, profile: Path) -> None:
+    """The first of a client and the later ones, which are made in another way."""
+    store = opened(stub, profile="mine")
+    found: list[Reply] = [(200, {}, b"%d" % number) for number in range(5)]
+    stub.replies = [found[0], found[1], error(400, "ExpiredToken"), *found[2:]]
+    assert [store.get(key) for key in ("a", "b")] == [b"0", b"1"]
+    write(profile, "NEWKEY")
+    assert [store.get(key) for key in ("c", "d", "e")] == [b"2", b"3", b"4"]
+    assert keys_used(stub) == ["OLDKEY"] * 3 + ["NEWKEY"] * 3
 
 
 def test_credentials_that_stay_expired_are_an_error_at_once(stub: Stub, profile: Path) -> None:

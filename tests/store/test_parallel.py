@@ -1,0 +1,101 @@
+"""Many requests at once: in order, bounded, ended when nobody reads on."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sparkwal.store.parallel import run_parallel
+from sparkwal.testing.memory import MemoryStore
+
+WIDE = MemoryStore(concurrency=8)
+
+
+def ours() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("sparkwal_")}
+
+
+def wait_for_no_thread_but(before: set[threading.Thread]) -> None:
+    until = time.monotonic() + 30
+    while ours() - before:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 4, 100])
+def test_results_come_in_the_order_of_their_items(at_once: int | None) -> None:
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    rng = random.Random(seed)
+    naps = [rng.random() / 500 for _ in range(200)]
+
+    def nap(number: int) -> int:
+        time.sleep(naps[number])
+        return number
+
+    found = run_parallel(
+        WIDE, nap, range(200), at_once=at_once,
+        weigh=lambda number: number % 3, capacity=7, is_here=lambda number: number % 5 == 0,
+    )  # fmt: skip
+    assert [*found] == [*range(200)]
+
+
+def test_no_more_is_begun_than_a_reader_has_shown_to_want() -> None:
+    begun: list[int] = []
+    work = run_parallel(WIDE, lambda item: begun.append(item) or item, range(50), at_once=1)
+    for item in work:
+        assert len(begun) <= min(2 * item + 1, item + WIDE.concurrency)
+
+
+def test_an_item_is_taken_when_it_is_needed() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(50):
+            taken.append(item)
+            yield item
+
+    first = next(run_parallel(WIDE, lambda item: item, items(), at_once=1))
+    assert first == 0 and taken == [0]
+    taken.clear()
+    here = run_parallel(WIDE, lambda item: item, items(), is_here=lambda _: True)
+    assert next(here) == 0 and taken == [0]
+
+
+def test_what_is_here_and_a_single_item_need_no_thread() -> None:
+    def who(_: int) -> str:
+        return threading.current_thread().name
+
+    caller = who(0)
+    assert [*run_parallel(WIDE, who, range(1))] == [caller]
+    mixed = [*run_parallel(WIDE, who, range(9), is_here=lambda number: number % 2 == 0)]
+    assert mixed[::2] == [caller] * 5 and caller not in mixed[1::2]
+
+
+def test_an_error_comes_where_its_item_stands() -> None:
+    def fail(number: int) -> int:
+        if number in (5, 6):
+            raise ValueError(number)
+        time.sleep(0.01 * (number < 5))
+        return number
+
+    before = ours()
+    delivered = []
+    with pytest.raises(ValueError, match="5"):
+        for number in run_parallel(WIDE, fail, range(50)):
+            delivered.append(number)
+    assert delivered == [0, 1, 2, 3, 4]
+    wait_for_no_thread_but(before)
+
+
+def test_who_ends_in_the_middle_leaves_no_thread() -> None:
+    before, begun = ours(), []
+    work = run_parallel(WIDE, lambda item: begun.append(item) or item, range(1000))
+    assert next(work) == 0
+    work.close()  # type: ignore[attr-defined]
+    wait_for_no_thread_but(before)
+    assert len(begun) <= 1 + WIDE.concurrency
