@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST = 1000
 
 _Waiting = tuple[CheckedRows, bool, "asyncio.Future[Ticket]"]
-_Told = list[tuple["asyncio.Future[Ticket]", "Ticket | BaseException"]]
+_Results = list[tuple["asyncio.Future[Ticket]", "Ticket | BaseException"]]
 
 
 class AsyncAppender:
@@ -216,32 +216,32 @@ class _Acceptor:
 
     def _accept_all(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
-            told = self._accept_some()
-            if told:
-                loop.call_soon_threadsafe(_tell, told)
+            results = self._accept_some()
+            if results:
+                loop.call_soon_threadsafe(_deliver, results)
             if self._is_full:
                 self._appender.wait_room(1.0)
         loop.call_soon_threadsafe(self._go_on, loop)
 
-    def _accept_some(self) -> _Told:
-        told: _Told = []
-        while self._waiting and len(told) < _MOST:
+    def _accept_some(self) -> _Results:
+        results: _Results = []
+        while self._waiting and len(results) < _MOST:
             accepted, block, done = self._waiting[0]
             try:
                 if not done.cancelled():
-                    told.append((done, self._appender.admit_unsynced(accepted)))
+                    results.append((done, self._appender.admit_unsynced(accepted)))
                     self._is_full = False
             except BackPressureError as error:
                 if block:
                     self._is_full = True
                     break
-                told.append((done, error))
+                results.append((done, error))
             except BaseException as error:
-                told.append((done, error))
+                results.append((done, error))
             self._waiting.popleft()
         # Until then who does not wait is refused: it would wait behind the first.
         self._is_full &= bool(self._waiting)
-        return [(done, self._synced(each)) for done, each in reversed(told)][::-1]
+        return [(done, self._synced(each)) for done, each in reversed(results)][::-1]
 
     def _synced(self, each: Ticket | BaseException) -> Ticket | BaseException:
         """Of the last one first: that syncs for all."""
@@ -262,8 +262,8 @@ class _Acceptor:
             self._thread.shutdown(wait=False)
 
 
-def _tell(told: _Told) -> None:
-    for done, each in told:
+def _deliver(results: _Results) -> None:
+    for done, each in results:
         if done.done():
             continue  # cancelled: it is accepted all the same
         if isinstance(each, BaseException):

@@ -112,7 +112,7 @@ class Appender:
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
 
-        Returns at once; the ticket tells when they are durable. Accepted rows may still be
+        Returns at once; the ticket shows when they are durable. Accepted rows may still be
         lost when the process dies: resend what comes after `last_sequence`.
 
         With a journal it returns once they are on this machine's disk: then they will be in
@@ -149,7 +149,7 @@ class Appender:
         newest that is on the disk, of which an append may have returned.
 
         Each append up to it is decided: durable, or rejected because of a value that does
-        not fit. Of a rejection the append's ticket tells, else `flush` and `close` raise;
+        not fit. A rejection is raised by its ticket, or else by `flush` or `close`;
         where the process died before that, only the event `rejected` in its log does.
         """
         return self._intake.last_sequence
@@ -247,7 +247,7 @@ class Appender:
         """Send what was accepted at once, and wait until all of it is durable.
 
         Raises why the appender has stopped; OptionError when appends were rejected and no
-        ticket has told it yet; TimeoutError after `timeout` seconds.
+        ticket has reported it yet; TimeoutError after `timeout` seconds.
         """
         self._enter(self._intake.flush, timeout)
 
@@ -256,7 +256,7 @@ class Appender:
         self._enter(self._intake.wait_room, timeout)
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Tell `callback`, in a thread of its own and in order, what happens here.
+        """Call `callback` with each event of this appender, in a thread of its own and in order.
 
         batch_sent (not durable yet), durable, rejected, retried, fenced, size_limit, stopped. A
         slow callback delays nothing; one that has 10,000 events waiting misses the oldest.
@@ -273,11 +273,11 @@ class Appender:
         that.
 
         Raises why the appender has stopped, if nothing has raised it yet; OptionError when
-        appends were rejected and no ticket has told it; TimeoutError after `timeout`
+        appends were rejected and no ticket has reported it; TimeoutError after `timeout`
         seconds: rows are still being sent then, and another `close` waits for them.
         """
         self._enter(self._close, timeout)
-        self._intake.tell_rest()
+        self._intake.raise_rest()
 
     def _close(self, timeout: float | None) -> None:
         self._is_closing = True

@@ -34,8 +34,8 @@ INTERRUPTED = (
     "a signal's handler interrupted a call of this appender, and uses it: set a flag in the "
     "handler, and close the appender after that call"
 )
-# Rejections kept for `flush` and `close` to tell; of more than that only the number.
-_MOST_UNTOLD = 1000
+# Rejections kept for `flush` and `close` to report; of more than that only the number.
+_MOST_UNREPORTED = 1000
 
 
 # How many forks ago this module was loaded. Python counts for us: to ask the system which process
@@ -53,46 +53,46 @@ os.register_at_fork(after_in_child=_count_fork)
 
 @dataclass
 class Failure:
-    """Why an appender stopped, and whether its user has been told."""
+    """Why an appender stopped, and whether its user has seen the error."""
 
     error: SparkWalError
-    told: bool = False
+    reported: bool = False
 
-    def tell(self, error: SparkWalError | None = None) -> SparkWalError:
+    def report(self, error: SparkWalError | None = None) -> SparkWalError:
         """A fresh error to raise: one object raised in many threads would mix their traces."""
-        self.told = True
+        self.reported = True
         return copy.copy(error or self.error).with_traceback(None)
 
 
 class Rejections:
-    """Appends that were rejected and whose user has not been told."""
+    """Appends that were rejected and whose user has not seen the error."""
 
     def __init__(self) -> None:
-        self._untold: dict[int, OptionError] = {}
+        self._unreported: dict[int, OptionError] = {}
         self._more = 0
 
     def add(self, sequence: int, error: OptionError) -> None:
-        if len(self._untold) < _MOST_UNTOLD:
-            self._untold[sequence] = error
+        if len(self._unreported) < _MOST_UNREPORTED:
+            self._unreported[sequence] = error
         else:
             self._more += 1
 
-    def told(self, sequence: int) -> None:
-        self._untold.pop(sequence, None)
+    def reported(self, sequence: int) -> None:
+        self._unreported.pop(sequence, None)
 
-    def tell(self) -> OptionError | None:
-        """The error that tells of all of them, once."""
-        untold, self._untold = self._untold, {}
+    def report(self) -> OptionError | None:
+        """The error that reports all of them, once."""
+        unreported, self._unreported = self._unreported, {}
         more, self._more = self._more, 0
-        if not untold:
+        if not unreported:
             return None
-        first = min(untold)
-        named = ", ".join(map(str, sorted(untold)[:5]))
-        count = len(untold) + more
+        first = min(unreported)
+        named = ", ".join(map(str, sorted(unreported)[:5]))
+        count = len(unreported) + more
         return OptionError(
             f"{count} {'append was' if count == 1 else 'appends were'} rejected and not written, "
-            f"and no ticket told it (sequence {named}{', …' if count > 5 else ''}); "
-            f"{first}: {untold[first]}"
+            f"and no ticket reported it (sequence {named}{', …' if count > 5 else ''}); "
+            f"{first}: {unreported[first]}"
         )
 
 
@@ -293,10 +293,10 @@ class Batch:
     def outcome(self, sequence: int) -> int:
         """The position, once done. Raises what happened to this append."""
         if sequence in self.rejected:
-            self._rejections.told(sequence)
+            self._rejections.reported(sequence)
             raise copy.copy(self.rejected[sequence]).with_traceback(None)
         if self._failure is not None:
-            raise self._failure.tell(self._error)
+            raise self._failure.report(self._error)
         return self._position
 
 
@@ -330,7 +330,7 @@ class Ticket:
             OptionError: these rows do not fit the schema; nothing of them was written,
                 the appender goes on. Or this is a fork of the appender's process.
             OutcomeUnknownError, FencedError, InvalidLogError:
-                the appender has stopped; open a new one, its `last_sequence` tells
+                the appender has stopped; open a new one, its `last_sequence` shows
                 what is durable.
             TimeoutError: nothing is known yet.
         """

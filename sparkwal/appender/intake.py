@@ -117,7 +117,7 @@ class Buffer:
         batch.weight += size
         batch.held += held
         # The one step that adds it. Of an append that is not in, no sequence may be used up:
-        # the log could not tell it from a durable one.
+        # the log could not distinguish it from a durable one.
         batch.appends.append(payload)
         if batch.weight >= self._size:
             batch.close()
@@ -228,7 +228,7 @@ class Intake:
 
     def _check_open(self) -> None:
         if self.failure is not None:
-            raise self.failure.tell()
+            raise self.failure.report()
         if self._closing:
             raise OptionError("this appender is closed; open a new one")
 
@@ -257,7 +257,7 @@ class Intake:
         if newest is not None and not newest.wait(timeout):
             raise TimeoutError(f"not everything is durable after {timeout} seconds")
         if self.failure is not None:
-            raise self.failure.tell()
+            raise self.failure.report()
         self._tell_rejections()
 
     def close(self, timeout: float | None) -> None:
@@ -272,14 +272,14 @@ class Intake:
                     "sent: call close again to wait for it"
                 )
 
-    def tell_rest(self) -> None:
+    def raise_rest(self) -> None:
         """Raise what nothing has raised yet."""
-        if self.failure is not None and not self.failure.told:
-            raise self.failure.tell()
+        if self.failure is not None and not self.failure.reported:
+            raise self.failure.report()
         self._tell_rejections()
 
     def _tell_rejections(self) -> None:
-        rejected = self.buffer.rejections.tell()
+        rejected = self.buffer.rejections.report()
         if rejected is not None:
             raise rejected
 

@@ -92,7 +92,7 @@ class JournalBackend:
             failed.pop_all()
 
     def _give_up(self) -> None:
-        with suppress(JournalError):  # what made the opening fail is told
+        with suppress(JournalError):  # what made the opening fail is raised
             self.journal.close()
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
@@ -144,7 +144,7 @@ class JournalBackend:
         if journal.is_closed:
             return
         end = None if timeout is None else monotonic() + timeout
-        with suppress(JournalError):  # it is told below
+        with suppress(JournalError):  # it is raised below
             journal.sync()
             last = journal.last
 

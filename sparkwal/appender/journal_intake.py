@@ -87,7 +87,7 @@ class JournalIntake:
         self.reached = -1
         self.awaited = threading.Event()
         self.stopped: Failure | None = None
-        self._end: Failure | None = None  # what is told of all that is not in the log
+        self._end: Failure | None = None  # the error of all that is not in the log
         self._closing = False
 
     # Accepting.
@@ -124,7 +124,7 @@ class JournalIntake:
         if self._closing:
             raise OptionError("this appender is closed; open a new one")
         if self.stopped is not None:
-            raise self.stopped.tell()
+            raise self.stopped.report()
 
     def _ticket(self, sequence: int, rows: CheckedRows | None = None) -> JournalTicket:
         ticket = JournalTicket(self, sequence)
@@ -172,11 +172,11 @@ class JournalIntake:
             return Failure(self.journal.failure)
         return self.stopped
 
-    def tell_rest(self) -> None:
+    def raise_rest(self) -> None:
         """Raise what nothing has raised yet."""
         failure = self.failure
-        if failure is not None and not failure.told:
-            raise failure.tell()
+        if failure is not None and not failure.reported:
+            raise failure.report()
 
     def waits_for(self, sequence: int) -> bool:
         """Whether somebody holds the ticket of an append up to this one that is not decided."""
@@ -212,7 +212,7 @@ class JournalIntake:
         self._closing = True
 
     def end(self) -> None:
-        """It was closed, which is no failure: whoever waits is told where its rows are."""
+        """It was closed, which is no failure: waiters learn where their rows are."""
         error = OutcomeUnknownError(
             f"the appender was closed; what is not in the log is in the journal "
             f"{self.journal.path}, and is sent by the next appender that is opened with it"
@@ -231,7 +231,7 @@ class JournalIntake:
         self.wait_for(lambda: self.decided >= sequence or self._end is not None, timeout)
         with self._changed:
             if self.decided < sequence and self._end is not None:
-                raise self._end.tell()
+                raise self._end.report()
             return self.decided >= sequence
 
     def when_decided(self, ticket: JournalTicket, callback: Callable[[], None]) -> None:

@@ -244,7 +244,7 @@ class JournalSender:
     def _take_up(self, session: Session) -> None:
         self.session = session
         self._listen(session)
-        # The session's own look tells it before, where that could be made.
+        # The session's own look reports it before, where that could be made.
         if session.known > self._fed:
             raise FencedError(
                 f"the log has appends of producer {self._context.producer_id!r} up to "
@@ -273,7 +273,7 @@ class JournalSender:
                 records = live_records(
                     self._context.log,
                     lead.window,
-                    # Not all that the session ever wrote: what it was not told of.
+                    # Not all that the session ever wrote: what it has no verdict of.
                     max(lead.next_position, self._intake.reached + 1),
                     session.leadership.began,
                     log_id=lead.log_id,

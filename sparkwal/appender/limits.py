@@ -51,7 +51,7 @@ class _Run:
 
 
 class SizeWatch:
-    """Counts what waits in the log, and tells when a limit is reached or undercut again.
+    """Counts what waits in the log, and reports when a limit is reached or undercut again.
 
     `add` is for one thread.
 
@@ -110,7 +110,7 @@ class SizeWatch:
             self.size += size
             if self.size < self._limits.first:
                 return
-            # Compaction may have come far since an old look: nothing is told before the next.
+            # Compaction may have come far since an old look: nothing is reported before the next.
             if self._seconds() > 0:
                 self._settle()
             if self.size - size < self._limits.first:
@@ -167,7 +167,7 @@ class SizeWatch:
         self.size = before + sum(run.bytes for run in self._runs)
 
     def _settle(self) -> None:
-        """Tell what has changed, under the lock: or two threads would tell it the wrong way
+        """Report what has changed, under the lock: or two threads would report it the wrong way
         round."""
         soft, hard, url = self._limits.soft, self._limits.hard, self._log.url
         over = soft is not None and self.size >= soft

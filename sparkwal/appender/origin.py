@@ -1,6 +1,6 @@
 """Whether what the log has of a producer was sent from its journal, or by another appender.
 
-Sequences tell only how far a producer came. An appender that was opened without the journal while
+Sequences show only how far a producer came. An appender that was opened without the journal while
 entries waited there wrote other rows under the sequences of these. The record of the producer's
 last commit says who wrote it, and a note in the journal who sent from there. Where one of the two
 is gone nobody knows, which is neither the one nor the other.
@@ -36,7 +36,7 @@ def check_sent(
     segments, cursor, sender = contents.segments, contents.cursor, contents.sender
     mine = (log_id, context.producer_id)
     if segments and segments[0].header.owner != mine:
-        return  # of another log or producer: whoever opens the journal is told
+        return  # of another log or producer: opening the journal reports it
     if isinstance(sender, Sender) and sender.whose != whose(*mine):
         sender = f"{path} names a sender of another log or producer"
     known_done = [contents.first - 1]

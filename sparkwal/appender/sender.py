@@ -56,7 +56,7 @@ class _InFlight:
 
 
 class _Measured:
-    """Of one leadership: how long PUTs took, for the record after them to tell; and retries.
+    """Of one leadership: how long PUTs took, for the record after them; and retries.
 
     Attributes:
         put_ms: position → milliseconds, until it is acknowledged.
@@ -69,12 +69,12 @@ class _Measured:
         self.put_ms: dict[int, float] = {}
 
     def durable(self, position: int) -> float:
-        """How long the PUT of this record took; the next record tells so."""
+        """How long the PUT of this record took; the next record holds it."""
         self._last = took = self.put_ms.pop(position)
         return took
 
-    def told(self) -> dict[str, float]:
-        """For the next record; each PUT is told at most once. One thread asks."""
+    def take(self) -> dict[str, float]:
+        """For the next record; each PUT is in at most one. One thread asks."""
         last, self._last = self._last, None
         retried = self._subscribers.retried
         found: dict[str, float] = {"retries": retried - self._retried}
@@ -163,7 +163,7 @@ class Sender:
             last = batch.first_sequence + index
             rows = sum(b.num_rows for b in batches)
             sent = self._pipeline.send(
-                rows, batches, last, self._clock.now_ms(), self._measured.told()
+                rows, batches, last, self._clock.now_ms(), self._measured.take()
             )
         except BaseException as error:
             with self._acks:

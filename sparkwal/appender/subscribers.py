@@ -103,13 +103,13 @@ class Subscribers:
         return remove
 
     def publish(self, event: Event) -> None:
-        """Tell these subscribers and the process's."""
+        """Notify these subscribers and the process's."""
         # Waking a thread costs more than asking whether it would do anything.
         if events.is_wanted(type(event), self._overhear):
             self._process.publish(event)
-        self._tell(event)
+        self._notify(event)
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         for subscriber in tuple(self._list):
             subscriber.publish(event)
 
@@ -126,7 +126,7 @@ class Subscribers:
             if isinstance(event, Retried):
                 with self._lock:
                     self.retried += 1
-            self._tell(event)
+            self._notify(event)
 
     def close(self) -> None:
         """Deliver what waits. Harmless when repeated."""

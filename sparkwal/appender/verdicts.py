@@ -1,7 +1,7 @@
 """What became of appends that are not acknowledged, when an appender has stopped.
 
 Two answers only, each with one thing to do: FencedError, another writer leads; and
-OutcomeUnknownError, a new appender's `last_sequence` tells what is durable.
+OutcomeUnknownError, a new appender's `last_sequence` shows what is durable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparkwal.errors import (
 )
 from sparkwal.store.log_store import LogStore
 
-ASK = "open a new appender with the same producer_id, its last_sequence tells what is durable"
+ASK = "open a new appender with the same producer_id, its last_sequence shows what is durable"
 
 
 def used_up(error: SparkWalError) -> SparkWalError:
@@ -37,7 +37,7 @@ def fenced(error: FencedError, journal: str | None = None) -> FencedError:
         return error
     if journal is None:
         where = "has not acknowledged is not in the log"
-        todo = "the same producer_id takes the log over again, and its last_sequence tells what is"
+        todo = "the same producer_id takes the log over again, and its last_sequence shows what is"
         todo += " durable"
     else:
         where = f"has accepted is in the log or in the journal {journal}"
@@ -83,7 +83,7 @@ def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
 
 
 def unexpected(what: str, error: BaseException) -> OutcomeUnknownError:
-    """For an unexpected error: only the log can tell what is durable."""
+    """For an unexpected error: only the log can show what is durable."""
     return OutcomeUnknownError(
         f"{what} ({type(error).__name__}: {error}); what was sent may be durable: {ASK}"
     )

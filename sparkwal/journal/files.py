@@ -235,7 +235,7 @@ def no_room(path: str) -> OptionError:
 class Mark:
     """How far entries were acknowledged: a lower bound, whatever the disk did with it.
 
-    It tells an entry that a crash tore, which nobody was told of, from one that was
+    It distinguishes an entry that a crash tore, which was never acknowledged, from one that was
     acknowledged and is damaged now. Never synced by itself: it is worth most where the process
     died and the machine did not, and then the machine has it.
     """

@@ -1,6 +1,6 @@
 """Accepted entries on a local disk, in order, until the log has them.
 
-Segments of a stated size take the entries; a ring tells where each lies; one fsync is for all
+Segments of a stated size take the entries; a ring holds where each lies; one fsync is for all
 appends that wait. After Apache Iggy's metadata journal; nothing is evicted: what is full refuses.
 
     open → ending (`close`: nothing is appended, all is synced) → closed
@@ -93,7 +93,7 @@ class Journal:
             OptionError: it is too large for a segment, or the journal is closed.
             BackPressureError: the journal or its disk is full: `wait_for_room`.
             JournalError: it has stopped; whether this entry is on the disk only opening it
-                again can tell.
+                again can show.
         """
         length = len(content)
         if length > self._settings.largest:
@@ -215,7 +215,7 @@ class Journal:
             self._mark.put(segment, upto)
 
     def _sync_often(self) -> None:
-        with suppress(JournalError, OptionError):  # the next append tells it
+        with suppress(JournalError, OptionError):  # the next append raises it
             while not self._ending.wait(self._settings.interval_ms / 1000):
                 self.sync()
 

@@ -35,7 +35,7 @@ class Opened:
 
     Attributes:
         lost: sequences that were accepted and cannot be read: they must be sent again, in this
-            order, before anything else. Told at each opening until they were.
+            order, before anything else. Reported at each opening until they were.
         quarantine: what is left of them.
     """
 
@@ -260,7 +260,7 @@ class _Opening:
         cursor = Cursor(owner.log_id, owner.producer, owner.durable, number, number)
         whose = self._segments[0].header if self._segments else cursor
         if not owner.owns(whose):
-            # A cursor tells nothing of another's segments: first one of theirs.
+            # A cursor says nothing of another's segments: first one of theirs.
             theirs = Cursor(whose.log_id, whose.producer, self._contents.last, number, number)
             files.write_cursor(self._folder, theirs)
         else:

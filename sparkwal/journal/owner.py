@@ -61,7 +61,7 @@ def check_owner(
     if not segments and contents.damage and cursor is not None and not owner.owns(cursor):
         raise OptionError(
             f"journal {path} holds a damaged file, and its cursor is of log {cursor.log_id}, "
-            f"producer {cursor.producer!r}: nobody can tell whose entries are in it. Open it once "
+            f"producer {cursor.producer!r}: nobody knows whose entries are in it. Open it once "
             "with that one, or give another folder"
         )
     _check_log(path, contents, owner)

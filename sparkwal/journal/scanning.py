@@ -1,7 +1,7 @@
 """What a journal's folder holds, read in order with the memory of one block; changes nothing.
 
 After otel-arrow's Quiver: reading stops at the first invalid entry. What is invalid is a torn tail,
-which a crash leaves and nobody was told of, or damage.
+which a crash leaves and which was never acknowledged, or damage.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Segments:
             except (Invalid, OSError) as error:
                 raise JournalReadError(
                     f"{self._folder.path}/{segment.name}: {error}. Open the journal again: what "
-                    "cannot be read goes into quarantine, and it tells what to send again"
+                    "cannot be read goes into quarantine, and it shows what to send again"
                 ) from error
             return content, segment.header.schema
 

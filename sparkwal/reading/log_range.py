@@ -245,7 +245,7 @@ class LogRange:
         )
 
     def usable(self, start: int, what: str) -> int:
-        """A first position to read, which `what` gave; below the floor the floor, for those told
+        """A first position to read, which `what` gave; below the floor the floor, for those set
         to go on. Raises CollectedError there for all others."""
         if self.options.fail_on_data_loss:
             self.floor.check(start, what)

@@ -178,19 +178,19 @@ def test_a_failure_knows_whether_anyone_was_told(callbacks: Callbacks) -> None:
     batch = Batch(0, 0, 0.0, callbacks, Rejections())
     failure = Failure(FencedError("another leads"))
     batch.fail(OutcomeUnknownError("sent"), failure)
-    assert not failure.told
+    assert not failure.reported
     ticket = Ticket(batch, 0)
     raised = []
     for _ in range(2):
         with pytest.raises(OutcomeUnknownError) as caught:
             ticket.result()
         raised.append(caught.value)
-    assert failure.told
+    assert failure.reported
     # Each its own: an object raised in many threads would collect all their traces.
     assert raised[0] is not raised[1]
 
 
 def test_a_told_error_keeps_what_it_knows() -> None:
     error = StoreUnavailableError("gone", maybe_applied=True)
-    told = Failure(error).tell()
+    told = Failure(error).report()
     assert isinstance(told, StoreUnavailableError) and told.maybe_applied

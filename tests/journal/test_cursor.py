@@ -136,7 +136,7 @@ def test_nobody_can_tell_whose_a_damaged_journal_with_the_cursor_of_another_is()
     run.journal.close()
     folder.put(segments(folder)[0], b"damaged")
     before = everything(folder)
-    with pytest.raises(OptionError, match="nobody can tell whose"):
+    with pytest.raises(OptionError, match="nobody knows whose"):
         open_journal(folder, owner=replace(OWNER, producer="other"))
     assert everything(folder) == before
 
