@@ -62,7 +62,7 @@ class RecomputedError(SparkWalError):
 class DivergedCheckpointError(SparkWalError):
     """The checkpoint, or a batch write, and the log have different rows under the same number.
 
-    A checkpoint was restored from a backup, copied from another query, or its log was made again.
+    A checkpoint was restored from a backup, copied from another query, or its log was recreated.
     Nothing was written and nothing is lost: give the query the folder that
     ``sparkwal.checkpoint(path, name)`` makes from the log, and restart it.
     """
@@ -141,7 +141,7 @@ class WriteError(CompactionError):
 
 
 class ConfirmError(CompactionError):
-    """The table is not what the log's lifecycle knows: restored, replaced or made again."""
+    """The table is not what the log's lifecycle knows: restored, replaced or recreated."""
 
     stage = "confirm"
 

@@ -35,7 +35,7 @@ class HeadInfo:
 
     Attributes:
         position: the last position taken; the next record goes to position + 1.
-        log_id: drawn when the log began; a log made again at the same path has another.
+        log_id: drawn when the log began; a log recreated at the same path has another.
         timestamp_ms: milliseconds since 1970 of the last live record.
     """
 
@@ -220,7 +220,7 @@ class Log:
             table_options: delta-rs' storage options, where the table is on another store than
                 the log.
 
-        Raises ConfirmError (a CompactionError) where the table was restored or made again,
+        Raises ConfirmError (a CompactionError) where the table was restored or recreated,
         TableReadError, CollectedError, OptionError, InvalidLogError.
         """
         from sparkwal.lifecycle.snapshot import current

@@ -146,7 +146,7 @@ class Buffer:
     def take(self) -> Batch:
         """The oldest batch. Only while one is due."""
         self._taken = self._waiting[0]
-        # Safety (§7): "batches are sent newest first"
+        # SAFETY(fifo-batches) §7: batches are sent in the order in which they were closed
         batch = self._waiting.popleft()
         batch.close()
         return batch

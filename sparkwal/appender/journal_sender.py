@@ -70,7 +70,7 @@ class JournalSender:
         self._open_session = open_session
         self.session: Session | None = session
         self._former = session  # the last that is over
-        # Safety (§11): "what an earlier process accepted is not sent"
+        # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
         self._fed = session.known
         self._schema: tuple[bytes, pa.Schema] = b"", pa.schema([])  # the last that was read
         self._seconds = 0.0  # to wait before the log is led again
@@ -139,7 +139,7 @@ class JournalSender:
         if (failure := session.intake.failure) is not None:
             self._lose(session, failure.error)
             return
-        # Safety (§11): "what was sent counts as in the log"
+        # SAFETY(ack-when-decided) §11: an entry counts as in the log only when its slot is decided
         self._journal.acknowledge(self._intake.decided)
         self._tell_replayed()
         if self._journal.may_drain():
@@ -258,7 +258,8 @@ class JournalSender:
                 "restored from an older copy"
             )
         self._find_positions(session)
-        # Safety (§11): "a new session goes on where the last one ended"
+        # SAFETY(session-from-log) §11: a new session continues after the sequence that the log has,
+        # not after the last one sent
         self._fed = session.known
         self.is_away = False
         self._publish(events.StoreBack(path=self._context.log.url, sequence=self._fed + 1))

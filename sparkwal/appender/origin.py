@@ -54,7 +54,8 @@ def check_sent(
     if wrote is None:
         unknown = "the record of the last of them was collected, with who wrote it"
     elif isinstance(sender, Sender):
-        # Safety (§11): "rows of another appender count as the journal's after a restart"
+        # SAFETY(sender-wrote-it) §11: what the log has counts as the journal's only if the noted
+        # sender wrote the producer's last record
         if wrote != sender.leader_id:
             raise OptionError(
                 f"{has}, and another appender ({wrote}) than the journal's ({sender.leader_id}) "
@@ -67,7 +68,8 @@ def check_sent(
     else:
         unknown = f"{sender}; appender {wrote} wrote the last of them"
     confirmed = context.settings.journal_sent_up_to
-    # Safety (§11): "what nobody knows counts as sent"
+    # SAFETY(unknown-is-not-sent) §11: if the sender is unknown, only the user's journalSentUpTo
+    # counts entries as sent
     if confirmed != known:
         raise OptionError(
             f"{has}, and nobody knows whether the journal {path} sent them: {unknown}. If no other "
@@ -82,7 +84,8 @@ def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) 
     """Who wrote the producer's last commit; None where its record was collected."""
     log, producer = context.log, context.producer_id
     # No collection has come further: nothing there is a stray in a place that was free again.
-    # Safety (§11): "records that no collection takes are not looked at"
+    # SAFETY(search-kept-slots) §11: the search for the last record covers the 1,000 slots below the
+    # floor
     kept = max(0, Floor(log, log_id).current() - KEPT_SLOTS)
 
     def live(position: int) -> SlotHeader | None:

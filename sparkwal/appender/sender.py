@@ -173,7 +173,7 @@ class Sender:
             if (failure := self._intake.failure) is not None:
                 batch.fail(unsent(failure.error), failure)
                 return
-            # Safety (§7): "last_sequence counts what is only sent"
+            # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
             self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
         self._subscribers.publish(
             events.BatchSent(
@@ -222,7 +222,7 @@ class Sender:
             began = target.claim.before(sent.header)
             put_record(target.log, sent.header, sent.data, ASK)
             self._measured.put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
-            if target.claim.stands(sent.header, began) is not None:
+            if target.claim.confirm_after_put(sent.header, began) is not None:
                 raise overtaken(target.log, sent.position)
         except SparkWalError as error:
             self._failed(sent.position, used_up(error))
@@ -249,7 +249,8 @@ class Sender:
         with self._acks:
             if position not in self._sent:
                 return  # given up already: one before it failed
-            # Safety (§7): "an appender acknowledges whatever is done"
+            # SAFETY(ack-in-order) §7: the appender acknowledges only slots whose predecessors are
+            # decided
             for ready in self._pipeline.durable(position):
                 done = self._sent.pop(ready)
                 self._intake.last_sequence = done.sequence
@@ -274,8 +275,9 @@ class Sender:
     def _failed(self, position: int, error: SparkWalError) -> None:
         with self._acks:
             if position in self._sent:
-                # Safety (§7): "with retries exhausted a slot is skipped"
-                # Safety (§7): "a stopped appender goes on sending"
+                # SAFETY(never-skip-slot) §7: an appender with a failed slot stops; it never skips
+                # the slot
+                # SAFETY(stopped-sends-nothing) §7: a stopped appender sends nothing more
                 self._errors[position] = error
                 self._stop(error)
 
@@ -303,8 +305,8 @@ class Sender:
             return
         error = None
         for position in sorted(self._sent):
-            # Safety (§7): "what is not acknowledged is told why the appender stopped, not what
-            # became of it"
+            # SAFETY(verdict-per-append) §7: each unacknowledged append gets its own verdict, not
+            # the reason of the stop
             error = verdict(error, self._errors.get(position))
             assert error is not None
             lost = self._sent.pop(position)

@@ -115,7 +115,7 @@ def open_session(
         raise fenced(error) from None
     except DivergedCheckpointError:
         raise OptionError(
-            f"{log.url} is not the log {claim.log_id} any more: it was deleted, or made again"
+            f"{log.url} is not the log {claim.log_id} any more: it was deleted, or recreated"
         ) from None
     finally:
         context.subscribers.leave_thread()

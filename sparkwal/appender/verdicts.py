@@ -62,7 +62,8 @@ def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWal
     """
     if before is None or (isinstance(before, OutcomeUnknownError) and isinstance(own, FencedError)):
         return own
-    # Safety (§7): "what follows a slot that may be durable counts as fenced"
+    # SAFETY(after-unknown-unknown) §7: after a slot of unknown outcome every later slot is unknown
+    # too
     return before
 
 

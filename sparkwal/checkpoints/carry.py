@@ -78,7 +78,8 @@ class StreamCheckpoint:
             return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
         needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
-        # Safety (§12): "a record carries what another start has left of a folder"
+        # SAFETY(carry-whole-folder) §12: a record carries a folder only if it holds offsets/N and
+        # offsets/N−1
         if not needed <= sizes.keys() and folder.owner_of(path) is not None:
             # Spark starts with both or not at all, so nobody could rebuild from the record.
             raise DivergedCheckpointError(
@@ -115,11 +116,13 @@ class StreamCheckpoint:
         if path is None or folder.owner_of(path) is None:
             return None
         before, last = known()
-        # Safety (§12): "a folder notes microbatches after one that the log has with other input"
+        # SAFETY(note-after-same-input) §12: a folder notes a microbatch without rows only after the
+        # input that the log holds
         if last is not None:
             self._check_goes_on(path, last)
         # What is neither in the log nor noted may be what a log lost that was put back.
-        # Safety (§12): "a folder goes on without rows after what nobody knows to be done"
+        # SAFETY(note-without-hole) §12: a folder notes a microbatch without rows only if every one
+        # since N is noted or in the log
         if empty.done(path, before, last) < batch_id - 1:
             return None
         if last is None or due or not self._note(path, batch_id, before, last):
@@ -150,8 +153,8 @@ class StreamCheckpoint:
         """
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
-            # Safety (§12): "a folder goes on after a microbatch without rows that the log has with
-            # other input"
+            # SAFETY(same-input-before) §12: a folder continues only after the input that the log's
+            # inputs name
             if folder.digest(path, name) not in (None, crc):
                 raise DivergedCheckpointError(
                     f"the checkpoint {self.location} goes on after another {name} than the one at "
@@ -185,7 +188,8 @@ class StreamCheckpoint:
         last, entry = recall(open_log, leadership, self.query_id)
         if entry is None:
             return
-        # Safety (§12): "a replay of an older microbatch is skipped"
+        # SAFETY(only-last-replays) §12: a microbatch below the query's last is never skipped as a
+        # replay
         if batch_id < last:
             raise self._diverged(
                 open_log(), batch_id, f"the log has this query's microbatches up to {last}"
@@ -195,7 +199,8 @@ class StreamCheckpoint:
             log = open_log()
             theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
-            # Safety (§12): "a replay is skipped whatever its offsets"
+            # SAFETY(same-offsets) §12: a replay is skipped only if its offsets and source files are
+            # those of the log
             if other is not None:
                 raise self._diverged(
                     log, batch_id, f"position {entry.position} of the log holds another {other}"
@@ -204,7 +209,8 @@ class StreamCheckpoint:
                 return
         log, position = open_log(), entry.position
         unlike = other_rows(log, leadership, self.query_id, batch_id, content(), position=position)
-        # Safety (§12): "a replay is skipped whatever its rows"
+        # SAFETY(same-rows) §12: where the log carries no offsets, a replay is skipped only if its
+        # rows are those of the log
         if unlike is not None:
             raise self._diverged(
                 log,

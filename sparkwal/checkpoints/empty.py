@@ -22,7 +22,7 @@ def done(path: Path, before: int, last: Checkpoint | None) -> int:
     """
     note = folder.read_json(path / folder.EMPTY)
     try:
-        # Safety (§12): "a note is believed whatever record it goes on after"
+        # SAFETY(note-names-record) §12: a note counts only after the very record that it names
         if last is None or note["after"] != _plain(last):  # type: ignore[index]
             return before
         inputs, batch_id = note["inputs"].items(), int(note["batch_id"])  # type: ignore[index]

@@ -209,7 +209,7 @@ def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
             sizes[name] = (path / name).stat().st_size
         except FileNotFoundError:
             continue
-    # Safety (§12): "a record carries nothing of the list of a source"
+    # SAFETY(carry-source-files) §12: a record carries the source files that a new machine needs
     return sizes | _source_files(path)
 
 
@@ -297,7 +297,8 @@ def other_input(
                 continue  # Spark keeps the last hundred
             same = mine is not None and input_of(mine) == input_of(data) is not None
         else:
-            # Safety (§12): "files of a source are not compared"
+            # SAFETY(compare-source-files) §12: a replay's source files are compared with those that
+            # the log carries
             same = mine == data or not name.startswith(f"{SOURCES}/")
         if not same:
             return name

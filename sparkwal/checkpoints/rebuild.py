@@ -169,21 +169,24 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
         return None if commits < 0 else "its log is gone"
-    # Safety (§12): "a folder of another log is used as it is"
+    # SAFETY(folder-of-this-log) §12: a folder is used only with the log and the query that it was
+    # made for
     if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
     if last < 0:
-        # Safety (§12): "a folder of a log that lost all its microbatches is used as it is"
+        # SAFETY(no-folder-ahead) §12: a folder with commits is ahead of a log that holds no
+        # microbatch
         return None if commits < 0 else "it is ahead of the log"
     if entry is None:
         return "the log carries nothing of it"
-    # Safety (§12): "a folder that is behind the log is used as it is"
+    # SAFETY(folder-not-behind) §12: a folder that is behind the log is rebuilt
     if offsets < last or commits < last - 1:
         return "the log is ahead of it"
     # What the folder does not note as without rows, a log that was put back may have lost.
     done = empty.done(place, last, entry)
-    # Safety (§12): "a folder that is ahead of the log is used as it is"
+    # SAFETY(folder-not-ahead) §12: a folder that is ahead by more than its noted microbatches is
+    # rebuilt
     if offsets > done + 1 or commits > done:
         return "it is ahead of the log"
     if offsets > last and commits < offsets - 1:
@@ -191,12 +194,13 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     if commits > last:
         return None
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
-    # Safety (§12): "a folder that plans a microbatch otherwise than the log holds it is used as it
-    # is"
+    # SAFETY(folder-same-plan) §12: a folder is used only if it plans microbatch N as the log holds
+    # it
     if folder.other_input(theirs, entry.files, place, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
     # Spark would read its input again, and another machine that went on may have archived it.
-    # Safety (§12): "a folder that does not know its last commit is used as it is"
+    # SAFETY(folder-has-commit) §12: a folder is used only if it holds the commit of the log's last
+    # microbatch
     if theirs and commits != last and offsets == last and not _lost(entry):
         return "it lacks the commit of its last microbatch, which is in the log"
     return None
@@ -247,9 +251,9 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     # Done: the log has it. Without this Spark would read the input of `last` again, which may be
     # archived by now. (The watermark in it matters to stateful queries alone.)
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
-    # Safety (§12): "a folder is rebuilt without the commit of its last microbatch"
-    # Safety (§12): "a folder is rebuilt without the offsets of its last microbatch"
-    # Safety (§12): "a folder is rebuilt from the record before the last"
+    # SAFETY(rebuild-commit) §12: a rebuilt folder holds commits/N
+    # SAFETY(rebuild-offsets) §12: a rebuilt folder holds offsets/N
+    # SAFETY(rebuild-from-last) §12: a folder is rebuilt from the query's last record
     return {**files, f"commits/{last}": done}
 
 

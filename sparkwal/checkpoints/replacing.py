@@ -71,7 +71,8 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
         # Not one file after another: Spark takes what is there for all there is.
         if place.exists():
             os.rename(place, f"{draft}-old")
-        # Safety (§12): "a folder is rebuilt in its place, one file after another"
+        # SAFETY(replace-by-rename) §12: a folder is replaced by a rename: the old one, none or the
+        # new one
         os.rename(draft, place)
         _sync(place.parent)
     except OSError:

@@ -212,7 +212,7 @@ def tail(
     record, and of an appender's log maxInFlightRequests − 1 to be sure of its head.
 
     -f goes on over a new leader, a floor that moves (it says what it missed) and a store that is
-    away for a while; a log that was made again ends it with exit code 1. Logs that begin under
+    away for a while; a log that was recreated ends it with exit code 1. Logs that begin under
     PATH meanwhile are not followed.
     """
     if follow and asked.form.out is not None:

@@ -226,7 +226,7 @@ def followed(
         shown: what is shown of a log with these columns, which may become more.
         notify: takes what people should know: rows were collected meanwhile, a store is away.
 
-    Raises AnotherLog where a log was made again or is gone, InvalidLogError, BrokenPipeError.
+    Raises AnotherLog where a log was recreated or is gone, InvalidLogError, BrokenPipeError.
     """
     places = [_Place(Follower(log, log.gap), log.spark_schema) for log in logs]
 

@@ -20,7 +20,7 @@ class Consumer:
 
     Attributes:
         name: the last part of its key.
-        log_id: of the log it reads; a log made again at the same path is another.
+        log_id: of the log it reads; a log recreated at the same path is another.
         position: the next it will read; it needs nothing below.
         timestamp_ms: when it published it, by its own clock; for people.
         host: where it runs; for people.

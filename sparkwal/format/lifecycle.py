@@ -54,7 +54,7 @@ class LifecycleRecord:
     Attributes:
         number: of the record; counts down from keys.MAX by 1.
         record_id: drawn for the attempt that wrote the record; a read-back compares it.
-        log_id: of the log; a log made again at the same path begins a chain of its own.
+        log_id: of the log; a log recreated at the same path begins a chain of its own.
         sequencer: the log's name under its path.
         k: counts the intents, from 1; 0 before the first.
         cut: positions below are in the table.

@@ -49,7 +49,7 @@ Checkpoints = dict[str, Checkpoint]
 
 
 @dataclass(frozen=True)
-class Memories:
+class QueryProgress:
     """What a record remembers.
 
     Attributes:

@@ -146,7 +146,7 @@ def make_segment(
         head = header.encode()
     except (TypeError, ValueError) as error:
         raise JournalEncodeError(f"segment {header.id} cannot be encoded: {error}") from error
-    # Safety (§11): "a file is written that nobody reads"
+    # SAFETY(header-readable) §11: a segment whose header readers refuse is not written
     if len(head) > LARGEST_HEADER:
         raise JournalEncodeError(
             f"segment {header.id} cannot be encoded: its header with the schema has {len(head)} "
@@ -176,7 +176,7 @@ def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
     except OSError:
         if RESERVE not in folder.names():
             raise
-        # Safety (§11): "a full disk stays full"
+        # SAFETY(reserve-frees) §11: on a full disk the reserve gives way to the cursor
         folder.remove(RESERVE)
         _put(folder, name, data)
 
@@ -201,7 +201,7 @@ def _put(
                     raise OSError(f"{name} ends at {begin} and not at {end}")
                 file.append([part])
                 begin += len(part)
-            # Safety (§11): "a file gets its name before its bytes are on the disk"
+            # SAFETY(sync-before-name) §11: a file is synced before it gets its name
             file.sync()
     except OSError as error:
         with suppress(OSError):

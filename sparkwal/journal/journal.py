@@ -64,7 +64,7 @@ class Journal:
         self.failure: JournalError | None = None
         self.is_closed = self._told_full = self.wants_room = False
         self.last, self._synced, self._acked = segments.newest.last, -1, acked
-        # Safety (§11): "what an earlier process accepted gets no mark"
+        # SAFETY(mark-at-opening) §11: the mark is written at each opening
         self._have_synced(segments.newest.header.id, self.last)
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
@@ -165,7 +165,7 @@ class Journal:
         """Go on in a new segment. With the locks of who syncs and of who writes. Raises
         JournalError, OSError for no room."""
         try:
-            # Safety (§11): "a file that is full is not synced"
+            # SAFETY(sync-before-rotate) §11: a full segment is synced before the next begins
             self._segments.writer.sync()
             self._have_synced(self._segments.newest.header.id, self.last)
             self._segments.rotate(spare)
@@ -179,7 +179,7 @@ class Journal:
 
         Raises JournalError where that can't be known.
         """
-        # Safety (§11): "an append returns before it is on the disk"
+        # SAFETY(sync-before-return) §11: with journalSync=always an append returns after a sync
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
@@ -206,7 +206,7 @@ class Journal:
             except JournalError as error:
                 raise self._stopped_by(error) from error
             with self._lock:
-                # Safety (§11): "what comes while it syncs counts as synced"
+                # SAFETY(sync-covers-earlier) §11: a sync covers only what was written when it began
                 self._have_synced(newest.header.id, upto)
 
     def _have_synced(self, segment: int, upto: int) -> None:
@@ -269,7 +269,7 @@ class Journal:
     def _let_go(self) -> None:
         acked = self._acked
         done = self._segments.done(acked)
-        # Safety (§11): "files go before the cursor says so"
+        # SAFETY(cursor-before-removal) §11: the cursor is durable before a segment is removed
         self._checkpoint(done[-1].header.id + 1 if done else self._segments.oldest.header.id)
         for segment in done:
             self._segments.remove(segment)

@@ -99,7 +99,8 @@ class _Opening:
             self._folder.remove(name)
         if contents.damage is not None:
             self._mend(contents.damage)
-        # Safety (§11): "sequences that the log has are given again"
+        # SAFETY(drop-what-log-has) §11: if the log has every entry, the journal begins anew after
+        # the log's last sequence
         if foreign or (self._segments and contents.last <= owner.durable):
             # All of it is in the log. Its sequences may go on elsewhere: nothing follows.
             self._remove_all()
@@ -185,7 +186,8 @@ class _Opening:
             incident = Incident(
                 damage.name, lost.start, lost.stop - 1, tuple(aside.values()), damage.reason
             )
-            # Safety (§11): "what is lost is told once only"
+            # SAFETY(loss-is-noted) §11: a loss is noted durably and reported at each opening until
+            # it is sent again
             self._quarantine = self._quarantine.add(incident)
         self._set_aside(damage, aside)
         self._publish(
@@ -280,7 +282,8 @@ class _Opening:
             self._owner.producer,
             self._contents.ring.slots,
             first,
-            # Safety (§11): "an entry of another file is taken for one of this"
+            # SAFETY(salt-per-file) §11: each segment has its own salt, so an entry of another file
+            # is invalid
             secrets.randbits(32) if salt is None else salt,
             schema,
         )
@@ -298,13 +301,14 @@ class _Opening:
             if not self._is_synced(last):
                 self._write_again(last, handle)
             # Who made the file may have died before it was certain that its name stays.
-            # Safety (§11): "the name of a file that a dead process made is not synced"
+            # SAFETY(sync-inherited-name) §11: the opening syncs the folder before it appends to a
+            # file that another process made
             sync_folder(self._folder)
             return handle
         if last is not None and not self._is_synced(last):
             with self._writer(last.name) as handle:
                 self._write_again(last, handle)
-        # Safety (§11): "sequences begin anew in an empty journal"
+        # SAFETY(sequence-after-log) §11: sequences of an empty journal continue where the log ends
         header = self._header(
             last.last + 1 if last is not None else self._owner.durable + 1, self._owner.schema
         )
@@ -334,8 +338,9 @@ class _Opening:
             offset = 0
             while offset < segment.size:
                 part = reader.read_at(offset, min(_BLOCK, segment.size - offset))
-                # Safety (§11): "what a failed sync left in memory is not written again"
+                # SAFETY(rewrite-before-sync) §11: the opening writes what it read again before it
+                # syncs
                 handle.write_at(offset, part)
                 offset += len(part)
-        # Safety (§11): "what only memory has counts as accepted"
+        # SAFETY(sync-what-was-read) §11: what the opening read counts only after a sync
         handle.sync()

@@ -54,7 +54,7 @@ def check_owner(
         rejected = f"it is at {cursor.sequence}, ahead of the log's {owner.durable}"
     if rejected:
         publish(events.CursorRejected(path=path, reason=rejected))
-    # Safety (§11): "entries of another log are sent to this one"
+    # SAFETY(own-entries-only) §11: only entries of this log and producer are sent
     if segments and not owner.owns(segments[0].header):
         _check_unused(path, contents, owner)
         return True
@@ -73,14 +73,15 @@ def _check_unused(path: str, contents: Contents, owner: Owner) -> None:
     done = contents.first - 1
     if cursor is not None and cursor.owner == header.owner:
         done = max(done, cursor.sequence)
-    # Safety (§11): "entries of another log are dropped"
+    # SAFETY(foreign-never-dropped) §11: waiting entries of another log or producer are never
+    # dropped
     if contents.last <= done and contents.damage is None:
         return
     if header.producer != owner.producer:
         whose = f"of producer {header.producer!r}, and this is {owner.producer!r}"
     else:
         whose = (
-            f"of log {header.log_id}, and {owner.log} is log {owner.log_id}: it was made again, "
+            f"of log {header.log_id}, and {owner.log} is log {owner.log_id}: it was recreated, "
             "or this is another path"
         )
     raise OptionError(

@@ -64,7 +64,7 @@ class Quarantine:
             last: the newest sequence that was appended.
         """
         found = []
-        # Safety (§11): "rows of an older incident fill the gap of a newer one"
+        # SAFETY(newest-incident) §11: of the incidents that took a sequence only the newest counts
         for incident in reversed(self.incidents):
             if incident.last > last:
                 found.append((incident, range(max(incident.first, last + 1), incident.last + 1)))
@@ -120,7 +120,7 @@ class Quarantine:
         names, before = set(self.folder.names()), list(self.incidents)
         # An opening that died noted it already, and may have moved the last of its files: no
         # other segment has the number of one of them.
-        # Safety (§11): "a crash in the middle of an incident makes two of it"
+        # SAFETY(one-incident) §11: a damaged file numbered among the last incident's belongs to it
         if before and before[-1].took(new.name):
             same = before.pop()
             moved = [name for name in same.files if name not in new.files]
@@ -157,7 +157,7 @@ def read_quarantine(folder: Folder) -> Quarantine:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
         return Quarantine(folder, log_id, producer, tuple(found))
-    # Safety (§11): "a note that cannot be read says that nothing was lost"
+    # SAFETY(unreadable-note-error) §11: an unreadable note of losses is an error, not an empty note
     raise JournalReadError(
         f"{folder.path}/{LOST} cannot be read: it says which accepted appends are lost to damage, "
         f"and nobody knows these now. What is left of them is in {folder.path}/{QUARANTINE}: look "

@@ -135,7 +135,8 @@ def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -
     reading = _Reading(folder, largest, slots, default_slots, mark)
     oldest = 0
     if cursor is not None:
-        # Safety (§11): "a file that was removed comes back"
+        # SAFETY(removed-stays-removed) §11: a segment below the cursor's first_segment is old,
+        # whatever the disk brings back
         old = [name for name in live if ids[name] < cursor.first_segment]
         whose = {name: _owner(folder, name) for name in old}
         # Only of the cursor's journal; what cannot be read is left alone, it may be another's.
@@ -211,10 +212,11 @@ class _Reading:
                 self._include_acknowledged(number)
                 damage.torn = (
                     not after
-                    # Safety (§11): "damage before complete entries is cut off as torn"
+                    # SAFETY(torn-is-last) §11: a torn tail has no complete entry after it
                     and not damage.complete
                     and rest <= ENTRY_BYTES + entry_size(self._largest)
-                    # Safety (§11): "an entry that was accepted is cut off as torn"
+                    # SAFETY(accepted-not-torn) §11: an entry that the mark counts as accepted is
+                    # never cut off
                     and not self._acknowledged(number, damage.sequence)
                 )
 
@@ -222,7 +224,7 @@ class _Reading:
         """Whether all that was acknowledged is there; segments below `oldest` are removed."""
         number, upto = self._mark
         there = self.segments[-1].header.id if self.segments else oldest
-        # Safety (§11): "what was accepted is missing, and nobody is told"
+        # SAFETY(missing-is-damage) §11: an entry that the mark knows and that is missing is damage
         if number >= there and upto >= self._next():
             name = segment_name(number)
             self._damaged(name, f"entries up to {upto} were accepted and are not there", [])

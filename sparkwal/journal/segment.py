@@ -178,7 +178,7 @@ class Scan:
             begin = at + ENTRY_BYTES
             if entry_size(length) > there:
                 raise Invalid("the file ends within an entry")
-        # Safety (§11): "what an entry holds is not checked"
+        # SAFETY(content-crc) §11: an entry counts only if its content matches its CRC-32
         if zlib.crc32(self._view[begin : begin + length]) != crc:
             raise Invalid("an entry's CRC-32 is not that of its content")
         return Found(sequence, offset, length)

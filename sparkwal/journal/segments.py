@@ -55,7 +55,7 @@ class Segments:
 
     def done(self, acked: int) -> list[Segment]:
         """Those that hold nothing after `acked`, but the newest."""
-        # Safety (§11): "a file goes that holds more than the log has"
+        # SAFETY(remove-when-acked) §11: a segment goes only if the log has its last entry
         return [each for each in tuple(self._list)[:-1] if each.last <= acked]
 
     def newest_is_done(self, acked: int) -> bool:
@@ -89,7 +89,7 @@ class Segments:
         if self.writer.name != segment.name:
             self.writer = Handle(self._folder.open(segment.name), segment.name)
         if self._begun is not None:
-            # Safety (§11): "two entries have one sequence"
+            # SAFETY(undo-append) §11: an append that did not finish leaves no sequence and no bytes
             segment.size, segment.last = self._begun
             # The next is written over it; a shorter one would leave the rest of it behind.
             self.writer.truncate(segment.size)

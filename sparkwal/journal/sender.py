@@ -75,10 +75,10 @@ def write_sender(folder: Folder, sender: Sender) -> None:
             count = max([each for each, _ in _places(folder)], default=0) + 1
             head = _HEAD.pack(0, len(body), count)[4:]
             crc = zlib.crc32(head + body).to_bytes(4, "little")
-            # Safety (§11): "one flipped bit hides who sent"
+            # SAFETY(sender-twice) §11: the sender's note is written twice
             for place in (0, _PLACE):
                 file.write_at(place, crc + head + body)
-                # Safety (§11): "rows are sent whose sender a restart does not know"
+                # SAFETY(sender-before-rows) §11: the sender's note is durable before a row is sent
                 file.sync()
     except OSError as error:
         if is_full(error):

@@ -124,7 +124,7 @@ class Handle:
             raise JournalSyncError(_unknown(self.name, error)) from error
 
     def _check(self) -> None:
-        # Safety (§11): "after a failed sync the next one is believed"
+        # SAFETY(failed-sync-final) §11: after a failed sync a handle never syncs again
         if self._poisoned:
             raise JournalSyncError(f"{self.name} could not be synced before: open it again")
 

@@ -54,7 +54,7 @@ def accept(
 
 def _next(state: LifecycleRecord, found: TableState) -> tuple[str, dict[str, Any]]:
     """The kind of the next record, and what changes with it."""
-    # Safety (§10): "a range that a RESTORE kept is written again"
+    # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
     held = _held(state, found)
     if held and not (state.is_open and [_is_open_range(state, each) for each in held] == [True]):
         raise _refused(
@@ -63,7 +63,8 @@ def _next(state: LifecycleRecord, found: TableState) -> tuple[str, dict[str, Any
         )  # fmt: skip
     if held:
         return DONE, {"cut": state.to}
-    # Safety (§10): "a range that a RESTORE took away counts as written"
+    # SAFETY(lost-range-new-k) §10: an open range that a RESTORE took away is promised again under a
+    # higher k
     k = found.k + 1 if state.is_open else found.k
     return INTENT if state.is_open and k != state.k else FLOOR, {"k": k}
 
@@ -93,7 +94,7 @@ def _held(state: LifecycleRecord, found: TableState) -> Ranges:
     for change in since:
         if change.restores is not None:
             held = at.get(change.restores, at[confirmed])
-            # Safety (§10): "a RESTORE to before what was confirmed is accepted"
+            # SAFETY(restore-not-before) §10: a RESTORE to before the confirmed version is refused
             if change.restores < confirmed and change.restores not in at:
                 held = f"it was restored to version {change.restores}, which is older"
         elif change.operation.upper().startswith("RESTORE"):

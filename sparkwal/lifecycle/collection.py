@@ -71,7 +71,7 @@ def _first_older(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int | N
     low, high = head.number, keys.MAX + 1
     while low < high:
         middle = (low + high) // 2
-        # Safety (§10): "what is below a new floor is deleted at once"
+        # SAFETY(grace-before-delete) §10: only a floor older than the grace allows a delete
         if log.store.age_ms(keys.lifecycle_key(log.prefix, middle)) > grace_ms:
             high = middle
         else:
@@ -105,7 +105,8 @@ def collection_bound(
     """
     floor = old_floor(log, state, grace_ms)
     held = "the grace" if floor < state.floor else ""
-    # Safety (§10): "consumers are listed before the floor is taken"
+    # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
+    # after it
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
         live = [each.consumer for each in standing(log, state.log_id) if each.is_live(expiry_ms)]
@@ -114,7 +115,7 @@ def collection_bound(
     if state.target is not None and bound > 0:
         if table is None:
             raise InvalidLogError(f"{log.url} has a table; collecting it needs Delta to look at it")
-        # Safety (§10): "the log is collected although the table was restored"
+        # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
         confirmed(log, state, table)
         bound = min(bound, state.cut)
     return bound, held
@@ -170,9 +171,9 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int]]
             continue  # none of ours
         position = keys.position(number, window)
         if keys.is_slot(number, window) and (
-            # Safety (§10): "a writer that starts finds no records to look back at"
+            # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
             position >= bound - KEPT_SLOTS
-            # Defends against: the record that holds a query's checkpoint is collected
+            # §12: records that hold a query's checkpoint stay
             or position in pinned
         ):
             continue

@@ -67,11 +67,11 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
     Args:
         gap, log_id: of the log, looked at after its chain was.
     """
-    # Safety (§10): "a log that was made again is collected as the one before was"
+    # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
     if state.log_id != log_id:
         raise PlanError(
             f"the lifecycle under {log.url} belongs to the log {state.log_id}, and the log there "
-            f"now is {log_id}: it was deleted and made again. Delete lifecycle/ and consumers/ "
+            f"now is {log_id}: it was deleted and recreated. Delete lifecycle/ and consumers/ "
             "there too, and give the new log a table of its own"
         )
     # A log that came back older is not what its floor has passed.
@@ -174,8 +174,9 @@ def _written(
         if found.k == intent.k:
             return found, not attempt
         # Safe to repeat: the table takes each transaction once.
-        # Safety (§10): "a range is published without another look at the table"; "who carries a
-        # range on takes what came since too"
+        # SAFETY(read-table-after-write) §10: a range is published only after the table was read
+        # again
+        # SAFETY(range-is-fixed) §10: whoever carries a range on writes exactly [cut, to)
         try:
             with unless_moved_on(log, intent):
                 table.write(intent)
@@ -207,7 +208,7 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
     with unless_moved_on(log, state):
         check_history(state, found)
         assert found is not None and state.target is not None
-        # Safety (§10): "a table whose transactions were forgotten gets a range again"
+        # SAFETY(table-knows-k) §10: the table's last range is the confirmed one or the open one
         if found.k not in (before, state.k):
             raise ConfirmError(
                 f"{state.target.table} says it holds range {found.k} of the log last, and it must "

@@ -128,7 +128,7 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
 
     Raises InvalidLogError for a damaged consumer.
     """
-    # Safety (§10): "the floor passes a consumer that is live"
+    # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
     for consumer in _consumers(log):
         if consumer.log_id != log_id or consumer.position >= floor:
             continue
@@ -162,7 +162,7 @@ def _begin(log: LogStore, consumer: Consumer) -> int:
     while True:
         publish(log, consumer)
         floor = floor_of(log, consumer.log_id)
-        # Safety (§10): "a new consumer begins where the floor was before it told so"
+        # SAFETY(join-then-floor) §10: a new consumer reads the floor after it wrote its position
         if floor <= consumer.position:
             return consumer.position
         consumer = replace(consumer, position=floor)

@@ -158,7 +158,7 @@ class Lifecycle:
             return Recovery("no lifecycle", gap=head.gap), head, None
         if self._target is not None and state.target is not None:
             fits(self._target, state.target)
-        # Defends against: a second range is promised before the first is done
+        # §10: at most one range is open
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
         finished = finish_range(self._log, state, self._the_table(state), self._clock, self._host)
@@ -261,10 +261,10 @@ class Lifecycle:
         # A table that no range has reached yet counts too.
         if measured.table:
             keeps = self._policy.retain_seconds, self._policy.retain_bytes
-            # Safety (§10): "the floor passes what the table is confirmed to have"
+            # SAFETY(floor-below-cut) §10: with a table the floor never passes the cut
             floor = state.cut if keeps == (None, None) else min(floor, state.cut)
         floor = consumers_bound(self._log, state.log_id, floor, self._expiry_ms)
-        # Safety (§10): "the floor goes back"
+        # SAFETY(floor-never-back) §10: the floor never goes back
         if floor <= state.floor:
             return state
         moved = published(

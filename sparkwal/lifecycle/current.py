@@ -133,7 +133,7 @@ def _end(log: LogRange) -> int:
         log.head = None
         log.look()
     if log.log_id != log_id:
-        raise AnotherLog(f"the log at {log.log.url} was made again while it was looked at")
+        raise AnotherLog(f"the log at {log.log.url} was recreated while it was looked at")
     return log.gap
 
 
@@ -175,13 +175,14 @@ def goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
     None: the chain moved on after its head was read, or is about to; look at both again.
     Raises ConfirmError as `check_history`.
     """
-    # Safety (§10): "a table that is ahead of the chain is read as if it were not"
+    # SAFETY(table-ahead-again) §10: if the table is ahead of the chain, both are read again
     if table is not None and table.table_id == head.table_id and table.k > head.k:
         return None
     check_history(head, table)
     assert table is not None
     # Written, and perhaps not published yet.
-    # Safety (§10): "the log is read from the cut although the table holds the open range"
+    # SAFETY(log-after-table) §10: the log continues after the last range that the table version
+    # holds
     if table.k == head.k:
         return head.to
     return head.cut if table.k == head.confirmed_k else None

@@ -138,7 +138,7 @@ class DeltaLog:
             return everything
         left = {each for each in self._removed if each[2] > confirmed_ms - _SKEW_MS}
         while left:
-            # Defends against: a version that removed files counts as one that did not
+            # §10: a file counts as removed by the version that its own commit shows
             at = self._first(min(each[2] for each in left), max(since - _BEFORE, 0))
             while left and at <= self._start:
                 self._fetch([at])

@@ -22,7 +22,7 @@ class LifecycleOptions(StoreOptions, Policy):
     def check(self) -> None:
         StoreOptions.check(self)
         Policy.check(self)
-        # Defends against: a writer's late request meets slots that were deleted meanwhile
+        # §10: the grace is at least an hour, longer than any claim
         if self.gc_grace_ms < _SMALLEST_GRACE_MS:
             raise OptionError(
                 f"gcGrace is {self.gc_grace_ms} ms; at least 1h is needed: a request that is under "

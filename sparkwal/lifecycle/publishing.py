@@ -117,7 +117,7 @@ class Publisher:
             return state.position
         if found.log_id != state.log_id:
             raise InvalidLogError(
-                f"{state.log.url} was made again: {self._name} on {found.host} reads the log "
+                f"{state.log.url} was recreated: {self._name} on {found.host} reads the log "
                 f"{found.log_id}, this stream read {state.log_id}"
             )
         events.emit(

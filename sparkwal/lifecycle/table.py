@@ -122,10 +122,10 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             f"{name} is gone. The log keeps what it still has, from position {state.floor} on. "
             "Restore the table, or begin a new log"
         )
-    # Defends against: a table that was dropped and made again is taken for the old one
+    # §10: the table has the id that the first intent found
     if table.table_id != state.table_id:
         raise ConfirmError(
-            f"{name} was dropped and made again: it is table {table.table_id}, the log was "
+            f"{name} was dropped and recreated: it is table {table.table_id}, the log was "
             f"compacted into {state.table_id}. Put the old table back, or begin a new log"
         )
     if not table.whole or table.version < state.table_version:
@@ -135,7 +135,8 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             "away since is not known. Compare the table's rows with yours; if none is missing, go "
             f"on with --accept-table. If some are: {way_back(state)}"
         )
-    # Safety (§10): "a table that was restored is taken as it is"
+    # SAFETY(history-undoes-nothing) §10: no version since the confirmed one may have taken rows
+    # away
     for change in table.changes:
         if change.undoes:
             raise ConfirmError(
@@ -145,14 +146,14 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             )
     expected = (state.k,) if state.is_open else ()
     found = [change.k for change in table.changes if change.log_id == state.log_id and change.k]
-    # Defends against: a range that is in the table twice is confirmed
+    # §10: since the confirmed version only the open range came, at most once
     if len(set(found)) != len(found) or not set(found) <= set(expected):
         raise ConfirmError(
             f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
             f"{list(expected)} could be there: the log came back from an older copy? "
             f"{way_back(state)}"
         )
-    # Defends against: a range counts that an older sparkwal accepted after it was undone
+    # §10: the open range counts only if a version since the confirmed one brought it
     if state.is_open and table.k == state.k and not found:
         raise ConfirmError(
             f"{name} says it holds range {state.k}, and no version since {state.table_version} "

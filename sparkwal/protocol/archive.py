@@ -20,7 +20,7 @@ from sparkwal.format.memory import (
     ANONYMOUS,
     Checkpoint,
     Checkpoints,
-    Memories,
+    QueryProgress,
     Txns,
     checkpoints_in,
     to_plain,
@@ -69,13 +69,13 @@ def last_write(open_log: Callable[[], LogStore], memory: Memory, query_id: str) 
 
 def _knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> Memory:
     """Where a query stands: it is archived as a whole."""
-    # Safety (§5): "a query that the records do not know is new whatever the archive says"
+    # SAFETY(ask-archive) §5: a query that the record does not know is looked up in the archive
     if query_id not in memory.txns and memory.txns_archive:
         return read_archive(open_log(), memory.txns_archive)
     return memory
 
 
-def shortened(log: LogStore, live: Memory, name: str) -> tuple[Memories, bytes]:
+def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, bytes]:
     """What a new leader's records remember after `live`, and the archive of the rest for
     `put_archive`; b"" where nothing is too much.
 
@@ -84,17 +84,17 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[Memories, bytes]:
             named by no record.
     """
     if len(live.txns) <= MOST:
-        # Safety (§5): "a leader that archives nothing forgets the archive"
-        return Memories(live.txns, live.checkpoints, live.txns_archive), b""
+        # SAFETY(inherit-archive) §5: a leader that archives nothing inherits the archive's name
+        return QueryProgress(live.txns, live.checkpoints, live.txns_archive), b""
     newest = sorted(live.txns, key=lambda query: live.txns[query][1])[-KEPT:]
-    # Safety (§5): "an archive leaves out the archive before it"
-    older = read_archive(log, live.txns_archive) if live.txns_archive else Memories({}, {})
+    # SAFETY(archive-is-whole) §5: an archive includes the archive before it
+    older = read_archive(log, live.txns_archive) if live.txns_archive else QueryProgress({}, {})
     # Where both know a query the record is newer.
-    # Safety (§5): "an archive keeps what the archive before it says of a query that came back"
-    archived = Memories({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
+    # SAFETY(record-is-newer) §5: where record and archive know a query, the record is newer
+    archived = QueryProgress({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
     kept = {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)}
     body = encode(_without(archived, kept))
-    kept_in_records = Memories(
+    kept_in_records = QueryProgress(
         {query: live.txns[query] for query in newest},
         {query: each for query, each in live.checkpoints.items() if query in newest},
         f"{name}-{zlib.crc32(body):08x}",
@@ -109,14 +109,14 @@ def put_archive(log: LogStore, archive: str, body: bytes) -> None:
         log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
 
 
-def _without(memory: Memories, queries: set[str]) -> Memories:
-    return Memories(
+def _without(memory: QueryProgress, queries: set[str]) -> QueryProgress:
+    return QueryProgress(
         {query: last for query, last in memory.txns.items() if query not in queries},
         {query: each for query, each in memory.checkpoints.items() if query not in queries},
     )
 
 
-def encode(memory: Memories) -> bytes:
+def encode(memory: QueryProgress) -> bytes:
     """The content of an archive; `txns_archive` is not in it."""
     document = {
         "format": FORMAT,
@@ -126,13 +126,13 @@ def encode(memory: Memories) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def decode(body: bytes, where: str) -> Memories:
+def decode(body: bytes, where: str) -> QueryProgress:
     """What `encode` has encoded. Raises InvalidLogError for what an archive cannot hold."""
     check = Check(json.loads(body), where)
-    return Memories(txns_in(check), checkpoints_in(check))
+    return QueryProgress(txns_in(check), checkpoints_in(check))
 
 
-def read_archive(log: LogStore, archive: str) -> Memories:
+def read_archive(log: LogStore, archive: str) -> QueryProgress:
     """An archive. Raises InvalidLogError where it is missing or damaged."""
     key = keys.archive_key(log.prefix, archive)
     where = f"{log.store.url}/{key}"

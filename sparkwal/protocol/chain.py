@@ -43,7 +43,7 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
             continue  # the whole log is being deleted
         if found.number != number:
             raise InvalidLogError(f"{where}: the record says number {found.number}")
-        # Safety (§10): "the chain of a log that was there before is taken for this one's"
+        # SAFETY(chain-log-id) §10: the chain of another log_id counts as no chain
         return found if log_id in (None, found.log_id) else None
     return None
 
@@ -84,8 +84,8 @@ def put_next(
     record = replace(
         head,
         kind=kind,
-        # Safety (§10): "a lifecycle record is put after the newest one instead of the one that it
-        # was made from"
+        # SAFETY(next-of-its-base) §10: a lifecycle record goes to the number after the record that
+        # it was made from
         number=head.number - 1,
         record_id=uuid.uuid4().hex,
         timestamp_ms=max(clock.now_ms(), head.timestamp_ms),
@@ -100,5 +100,5 @@ def put_next(
         found = decode(log.store.get(key), f"{log.store.url}/{key}")
     except NotFound:
         return None
-    # Safety (§10): "a lifecycle record that was refused counts as put"
+    # SAFETY(chain-read-back) §10: a refused lifecycle record counts only if its record_id is there
     return record if found.record_id == record.record_id else None

@@ -2,7 +2,7 @@
 
 A driver or a service may sleep for hours between two instructions. Meanwhile
 another writer may have led and filled the slot, and a collection removed its record; or the
-log was deleted and made again. The number is free then, and a conditional PUT there succeeds
+log was deleted and recreated. The number is free then, and a conditional PUT there succeeds
 outside of the log.
 """
 
@@ -61,26 +61,27 @@ class ClaimAge:
         Args:
             look: look at the log however young the last look is.
 
-        Raises FencedError, InvalidLogError (the log was deleted or made again).
+        Raises FencedError, InvalidLogError (the log was deleted or recreated).
         """
         began = self._clock.boot_ms()
         if look or self._is_old():
             # One thread looks for all that wake up together.
             with self._lock:
-                # Safety (§6): "an appender that slept does not look at the log before it claims a
-                # slot"
+                # SAFETY(look-before-claim) §6: a slot is claimed only after a look at the head
+                # younger than planTtl
                 if look or self._is_old():
                     self._look(header)
                     self.looked_ms, self._boot_id = began, self._clock.boot_id()
         return began
 
-    def stands(self, header: CommitHeader, began: int) -> SlotRecord | None:
+    def confirm_after_put(self, header: CommitHeader, began: int) -> SlotRecord | None:
         """Call when the PUT has succeeded: None where the slot counts for sure.
 
         If the answer took too long and another leads now: the live record of the head, whose
         transactions show whether the log holds what was put. Raises InvalidLogError.
         """
-        # Safety (§6): "an appender whose request took long does not look at the log after it"
+        # SAFETY(look-after-slow-put) §6: an answer that took planTtl or longer counts only after
+        # another look at the head
         if not is_old(self._clock, began, self._boot_id, self._ttl_ms):
             return None
         live = self._head(header).live
@@ -146,7 +147,7 @@ class ClaimAge:
                 f"sequence {self._known}, and what came before if the new log is to have it"
             )
         return InvalidLogError(
-            f"{self._log.url} was deleted or made again while this writer led it: {what}. The log "
+            f"{self._log.url} was deleted or recreated while this writer led it: {what}. The log "
             f"{header.log_id} was last seen whole at {since}. What was acknowledged since then "
             f"({put}, at positions up to {header.position - 1}) lies in a hole that no reader "
             "reaches. Stop the log's writers. Where the store keeps old versions, restore what was "

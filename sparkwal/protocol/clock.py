@@ -60,7 +60,7 @@ def _day(since_1970_ms: int) -> str:
 def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:
     """Whether a moment of `boot_ms` is `ttl_ms` ago, or of another boot."""
     age = clock.boot_ms() - since_ms
-    # Safety (§6): "an old claim is used without a look at the log"
+    # SAFETY(claim-expires) §6: a claim is old after planTtl or in another boot
     return boot_id != clock.boot_id() or not 0 <= age < ttl_ms
 
 

@@ -183,7 +183,7 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
     put_record(log, header, data, _advice(header))
     put_ms = round((time.monotonic() - started) * 1000, 3)
     try:
-        other = age.stands(header, began)
+        other = age.confirm_after_put(header, began)
     except (StoreUnavailableError, OptionError) as error:
         # It is in the store; whether it is in the log could not be seen.
         raise unknown(log, header, error, _advice(header)) from None
@@ -228,7 +228,7 @@ def _skip(batch: _Microbatch, lead: Leadership) -> None:
     content = partial(content_of, batch.open_log, batch.results)
     query_id, batch_id = batch.query_id, batch.batch_id
     if batch.carrier is not None:
-        # Safety (§12): "a replay is not held against the log"
+        # SAFETY(compare-replay) §12: a replay is compared with the log before it is skipped
         batch.carrier.check_replay(batch.open_log, lead, batch_id, content)
     else:
         check_transaction(batch.open_log, lead, query_id, batch_id, content)
@@ -288,7 +288,8 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
             return
     except StoreUnavailableError as error:
         # Once a request may have arrived, we do not know that it failed.
-        # Safety (§6): "a commit without an answer counts as durable"
+        # SAFETY(no-answer-unknown) §6: a commit that may have arrived and has no answer is unknown,
+        # not durable
         if not error.maybe_applied:
             raise
         raise unknown(log, header, error, advice) from None
@@ -318,7 +319,7 @@ def check_ours(log: LogStore, header: CommitHeader) -> None:
     if found is None:
         raise deleted(log, header.position)
     # plan_id, never leader_id: another plan of the same leader is another microbatch.
-    # Safety (§6): "a refused commit counts as durable without reading back"
-    # Safety (§6): "a read-back compares the leader instead of the plan"
+    # SAFETY(refused-read-back) §6: a refused commit is read back and counts only if it is our own
+    # SAFETY(read-back-plan) §6: a read-back compares plan_id, never leader_id
     if found.header.plan_id != header.plan_id:
         raise fenced(log, found)

@@ -40,7 +40,7 @@ def with_checkpoint(
     checkpoints: Checkpoints, query_id: str, position: int, rows: int, carried: Carried | None
 ) -> Checkpoints:
     """Where the checkpoints are after this record; a batch write has none."""
-    # Safety (§12): "a record does not say where the checkpoint is now"
+    # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
     if carried is None:
         return checkpoints
     block = carried.block
@@ -63,7 +63,7 @@ def with_checkpoint(
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
     """The transactions after this one; the next record drops the entries of anonymous appends."""
     kept = {query: last for query, last in txns.items() if not query.startswith(ANONYMOUS)}
-    # Safety (§6): "a record's transactions leave out its own"
+    # SAFETY(txns-include-own) §6: a record's txns include its own
     return {**kept, query_id: (batch_id, timestamp_ms)}
 
 
@@ -98,7 +98,7 @@ def microbatch_record(
         inline=(),
         txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
         checkpoints=with_checkpoint(lead.checkpoints, query_id, plan.position, rows, carried),
-        # Safety (§5): "a commit record does not name the archive"
+        # SAFETY(commit-names-archive) §5: each commit record names the archive
         txns_archive=lead.txns_archive,
         metrics={
             "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
@@ -107,7 +107,7 @@ def microbatch_record(
             "retries": sum(r.retries for r in written) + metrics.get("retries", 0),
         },
     )
-    # Safety (§6): "rows never get into the record"
+    # SAFETY(inline-all-rows) §6: a commit record holds every row that the tasks inlined
     block = carried.block if carried else b""
     return encode_record(header, inlined, lead.spark_schema, codec, block)
 
@@ -137,7 +137,7 @@ def encode_record(
     chunks: list[bytes] = []
     entries: list[Inline] = []
     for partition, rows, batches in inlined:
-        # Safety (§6): "an inlined row is doubled"
+        # SAFETY(inline-once) §6: a commit record holds each inlined row once
         frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
         data = b"".join(frames)
         entries.append(Inline(partition, rows, len(frames), len(data), zlib.crc32(data)))

@@ -35,8 +35,7 @@ class Requests:
 
     def ask(self, leader: Header) -> None:
         """Ask the current leader, by a record of its own."""
-        # Safety (§7): "a newcomer asks for the term that it wants instead of the one that is to
-        # end"
+        # SAFETY(request-old-term) §7: a request names the term that is to end
         key = keys.handover_key(self._log.prefix, leader.log_id, leader.term)
         # Each time: another newcomer that asked may have taken its request back since.
         # Refused: it is still there, which will do.
@@ -87,7 +86,7 @@ class Lookout:
         """1 GET. Raises FencedError when another writer asks: send nothing more."""
         try:
             asks = self._log.store.get(self._key).decode(errors="replace")[:200]
-        # Safety (§7): "a leader that is asked for the log goes on"
+        # SAFETY(asked-leader-stops) §7: a leader that finds a request sends nothing more
         except NotFound:
             return
         events.emit(events.HandedOver(path=self._log.url, by=asks, term=self._term))

@@ -26,7 +26,8 @@ def lowest(spans: Iterable[Span], position: int) -> int:
     """The position that may be published for a reader at `position`. A span does not hold back one
     beyond it: the sink wrote a record since, or would have made the span longer."""
     held = (need for need, upto in spans if need < position <= upto)
-    # Safety (§12): "a consumer lets go of what a rebuild would read again"
+    # SAFETY(hold-for-rebuild) §12: a consumer reports no position above what a rebuild on this
+    # machine would read
     return min(held, default=position)
 
 

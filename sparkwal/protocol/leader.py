@@ -43,7 +43,7 @@ class Leader:
             "leader_id": self.leader_id,
             "term": self.term,
             "plan_id": plan_id,
-            # Safety (§7): "a commit record carries a smaller limit than its writer's"
+            # SAFETY(commit-own-limit) §3: a commit record carries its writer's in_flight_limit
             "in_flight_limit": self.in_flight_limit,
             "schema_crc32": arrowfile.schema_crc(self.spark_schema),
             "decided": decided,

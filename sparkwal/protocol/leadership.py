@@ -10,7 +10,7 @@ from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import SEAL, LeaderHeader, host_of
-from sparkwal.format.memory import Memories
+from sparkwal.format.memory import QueryProgress
 from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp
 from sparkwal.protocol.handover import Requests
@@ -88,7 +88,7 @@ def lead(
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
-    # Safety (§5): "the zone after the leader record is not sealed"
+    # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other writes
     _seal(log, header, spark_schema, reach, head.after)
     # Again: it may have slept between the look and a PUT, and what was put lies outside of a
     # log that has gone on and was collected there.
@@ -133,7 +133,7 @@ def _take_gap(
     pause = _FIRST_PAUSE
     for attempt in range(attempts):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
-        # Safety (§4): "a leader looks only at the newest record after the gap"
+        # SAFETY(read-all-after-gap) §4: a writer reads all records after the gap before it leads
         head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)
         _check_beginning(log, head)
         _check_checkpoint(log, head, claim)
@@ -145,7 +145,7 @@ def _take_gap(
         header, spark_schema, archived = _leader_header(log, head, claim, clock)
         if claim.check_head is not None:
             claim.check_head(head, header.log_id)
-        # Safety (§5): "an archive is put after the leader record that names it"
+        # SAFETY(archive-first) §5: the archive is durable before the leader record that names it
         put_archive(log, header.txns_archive, archived)
         if is_old(clock, looked_ms, boot_id, ttl_ms):
             continue  # slept since: the gap may have been filled, and collected
@@ -157,9 +157,9 @@ def _take_gap(
         # Another writer was faster: look again, never overwrite. It may have been chance; but a
         # leader with many in flight is faster each time, so it is asked to stop.
         if head.live is not None:
-            # Safety (§5): "a newcomer that loses the race does not ask for the log"
-            # Safety (§5): "a writer that asked for the log takes it without a look at the
-            # first gap"
+            # SAFETY(loser-asks) §7: a newcomer that loses the race asks for the log
+            # SAFETY(request-no-right) §7: a request gives no right: only a record in the first gap
+            # makes a leader
             requests.ask(head.live.header)
         clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
@@ -192,11 +192,11 @@ def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
             "it was deleted. Nothing was written. sparkwal.checkpoint(path, name) makes the "
             "checkpoint of a new query, which begins with the source's first rows"
         )
-    # Safety (§12): "a checkpoint of another log is taken for this one's"
+    # SAFETY(checkpoint-of-this-log) §12: a checkpoint writes only to the log that its log_id names
     if found and claim.log_id and found != claim.log_id:
         raise DivergedCheckpointError(
             f"the checkpoint belongs to the log {claim.log_id}, but {log.url} holds the log "
-            f"{found}: it was deleted and made again, or another writer began it first. "
+            f"{found}: it was deleted and recreated, or another writer began it first. "
             "Nothing was written. sparkwal.checkpoint(path, name) makes the checkpoint anew"
         )
 
@@ -232,36 +232,36 @@ def _leader_header(
         spark_schema = schema.merge(
             head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         )
-    memories, archived = Memories({}, {}), b""
+    progress, archived = QueryProgress({}, {}), b""
     if live is not None:
-        memories, archived = shortened(log, live, claim.plan_id)
+        progress, archived = shortened(log, live, claim.plan_id)
     header = LeaderHeader(
         # The plan_id is random and of this claim alone, so it can name a log that begins here.
-        # Safety (§12): "a log does not get the name that its first checkpoint has drawn"
+        # SAFETY(log-id-from-checkpoint) §12: a log gets the log_id that its first checkpoint drew
         log_id=live.log_id if live else claim.log_id or claim.plan_id,
         number=keys.slot(head.gap, window),
-        # Safety (§5): "a leader skips a position: the log has a hole"
+        # SAFETY(leader-in-gap) §5: a leader record goes to the first gap itself
         position=head.gap,
         window=window,
         leader_id=claim.leader_id,
         # Strictly higher: PUTs of the former leader that arrive later are dead records.
-        # Safety (§5): "a leader's term is not higher"
+        # SAFETY(higher-term) §5: a leader's term is higher than that of the last live record
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
-        # Safety (§3): while the zone is not sealed a takeover of this takeover must be as
-        # careful ("a takeover forgets how far the former leader reached").
+        # SAFETY(limit-covers-former) §3: a leader record carries max(own, live head's
+        # in_flight_limit)
         in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),
         timestamp_ms=next_timestamp(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
         # Of the seals too: other seals of the zone may not be there yet.
         decided=head.position,
-        # Safety (§5): "a new leader starts without the transactions of the log"
-        txns=memories.txns,
-        # Safety (§12): "a new leader starts without the checkpoints of the log"
-        checkpoints=memories.checkpoints,
-        # Safety (§5): "a leader record does not name the archive"
-        txns_archive=memories.txns_archive,
+        # SAFETY(inherit-txns) §5: a leader inherits txns from the last live record
+        txns=progress.txns,
+        # SAFETY(inherit-checkpoints) §12: a leader inherits checkpoints from the last live record
+        checkpoints=progress.checkpoints,
+        # SAFETY(leader-names-archive) §5: a leader record names the archive
+        txns_archive=progress.txns_archive,
         reason=claim.reason,
         host=claim.host,
     )
@@ -275,7 +275,7 @@ def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
         return True
     # Taken, perhaps by our own PUT whose reply was lost.
     found = read_slot(log, header.position, header.window)
-    # Safety (§5): "a leader record refused counts as ours"
+    # SAFETY(leader-read-back) §5: a refused leader record counts only if its plan_id is there
     return found is not None and found.header.plan_id == header.plan_id
 
 
@@ -297,8 +297,8 @@ def _seal(
 
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)
-        # Safety (§3): "a seal carries its writer's own limit"
-        # Safety (§4): "a seal claims the positions before itself"
+        # SAFETY(seal-limit) §3: a seal carries the limit of its leader record
+        # SAFETY(seal-decided) §4: a seal claims as decided only what its leader record claims
         header = replace(leader, number=number, position=position, reason=SEAL)
         if put_leader(log, header, spark_schema):
             return
@@ -306,7 +306,7 @@ def _seal(
         if found is None:
             raise deleted(log, position)
         # A lower term is dead by rule; an equal or higher one has overtaken us.
-        # Safety (§5): "a refused seal does not fence"
+        # SAFETY(refused-seal-fences) §5: a seal refused by an equal or higher term fences its leader
         if found.header.term >= leader.term:
             raise fenced(log, found)
 

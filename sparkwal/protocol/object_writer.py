@@ -100,7 +100,8 @@ def write_object(
         if upload is not None:
             upload.upload.abort()
         raise
-    # Safety (§6): "a task that finds its key taken names its own bytes instead of what is there"
+    # SAFETY(adopt-what-is-there) §6: a task whose key is taken names what is there, not its own
+    # bytes
     if not created:
         if upload is None:
             rows = b"".join(buffer)

@@ -65,7 +65,7 @@ class Pipeline:
         A span, not a count: a slot in backoff holds its place, and a writer that
         takes over looks no further than the limit after the first gap.
         """
-        # Safety (§7): "in flight is a count, not a span"
+        # SAFETY(in-flight-span) §7: in flight is a span, not a count
         return self._next - self._undecided < self._lead.in_flight_limit
 
     def send(
@@ -89,8 +89,9 @@ class Pipeline:
         # where this record is live, they are live too.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
-            # Safety (§4): "an appender's record claims those that are still in flight"
-            # Safety (§4): "an appender's record claims nothing"
+            # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
+            # SAFETY(decided-all-known) §4: a record claims every position that its writer knows to
+            # be decided
             **lead.fields(self._plan_id, self._next, self._undecided - 1),
             number=keys.slot(self._next, lead.window),
             timestamp_ms=self._timestamp_ms,
@@ -102,11 +103,11 @@ class Pipeline:
             inline=(),
             txns=self._txns,
             checkpoints=lead.checkpoints,
-            # Safety (§5): "an appender's record does not name the archive"
+            # SAFETY(appender-names-archive) §5: each record of an appender names the archive
             txns_archive=lead.txns_archive,
             metrics={"in_flight": self.in_flight + 1, **metrics},
         )
-        # Safety (§7): "an appender's rows never get into the record"
+        # SAFETY(appender-inlines-rows) §7: an appender's record holds all rows of its batch
         header, data = encode_record(
             header, [(0, rows, batches)] if rows else [], lead.spark_schema, self._codec
         )
@@ -125,5 +126,5 @@ class Pipeline:
         while self._undecided in self._durable:
             self._durable.remove(self._undecided)
             self._undecided += 1
-        # Safety (§7): "a record is acknowledged before its predecessors"
+        # SAFETY(ack-after-predecessors) §7: a record is acknowledged only after all before it
         return range(first, self._undecided)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparkwal import events
 from sparkwal.errors import OptionError
 from sparkwal.format import keys, schema
-from sparkwal.format.memory import Memories
+from sparkwal.format.memory import QueryProgress
 from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
@@ -28,7 +28,7 @@ class _Claimed:
     Attributes:
         run_id: of the query's run whose commit this plan builds on; None when the log was
             looked at for it. Another run must look before it writes: between two runs the
-            log may have been deleted and made again.
+            log may have been deleted and recreated.
         looked_ms, boot_id: when the log was last looked at, on the driver's boot-time clock.
     """
 
@@ -61,8 +61,8 @@ class Plan(_Claimed):
             self.looked_ms,
             self.boot_id,
             lead.leader,
-            pa.compress(encode(Memories(lead.txns, {})), codec="zstd", asbytes=True),
-            pa.compress(encode(Memories({}, lead.checkpoints)), codec="zstd", asbytes=True),
+            pa.compress(encode(QueryProgress(lead.txns, {})), codec="zstd", asbytes=True),
+            pa.compress(encode(QueryProgress({}, lead.checkpoints)), codec="zstd", asbytes=True),
             lead.txns_archive,
         )
 
@@ -87,9 +87,9 @@ class TaskPlan(_Claimed):
     def position(self) -> int:
         return self.leader.next_position
 
-    def known_txns(self) -> Memories:
+    def known_txns(self) -> QueryProgress:
         """What holds the last microbatch of any query; leaves out the checkpoints."""
-        return Memories(_unpack(self.txns).txns, {}, self.txns_archive)
+        return QueryProgress(_unpack(self.txns).txns, {}, self.txns_archive)
 
     def whole(self) -> Plan:
         """For the commit."""
@@ -102,7 +102,7 @@ class TaskPlan(_Claimed):
         return Plan(self.plan_id, self.run_id, self.looked_ms, self.boot_id, leadership)
 
 
-def _unpack(packed: bytes) -> Memories:
+def _unpack(packed: bytes) -> QueryProgress:
     with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
         return decode(stream.read(), "the plan of a microbatch")
 
@@ -129,8 +129,9 @@ def make_plan(
         hints.forget(claim.leader_id)
         # A run goes on after a microbatch only when that is committed. So a note for one that is
         # planned is met by another run.
-        # Safety (§6): "a run that is fenced takes the log back"
-        # Safety (§6): "a run that ended counts as fenced by what came after it"
+        # SAFETY(fenced-run-stops) §6: a fenced run raises FencedError; it does not take the log
+        # back
+        # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
         if hint.run_id is not None and not hints.has_ended(hint.run_id):
             raise fenced_by(
                 open_log(), hint.leader_id, hint.host, hint.position, hint.term, hint.timestamp_ms
@@ -247,10 +248,10 @@ def remember_committed(
     leader_id = plan.leadership.leader_id
     hint = hints.load(leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
-        # Safety (§6): "a run that goes on counts as the one that looked at the log before it"
+        # SAFETY(hint-names-run) §6: a hint names the run whose microbatch was done last
         _save(hints, after, None, looked_by or run_id, run_id, looked_ms, clock)
     # Another leader took the log over meanwhile, and this run goes on: it must learn it.
-    # Safety (§6): "a run that goes on does not learn that it was fenced in its microbatch"
+    # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
     elif isinstance(hint, FencingNote) and hint.run_id is None:
         hints.save_note(leader_id, replace(hint, run_id=run_id))
 

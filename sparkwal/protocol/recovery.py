@@ -84,7 +84,7 @@ def find_head(
             twice = missing is not None and missing.position == error.position
             missing = error
         # A LIST is not a snapshot: what looks like a hole may have been filled while it ran, or
-        # the log may be made again just now. Only a hole that is there twice is one.
+        # the log may be recreated just now. Only a hole that is there twice is one.
         if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
             break
     assert missing is not None
@@ -142,7 +142,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         head = _head(log, last, record, window, tolerant)
     # A collection leaves 1000 slots below its bound. A full page may be all there is, and be short
     # of nothing.
-    # Safety (§10): "a full LIST counts as the whole of a log"
+    # SAFETY(full-list-not-whole) §10: a full LIST never counts as the whole log
     if page.more or len(page.entries) >= LIST_LIMIT:
         return head
     slots = [n for n in numbers if keys.is_slot(n, window)]
@@ -186,7 +186,7 @@ def _looked_after(
     found = run_parallel(log.store, read, after) if thorough else map(read, after)
     known = (record for record in found if record is not None)
     read_of = tuple(known if thorough else islice(known, 1))
-    # Safety (§4): "what the records after the gap knew is ignored"
+    # SAFETY(after-gap-knows) §4: a record after the gap that knows the gap proves a lost record
     lost = any(record.knows(head.gap, log_id) for record in read_of)
     return replace(head, after=read_of), lost
 
@@ -236,7 +236,7 @@ def _last_record(
             return newest, record
         low = newest
     gap = low
-    # Safety (§4): "the leader record goes after the highest slot instead of into the first gap"
+    # SAFETY(gap-is-first) §4: the gap is the first free slot, not the slot after the highest
     while gap in listed:
         gap += 1
     if gap == 0:
@@ -266,7 +266,7 @@ def last_live(
     if newest is not None and term == newest.term and position <= newest.position:
         return record
     limit = record.header.in_flight_limit
-    # Safety (§4): "a start in the middle does not look back"
+    # SAFETY(look-back) §3: a start in the middle of a log reads m−1 slots back
     if limit == 1:
         return record
     first = max(record.header.position - (limit - 1), 0)

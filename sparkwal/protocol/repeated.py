@@ -30,7 +30,7 @@ def check_newest(
 ) -> None:
     """Raises OptionError for a batch write whose txnVersion is lower than the last one's."""
     last, _ = last_write(open_log, memory, app_id)
-    # Safety (§6): "a batch write with a lower version is skipped"
+    # SAFETY(version-never-lower) §6: a batch write with a lower txnVersion is refused, not skipped
     if version < last:
         raise OptionError(
             f"txnVersion is {version}, but {open_log().url} has the version {last} of txnAppId "
@@ -56,7 +56,8 @@ def check_transaction(
     _, timestamp_ms = last_write(open_log, lead, app_id)
     log = open_log()
     other = other_rows(log, lead, app_id, version, content(), timestamp_ms=timestamp_ms)
-    # Safety (§6): "a batch write is skipped whatever its rows"
+    # SAFETY(batch-same-rows) §6: a repeated batch write is skipped only if its rows are those of
+    # the log
     if other is not None:
         raise DivergedCheckpointError(
             f"{log.url} has txnVersion {version} of txnAppId {app_id!r} already, with other rows: "

@@ -22,7 +22,7 @@ _AHEAD = WIDEST_PROBE * WHOLE
 
 
 class AnotherLog(InvalidLogError):
-    """A record of a log that was made again at the same path."""
+    """A record of a log that was recreated at the same path."""
 
 
 def live_records(
@@ -64,7 +64,7 @@ def live_records(
         position, size = each
         return None if position in known else fetch_slot(log, position, window, size)
 
-    # Safety (§3): "readers stop one record before the head"
+    # SAFETY(read-to-head) §3: readers read every record up to the head
     positions = range(start, end)
     fetched = run_parallel(
         log.store, fetch, ((position, asked) for position in positions), at_once=at_once,
@@ -91,10 +91,10 @@ def live_records(
             # A reader that starts in the middle does not know yet whether this record is dead.
             live = last_live(log, record, tolerant=tolerant or passed_over is not None, head=head)
             term = live.header.term
-        # Safety (§3): "readers ignore terms"
+        # SAFETY(skip-dead) §3: readers skip a record with a lower term than one before it
         if record.header.term < term:
             continue
-        # Safety (§3): "readers see nothing"
+        # SAFETY(deliver-live) §3: readers deliver every live record
         term = record.header.term
         yield record
 
@@ -104,7 +104,7 @@ def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
     # Rows of two logs must not be taken for one: neither positions nor order hold.
     if record.header.log_id != log_id:
         raise AnotherLog(
-            f"the log at {log.url} was made again while it was read: position "
+            f"the log at {log.url} was recreated while it was read: position "
             f"{record.header.position} belongs to the log {record.header.log_id}, what was read "
             f"before it to {log_id}. Read it from the start; a stream needs a new checkpoint"
         )

@@ -101,7 +101,7 @@ def write_partition(
     # A replay: the reply of the commit was lost, the checkpoint was restored, or
     # Spark's own commit log lost its last entry. Whether the log has these very rows the commit
     # finds out.
-    # Safety (§6): "a replayed microbatch is written again"
+    # SAFETY(replay-writes-nothing) §6: a task of a microbatch that the log has writes nothing
     if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
         repeated = (schema.conform(batch, target) for batch in batches)
         return replace(result, content=Content.of(repeated))

@@ -126,7 +126,7 @@ class Floor:
     @property
     def is_known(self) -> bool:
         """Whether a look, of this process or of another, is young enough."""
-        # Safety (§10): "a reader trusts a look at the floor for ever"
+        # SAFETY(floor-look-expires) §9: a look at the floor counts only while it is recent
         return self._looked is not None and not self._is_old(self._looked)
 
     def current(self) -> int:
@@ -136,7 +136,7 @@ class Floor:
         if not self.is_known:
             self.look()
         assert self._looked is not None
-        # Safety (§10): "a reader takes the floor of a log that was there before for this one's"
+        # SAFETY(floor-of-this-log) §9: the floor of another log_id counts as none
         return self._looked.position if self._looked.log_id == self.log_id else 0
 
     def _is_old(self, looked: Looked) -> bool:
@@ -186,6 +186,7 @@ class Floor:
             # Perhaps it was collected, and that is why it is missing.
             self.check(reached)
             raise
-        # Safety (§10): "a reader does not look at the floor after it has read"
+        # SAFETY(floor-after-read) §9: a reader checks the floor after it read and before it
+        # delivers
         if reached < end:
             self.check(reached)

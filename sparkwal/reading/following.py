@@ -11,7 +11,7 @@ from sparkwal.reading.history import Collected
 from sparkwal.reading.log_range import LogRange
 
 # Idle looks after which it is asked whether the last record is still there: a log that was
-# made again has free positions where the former one goes on.
+# recreated has free positions where the former one goes on.
 _IDLE_LOOKS = 10
 
 
@@ -39,11 +39,11 @@ class Follower:
         once more.
 
         Args:
-            floor: as for `LogRange.look`; without, a log that was made again is found only where
+            floor: as for `LogRange.look`; without, a log that was recreated is found only where
                 its records are.
             at_once, size: as for `LogRange.records`.
 
-        Raises AnotherLog where the log was made again or is gone, InvalidLogError,
+        Raises AnotherLog where the log was recreated or is gone, InvalidLogError,
         StoreUnavailableError.
         """
         log = self.log
@@ -56,7 +56,7 @@ class Follower:
             gone = last is None or last.header.log_id != log.log_id
         if gone:
             raise AnotherLog(
-                f"the log {self._log_id} at {log.log.url} is gone, or was made again: follow what "
+                f"the log {self._log_id} at {log.log.url} is gone, or was recreated: follow what "
                 "is there now anew"
             )
         if end <= self.position:

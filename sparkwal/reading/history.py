@@ -52,7 +52,7 @@ def walk(
         most: so many at most.
         seals: include them too.
 
-    Raises AnotherLog where the log was made again, StoreUnavailableError.
+    Raises AnotherLog where the log was recreated, StoreUnavailableError.
     """
     left = most if most is not None else end - start
     live = _Live(log, newest_first)

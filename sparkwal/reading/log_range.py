@@ -47,7 +47,7 @@ class LogRange:
         root: the log at the path; the log itself unless the option is `*`.
         passed_over: gets each record that is damaged or missing; then no damage ends a read.
         pinned: of a read that was planned before: a look raises InvalidLogError where the log was
-            made again since.
+            recreated since.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class LogRange:
             check_log(self.log, self.live, before)
         if self._pinned is not None and self._pinned.log_id != self.log_id:
             raise InvalidLogError(
-                f"the log {self._pinned.log_id} at {self._path} is gone, or was made again, since "
+                f"the log {self._pinned.log_id} at {self._path} is gone, or was recreated, since "
                 "this read was planned: plan it anew"
             )
         self.floor.log_id = self.log_id

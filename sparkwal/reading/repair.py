@@ -133,7 +133,7 @@ def _without_rows(before: SlotRecord, position: int, takeover: bool) -> LeaderHe
 
 
 def rebuilt(data: bytes, where: str) -> bytes:
-    """The bytes of a slot record whose front is damaged, its front made again from its footer.
+    """The bytes of a slot record whose front is damaged, its front recreated from its footer.
 
     Raises InvalidLogError where that makes no sound record.
     """

@@ -222,7 +222,7 @@ class _OneLog:
         if place.log_id != self.log_id:
             raise AnotherLog(
                 f"{self._log.url} is not the log that the cursor belongs to: it was deleted and "
-                "made again. Replay it without the cursor"
+                "recreated. Replay it without the cursor"
             )
         if place.position > self.gap:
             if self._damage is not None:

@@ -70,14 +70,14 @@ class StreamedLog(LogRange):
         """
         if None not in (log_id, self.log_id) and log_id != self.log_id:
             raise InvalidLogError(
-                f"the log at {self._path} was made again: the checkpoint belongs to the log "
+                f"the log at {self._path} was recreated: the checkpoint belongs to the log "
                 f"{log_id}, now there is {self.log_id}. Use a new checkpoint to read it from "
                 "the start"
             )
         if position > self.gap:
             raise InvalidLogError(
                 f"the stream has read up to position {position} of {self._path}, but the "
-                f"log ends at {self.gap}: it was made again or cut. Use a new checkpoint to read "
+                f"log ends at {self.gap}: it was recreated or cut. Use a new checkpoint to read "
                 "it from the start"
             )
 

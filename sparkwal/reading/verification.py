@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import Batch, CommitHeader, SlotHeader
-from sparkwal.format.memory import ANONYMOUS, Memories
+from sparkwal.format.memory import ANONYMOUS, QueryProgress
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
@@ -207,7 +207,7 @@ class _Chain:
     def __init__(self, log: LogStore, report: Report) -> None:
         self._log, self._report = log, report
         self._live: SlotRecord | None = None
-        self._archives: dict[str, Memories | None] = {}
+        self._archives: dict[str, QueryProgress | None] = {}
 
     def add(self, record: SlotRecord) -> bool:
         """Count a record and compare it with the live one before; False if it is dead."""
@@ -265,7 +265,7 @@ class _Chain:
         archive = self._archive(header.txns_archive)
         return archive is not None and archive.txns.get(query, (-1, 0))[0] < batch
 
-    def _archive(self, name: str) -> Memories | None:
+    def _archive(self, name: str) -> QueryProgress | None:
         if name not in self._archives:
             self._archives[name] = None
             try:

@@ -76,7 +76,7 @@ def read_current(
         options: of reading, by their names in docs/options.md; sequencers="*" for all logs
             that one table is made from.
 
-    Raises ConfirmError (a CompactionError) where the table was restored or made again,
+    Raises ConfirmError (a CompactionError) where the table was restored or recreated,
     TableReadError, OptionError, InvalidLogError; CollectedError in an action on rows of the
     log that were collected since.
     """

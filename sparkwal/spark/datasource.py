@@ -18,7 +18,7 @@ from sparkwal.spark.logs import log_schema
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader
-from sparkwal.spark.unpickling import Travels
+from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=StoreOptions)
 PINNED = "sparkwal_pinned"
 
 
-class WeaselWalDataSource(Travels, DataSource):
+class WeaselWalDataSource(PickledByValue, DataSource):
     """A write-ahead log on object storage as a Spark source and sink.
 
     df.writeStream.format("weaselwal").option("checkpointLocation", …).start("s3://bucket/wal")

@@ -211,7 +211,7 @@ class SparkDeltaTable:
         target, there = self.target, self._log
         for problem in self._contradictions(schema):
             raise PlanError(problem)
-        # Defends against: a table forgets the transaction of a log that was quiet for long
+        # §10: the table has no setting that forgets transactions
         if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
         for what, asked, found in (

@@ -41,7 +41,7 @@ from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.measured import counting, measuring
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.runs import ended_runs
-from sparkwal.spark.unpickling import Travels
+from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import is_local
@@ -57,7 +57,7 @@ class Message(WriterCommitMessage):
     result: TaskResult
 
 
-class _Writer(Travels):
+class _Writer(PickledByValue):
     """What writing a stream's microbatch and writing a batch have in common."""
 
     def __init__(self, options: SinkOptions, spark_schema: StructType, checkpoint: str) -> None:

@@ -29,13 +29,13 @@ from sparkwal.spark.consuming import Consuming
 from sparkwal.spark.logs import Logs, no_log
 from sparkwal.spark.offsets import Offset, check_offset, entry_in, offset_of, positions_in
 from sparkwal.spark.readable import readable_errors
-from sparkwal.spark.unpickling import Travels
+from sparkwal.spark.unpickling import PickledByValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class _Reader(Travels):
+class _Reader(PickledByValue):
     """What a batch read and a stream have in common: it is pickled to the tasks."""
 
     def __init__(

@@ -35,7 +35,7 @@ def _load(pickled):  # type: ignore[no-untyped-def]  # annotations would travel 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
-class Travels:
+class PickledByValue:
     """A base of what Spark pickles to its executors."""
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ class Past:
     Attributes:
         since_ms, until_ms: the time that is covered; what lies in the store is as of now.
 
-    Raises CollectedError, InvalidLogError for a log that was made again, StoreUnavailableError.
+    Raises CollectedError, InvalidLogError for a log that was recreated, StoreUnavailableError.
     `passed_over` of a log gets what is damaged there; without one damage is an error.
     """
 

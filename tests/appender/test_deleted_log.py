@@ -1,4 +1,4 @@
-"""A log is deleted, or deleted and made again, under its live appender: the error says what of the
+"""A log is deleted, or deleted and recreated, under its live appender: the error says what of the
 acknowledged lies in the hole, since when, and what to do."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_the_error_names_what_was_acknowledged_into_the_hole(
     with pytest.raises(InvalidLogError) as caught:
         wal.append(rows(6)).result()
     said = str(caught.value)
-    assert "deleted or made again while this writer led it: there is no record at" in said
+    assert "deleted or recreated while this writer led it: there is no record at" in said
     assert "last seen whole at 2023-11-14T22:14:20+00:00" in said
     # The look was before sequence 3 was put.
     assert "sequences of p after 2, at positions up to 6" in said

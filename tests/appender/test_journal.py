@@ -400,7 +400,7 @@ def test_a_log_that_was_deleted_while_the_store_is_away_is_not_made_again(
     until(lambda: wal._backend.sender.is_away)
     kept = clear(plot)
     plot.is_away = False
-    with pytest.raises(OptionError, match="made again|deleted"):
+    with pytest.raises(OptionError, match="recreated|deleted"):
         ticket.result(timeout=30)
     assert [key for key in plot.inner.objects if "/batches/" in key] == []
     wal.close(timeout=30)

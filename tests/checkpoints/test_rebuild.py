@@ -266,14 +266,14 @@ def test_a_log_that_its_first_query_planned_and_did_not_reach_is_not_gone(room: 
 
 
 def test_another_log_is_there_now(room: Room) -> None:
-    """Deleted, and made again by someone else."""
+    """Deleted, and recreated by someone else."""
     stream = room.stream(room.checkpoint("orders", "old"))
     stream.run(range(3))
     for key in list(room.store.objects):
         room.store.delete(key)
     room.stream(room.tmp / "other").run(range(100, 102))
     before = dict(room.store.objects)
-    with pytest.raises(sparkwal.DivergedCheckpointError, match=r"deleted and made again"):
+    with pytest.raises(sparkwal.DivergedCheckpointError, match=r"deleted and recreated"):
         room.stream(stream.place).run(range(5))
     assert room.store.objects == before
     again = room.stream(room.checkpoint("orders", "old"))

@@ -237,7 +237,7 @@ def test_a_log_made_again_under_a_follower_ends_it(tmp_path: Path) -> None:
     shutil.rmtree(path)
     append(path, range(2))
     code, error = ended(process)
-    assert code == 1 and "made again" in error
+    assert code == 1 and "recreated" in error
 
 
 def test_a_follower_whose_reader_goes_away_ends_although_nothing_comes(tmp_path: Path) -> None:

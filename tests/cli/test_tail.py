@@ -178,7 +178,7 @@ def test_a_log_that_was_made_again_is_told(tmp_path: Path, follow: Callable[...,
     shutil.rmtree(tmp_path / "wal" / "batches")
     append(tmp_path / "wal", 9)  # shorter than the one before
     assert tail.process.wait(SECONDS) == 1
-    assert "made again" in tail.errors.get(timeout=SECONDS)
+    assert "recreated" in tail.errors.get(timeout=SECONDS)
     assert tail.lines.empty()
 
 

@@ -90,7 +90,7 @@ def test_suspended_it_ends_with_3_and_one_message(tmp_path: Path) -> None:
     failed = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb")
     assert failed.returncode == 3
     [line] = failed.stderr.splitlines()
-    assert line.startswith("Error: suspended (plan): ") and "deleted and made again" in line
+    assert line.startswith("Error: suspended (plan): ") and "deleted and recreated" in line
     assert chain(tmp_path / "wal") == before
 
 

@@ -207,7 +207,7 @@ def test_a_cursor_of_another_log_is_refused(path: Path) -> None:
     assert gone.exit_code == 1 and "there is no log" in " ".join(gone.output.split())
     append(path, 7, 8, 9)
     other = run(path)
-    assert other.exit_code == 1 and "made again" in " ".join(other.output.split())
+    assert other.exit_code == 1 and "recreated" in " ".join(other.output.split())
 
 
 def test_what_a_cursor_does_not_go_with_is_refused(path: Path, tmp_path: Path) -> None:

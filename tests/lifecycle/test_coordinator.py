@@ -280,7 +280,7 @@ def test_a_table_made_again_suspends_it(life: Life) -> None:
     life.process().run_once()
     life.table.make_again()
     life.write(1)
-    with pytest.raises(ConfirmError, match="dropped and made again"):
+    with pytest.raises(ConfirmError, match="dropped and recreated"):
         life.process().run_once()
     life.table.versions = []
     with pytest.raises(ConfirmError, match="is gone"):
@@ -311,7 +311,7 @@ def test_a_log_made_again_at_the_same_path_is_not_compacted_into_the_old_table(l
     for key in [key for key in life.plot.store.objects if "/batches/" in key]:
         life.plot.store.delete(key)
     life.write(3)
-    with pytest.raises(PlanError, match="deleted and made again"):
+    with pytest.raises(PlanError, match="deleted and recreated"):
         life.process().run_once()
 
 

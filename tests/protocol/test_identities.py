@@ -1,4 +1,4 @@
-"""What a writer takes for its log and for its own leadership: logs made again, sleepers, rivals."""
+"""What a writer takes for its log and for its own leadership: logs recreated, sleepers, rivals."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_log_deleted_and_made_again_in_one_session_is_another_log(
     delete_all(store)
     # The same query is started again: another run, by the warm hint of the first.
     again = replace(query, run_id="second run", query_id="a new checkpoint")
-    with pytest.raises(InvalidLogError, match="deleted or made again"):
+    with pytest.raises(InvalidLogError, match="deleted or recreated"):
         again.microbatch(0, (7,))
     assert not store.objects
     assert again.microbatch(0, (7,)) == 1
@@ -119,7 +119,7 @@ def test_no_object_is_written_into_the_hole_that_a_deleted_log_leaves(
         query.microbatch(batch, (batch,))
     delete_all(store)
     again = replace(query, run_id="second run", query_id="a new checkpoint")
-    with pytest.raises(InvalidLogError, match="deleted or made again"):
+    with pytest.raises(InvalidLogError, match="deleted or recreated"):
         again.microbatch(0, (7,))
     assert not store.objects
     assert again.microbatch(0, (7,)) == 1
@@ -136,7 +136,7 @@ def test_a_log_made_again_by_another_machine_is_found_by_the_next_run(
     for batch in range(5):
         other.microbatch(batch, (batch,))
     again = replace(query, run_id="second run")
-    with pytest.raises(InvalidLogError, match="deleted or made again"):
+    with pytest.raises(InvalidLogError, match="deleted or recreated"):
         again.microbatch(1, (7,))
     assert other.microbatch(5, (5,)) == 6
     assert sound(store)
@@ -146,7 +146,7 @@ def test_a_skip_is_not_believed_of_a_log_that_was_deleted(query: Query, store: M
     query.microbatch(0, (1,))
     delete_all(store)
     again = replace(query, run_id="second run")
-    with pytest.raises(InvalidLogError, match="deleted or made again"):
+    with pytest.raises(InvalidLogError, match="deleted or recreated"):
         again.microbatch(0, (1,))
     assert again.microbatch(0, (1,)) == 1
 
@@ -182,7 +182,7 @@ def test_an_empty_microbatch_of_a_new_run_does_not_vouch_for_the_log(
     delete_all(store)
     again = replace(query, run_id="second run")
     assert again.microbatch(1, ()) is None
-    with pytest.raises(InvalidLogError, match="deleted or made again"):
+    with pytest.raises(InvalidLogError, match="deleted or recreated"):
         again.microbatch(2, (3,))
 
 
@@ -201,7 +201,7 @@ def test_a_running_query_looks_at_its_log_again_once_every_plan_ttl(
     query.clock.since_boot_ms += TTL_MS // 2
     query.microbatch(9, (9,))  # into the hole; found out within planTtl
     query.clock.since_boot_ms += TTL_MS // 2
-    with pytest.raises(InvalidLogError, match="deleted or made again") as caught:
+    with pytest.raises(InvalidLogError, match="deleted or recreated") as caught:
         query.microbatch(10, (10,))
     # The microbatch before looked last; the wall clock stood still.
     assert "last seen whole at 2023-11-14T22:03:20+00:00" in str(caught.value)

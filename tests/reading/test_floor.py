@@ -475,5 +475,5 @@ def test_a_read_that_is_made_later_is_of_the_log_that_it_was_planned_of(store: M
         settings = parse(SourceOptions, {"path": f"s3://b/{place}"})
         pinned = Pinned("another")
         found = LogRange(settings, "default", LogStore(store, place), StoppedClock(), pinned=pinned)
-        with pytest.raises(InvalidLogError, match="log another at .* is gone, or was made again"):
+        with pytest.raises(InvalidLogError, match="log another at .* is gone, or was recreated"):
             found.look()

@@ -1,4 +1,4 @@
-"""A record whose front is damaged is made again from its footer; a lost head is given up."""
+"""A record whose front is damaged is recreated from its footer; a lost head is given up."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_damage_in_a_footer_is_reported(path: Path, position: int) -> None:
 
 
 def test_a_record_of_another_log_is_reported(path: Path, tmp_path: Path) -> None:
-    """A log was deleted and made again; one of its old records came back."""
+    """A log was deleted and recreated; one of its old records came back."""
     with Appender(str(tmp_path / "other"), SCHEMA, producer_id="p") as wal:
         for value in range(1, LAST + 1):
             wal.append([{"v": value, "s": "other"}]).result()

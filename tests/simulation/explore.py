@@ -225,7 +225,7 @@ def _explore(
 
 
 def _known(verdict: oracle.Verdict, before: State, after: State) -> oracle.Verdict:
-    """Of a log that was made again nothing is known."""
+    """Of a log that was recreated nothing is known."""
     return verdict if before.former == after.former else ()
 
 

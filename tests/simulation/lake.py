@@ -46,7 +46,7 @@ def table_id(state: State) -> str:
 
 
 def is_undone(state: State) -> bool:
-    """Whether the table was restored or made again since its log's chain confirmed it."""
+    """Whether the table was restored or recreated since its log's chain confirmed it."""
     head = oracle.chain_head(state)
     if head is None or head["target"] is None:
         return False
@@ -81,7 +81,7 @@ def _write(
     """Commit a transaction that began with a look at version `begun` of that table."""
     versions = state.tables[-1]
     if begun[0] != table_id(state):
-        return state, TableConflict("the table was made again")
+        return state, TableConflict("the table was recreated")
     txns = dict(versions[-1].txns)
     later = versions[begun[1] + 1 :]
     if any(v.log_id == log_id for v in later):

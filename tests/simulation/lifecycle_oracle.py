@@ -87,7 +87,7 @@ def _check_confirmed(
 
 def _check_table(state: State, logs: dict[str, tuple[Row, ...]]) -> None:
     """Whole ranges in order, each once, and of the log that its transaction names."""
-    # What somebody restored or made again is no longer the lifecycle's to answer for.
+    # What somebody restored or recreated is no longer the lifecycle's to answer for.
     if len(state.tables) != 1 or any(version.undoes for version in state.tables[0]):
         return
     newest = state.tables[0][-1]

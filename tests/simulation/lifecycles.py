@@ -61,7 +61,7 @@ def exhaustive() -> dict[str, Configuration]:
             follows={"B": "A"},
             still=_STILL,
         ),
-        "a compactor takes over, the table is made again": Configuration(
+        "a compactor takes over, the table is recreated": Configuration(
             {**_ONE_AND_THE_NEXT, "O": outsider(Call("table_make_again"))},
             Budget(1, 0),
             begin=lambda: _compacted(1, 1),
@@ -107,7 +107,7 @@ def exhaustive() -> dict[str, Configuration]:
             deletes=True,
             kept=2,
         ),
-        "a log that is made again": Configuration(
+        "a log that is recreated": Configuration(
             {
                 "A": compactor("A"),
                 "R": outsider(Call("make_log_again")),
@@ -119,7 +119,7 @@ def exhaustive() -> dict[str, Configuration]:
             deletes=True,
         ),
         # Who makes a log again while it is collected may lose what he writes: section 10.
-        "a log that is made again before it is collected": Configuration(
+        "a log that is recreated before it is collected": Configuration(
             {
                 "R": outsider(Call("make_log_again")),
                 "W": driver("X", "q", 6, inline=1000),
@@ -190,7 +190,7 @@ def followed() -> dict[str, Configuration]:
             deletes=True,
             kept=2,
         ),
-        "a log that is made again, and a consumer that joins": Configuration(
+        "a log that is recreated, and a consumer that joins": Configuration(
             {
                 "K": follower("K", 1, joins=True),
                 "O": others(outsider(Call("make_log_again")), driver("X", "q", 6, inline=1000)),

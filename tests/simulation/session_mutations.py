@@ -8,21 +8,21 @@ _AGAIN = "two queries in one session, one of them is started again"
 
 MUTATIONS = [
     Mutation(
-        "a run that is fenced takes the log back",
+        "fenced-run-stops",
         _AGAIN,
         "protocol/plan.py",
         "        if hint.run_id is not None and not hints.has_ended(hint.run_id):\n",
         "        if False:\n",
     ),
     Mutation(
-        "a run that goes on does not learn that it was fenced in its microbatch",
+        "note-gets-run",
         _AGAIN,
         "protocol/plan.py",
         "    elif isinstance(hint, FencingNote) and hint.run_id is None:\n",
         "    elif False:\n",
     ),
     Mutation(
-        "a run that goes on counts as the one that looked at the log before it",
+        "hint-names-run",
         _AGAIN,
         "protocol/plan.py",
         "        _save(hints, after, None, looked_by or run_id, run_id, looked_ms, clock)\n",
@@ -30,7 +30,7 @@ MUTATIONS = [
         "        _save(hints, after, None, known, known, looked_ms, clock)\n",
     ),
     Mutation(
-        "a run that ended counts as fenced by what came after it",
+        "ended-run-not-fenced",
         "runs of two queries in one session, one after the other, a fault",
         "protocol/plan.py",
         "        if hint.run_id is not None and not hints.has_ended(hint.run_id):\n",

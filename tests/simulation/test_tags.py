@@ -1,4 +1,4 @@
-"""Each line that safety rests on names the mutation that proves it; no mutation lacks its line."""
+"""Each line that safety rests on states its rule under a key; a mutation of that key breaks it."""
 
 from __future__ import annotations
 
@@ -15,50 +15,44 @@ from .mutations import MUTATIONS
 
 PACKAGE = Path(sparkwal.__file__).parent
 OURS = [mutation for mutation in MUTATIONS if not mutation.file.startswith("simulation/")]
+TAG = re.compile(r" *# SAFETY\(([\w-]+)\) §(\d+): \S")
 
 
 class Tag(NamedTuple):
-    """A comment `Safety (§section): … "name of a mutation" …` and the lines of code after it."""
+    """A comment `SAFETY(key) §section: the rule` and the lines of code after it."""
 
+    key: str
     section: str
-    names: list[str]
     code: list[str]
 
 
 def tags(file: Path) -> list[Tag]:
     lines = file.read_text().splitlines()
-    found = []
-    for number, line in enumerate(lines):
-        if (begin := re.match(r" *# Safety \(§(\d+)\): ", line)) is None:
-            continue
-        text, code = line[begin.end() :], []
-        comment = True
-        for later in lines[number + 1 :]:
-            if not later.lstrip().startswith("#"):
-                code.append(later)
-            elif not code and comment and "# Safety (" not in later:
-                text += " " + later.lstrip(" #")
-                continue
-            comment = False
-        found.append(Tag(begin[1], re.findall(r'"([^"]+)"', text), code))
-    return found
+    return [
+        Tag(begin[1], begin[2], [each for each in lines[number:] if not _is_comment(each)])
+        for number, line in enumerate(lines)
+        if (begin := TAG.match(line))
+    ]
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")
 
 
 @pytest.mark.parametrize("mutation", OURS, ids=lambda mutation: mutation.name)
-def test_the_line_that_a_mutation_breaks_names_it(mutation: Mutation) -> None:
-    (tag,) = [tag for tag in tags(PACKAGE / mutation.file) if mutation.name in tag.names]
+def test_the_line_that_a_mutation_breaks_has_its_rule(mutation: Mutation) -> None:
+    (tag,) = [tag for tag in tags(PACKAGE / mutation.file) if tag.key == mutation.name]
     broken = mutation.old.strip().partition("\n")[0]
     # The tag of an argument stands before its call.
     assert any(broken in line for line in tag.code[:2]), "another line comes after the tag"
 
 
-def test_every_tag_names_a_mutation_and_a_section() -> None:
+def test_every_tag_has_a_mutation_and_a_section() -> None:
     headings = re.findall(r"^## (\d+) ", (PACKAGE / "PROTOCOL.md").read_text(), re.MULTILINE)
     known = {(mutation.file, mutation.name) for mutation in OURS}
     for file in PACKAGE.rglob("*.py"):
         found = tags(file)
-        assert len(found) == file.read_text().count("# Safety"), file
+        assert len(found) == len(re.findall("# safety", file.read_text(), re.IGNORECASE)), file
         for tag in found:
-            assert tag.names, f"{file} has a tag without a mutation"
-            assert {(str(file.relative_to(PACKAGE)), name) for name in tag.names} <= known
+            assert (str(file.relative_to(PACKAGE)), tag.key) in known
             assert tag.section in headings

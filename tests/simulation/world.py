@@ -101,7 +101,7 @@ class State:
         modified: key → when it was last written, of objects that somebody asks the age of.
         tables: the versions of the log's table; of those that were there before it too.
         joined: consumers that may rely on what they told.
-        former: (log_id, its commits) of logs that were deleted and made again.
+        former: (log_id, its commits) of logs that were deleted and recreated.
         blame: what a process did though it must not; "" for nothing.
         loss: what was deleted from outside, and who is excused for not noticing; see `losses`.
     """

@@ -231,7 +231,7 @@ def test_a_log_is_deleted_and_made_again_under_a_folder(
     # The writer of the new log is the leader; whoever takes it over must know its beginning.
     refused(lambda: append(read_files(spark, source), log, place))
     shown = refused(lambda: append(read_files(spark, source), log, place))
-    assert_one_error(shown, "DivergedCheckpointError", "deleted and made again")
+    assert_one_error(shown, "DivergedCheckpointError", "deleted and recreated")
     assert objects(log) == before
     append(read_files(spark, source), log, checkpoint(log, tmp_path / "ck"))
     assert stored(log) == [*range(40), *range(1000, 1010)]

@@ -159,7 +159,7 @@ def test_a_log_that_was_made_again_is_told_by_the_new_stream_only(stream: Stream
     stream.clear()
     stream.write(5, 6, 7, 8, 9, query="other")
     stream.restart()
-    with pytest.raises(InvalidLogError, match="made again"):
+    with pytest.raises(InvalidLogError, match="recreated"):
         stream.turn(offset)
     assert not told(stream).of_this_log and not told(stream).live
     stream.restart()

@@ -80,10 +80,10 @@ def test_a_checkpoint_of_a_log_that_was_made_again_is_refused(tmp_path: Path) ->
     stream.clear()
     stream.write(4, 5, 6, 7, query="other")
     stream.restart()
-    with pytest.raises(InvalidLogError, match="made again.*new checkpoint"):
+    with pytest.raises(InvalidLogError, match="recreated.*new checkpoint"):
         stream.turn(offset)
     stream.restart()
-    with pytest.raises(InvalidLogError, match="made again.*new checkpoint"):
+    with pytest.raises(InvalidLogError, match="recreated.*new checkpoint"):
         stream.reader.partitions(dict(offset, default=1), offset)
 
 
@@ -95,7 +95,7 @@ def test_a_log_made_again_under_a_running_stream_is_noticed(tmp_path: Path) -> N
     stream.write(4, 5, query="other")
     assert stream.turn(offset) == (offset, [])
     stream.write(6, query="other")
-    with pytest.raises(InvalidLogError, match="was made again"):
+    with pytest.raises(InvalidLogError, match="was recreated"):
         stream.turn(offset)
 
 

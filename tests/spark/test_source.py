@@ -405,7 +405,7 @@ def test_a_log_cut_behind_the_readers_back_is_an_error(
     shutil.rmtree(log.hints.folder)
     log.append()
     shown = refused(lambda: follow(spark, log.path, tmp_path / "cp"))
-    assert_one_error(shown, "InvalidLogError", "made again", "new checkpoint")
+    assert_one_error(shown, "InvalidLogError", "recreated", "new checkpoint")
 
 
 def test_sql_reads_a_log_through_a_view(spark: SparkSession, log: Writer) -> None:

@@ -91,7 +91,7 @@ def test_a_table_dropped_and_made_again_is_another(log: Compaction) -> None:
     log.prepare()
     found = log.table.look(state.log_id, -1)
     assert found is not None and (found.version, found.k) == (0, 0)
-    with pytest.raises(ConfirmError, match="made again"):
+    with pytest.raises(ConfirmError, match="recreated"):
         check_history(state, found)
 
 
