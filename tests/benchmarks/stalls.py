@@ -23,7 +23,7 @@ from benchmarks.measuring import (
     rows_of,
     store,
 )
-from benchmarks.report import table
+from benchmarks.report import save, table
 
 console = Console()
 _IN_FLIGHT = 50
@@ -92,5 +92,4 @@ def main(rates: list[int], samples: int, seed: int, output: Path) -> None:
                 shape = "with a tail and stalls" if tail else "20 ms, no tail"
                 console.print(table(f"Acknowledged, ms, {shape}, seed {seed}", columns, lines))
                 results[f"{shape}, {rate} a second"] = lines
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=2) + "\n")
+    save(results, output, console)
