@@ -17,16 +17,21 @@ from hypothesis import settings
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack, start_moto
 
+from . import classes
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# Spark's launcher gives these to the JVM. Ours live for seconds: without the optimising
-# compiler they take half the time of a processor.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # A failure prints what reproduces it; shared machines are too uneven for deadlines.
 settings.register_profile("sparkwal", print_blob=True, deadline=None)
 settings.load_profile("sparkwal")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What Spark's launcher gives to every JVM that a test starts."""
+    starts = any(item.get_closest_marker("spark") for item in session.items)
+    if starts and "SPARK_SUBMIT_OPTS" not in os.environ:
+        os.environ["SPARK_SUBMIT_OPTS"] = classes.options()
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +97,9 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
+            # For some rows Spark would take longer to compile than to go through them.
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
             .config("spark.sql.session.timeZone", "UTC")
             .getOrCreate()
         )

@@ -9,7 +9,7 @@ import time
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -104,9 +104,10 @@ class Figures:
             "appends_per_s": round(appends / seconds, 1),
             "rows_per_s": round(rows / seconds, 1),
             "mb_per_s": round(megabytes / seconds, 3),
-            "p50_ms": _quantile(ordered, 0.5),
-            "p99_ms": _quantile(ordered, 0.99),
-            "max_ms": _quantile(ordered, 1.0),
+            **{
+                f"{name}_ms": milliseconds(ordered, share) if ordered else None
+                for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+            },
             "retries": self.retries,
             "requests": dict(self.requests),
             "dollars_per_million_appends": round(spent / appends * 1e6, 4) if appends else None,
@@ -122,9 +123,8 @@ class Figures:
         return found
 
 
-def _quantile(ordered: list[float], share: float) -> float | None:
-    if not ordered:
-        return None
+def milliseconds(ordered: Sequence[float], share: float) -> float:
+    """The quantile of these seconds."""
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3)
 
 

@@ -306,7 +306,7 @@ def _seal(
         if found is None:
             raise deleted(log, position)
         # A lower term is dead by rule; an equal or higher one has overtaken us.
-        # SAFETY(refused-seal-fences) §5: a seal refused by an equal or higher term fences its leader
+        # SAFETY(refused-seal-fences) §5: a seal refused by an equal or higher term means fenced
         if found.header.term >= leader.term:
             raise fenced(log, found)
 

@@ -161,7 +161,7 @@ def _content(
     for batch in objects:
         where = log.where(batch.number)
         try:
-            _, opened = read_front(log, batch.number, GLANCE)
+            _, opened = read_front(log, batch.number, None, GLANCE)
             assert isinstance(opened.header, DataHeader), where
             found, rows = measure(log, opened.header, opened)
         except NotFound:

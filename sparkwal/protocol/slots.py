@@ -52,12 +52,12 @@ class SlotRecord:
 
 
 def read_front(
-    log: LogStore, number: int, window: int, size: int = WHOLE
+    log: LogStore, number: int, window: int | None, size: int = WHOLE
 ) -> tuple[bytes, arrowfile.Opened]:
     """The first `size` bytes of an object, more if its header is longer, and the header.
 
     Args:
-        window: of the log; an error names the position that follows from it.
+        window: of the log, if it is known; an error names the position that follows from it.
 
     Raises NotFound, InvalidLogError.
     """
@@ -65,7 +65,7 @@ def read_front(
     return front, arrowfile.open_front(front, log.where(number, window))
 
 
-def _front(log: LogStore, number: int, window: int, size: int) -> bytes:
+def _front(log: LogStore, number: int, window: int | None, size: int) -> bytes:
     key = log.key(number)
     front = log.store.get_range(key, 0, size)
     needed = arrowfile.needed(front)

@@ -80,7 +80,7 @@ def get_object(
     if form is None:
         got = _by_botocore(client, at, key, span)
         if bucket not in forms:
-            forms[bucket] = _form_of(_here.sent, key)
+            forms[bucket] = _form_of(client, _here.sent, key)
         _here.sent = None
         return got
     reply = _send(client, form, key, span)
@@ -117,8 +117,11 @@ def _send(client: Any, form: _Form, key: str, span: str) -> Any:
     return client._endpoint.http_session.send(request.prepare())
 
 
-def _form_of(sent: Any, key: str) -> _Form | None:
-    """The form of a GET of this key."""
+def _form_of(client: Any, sent: Any, key: str) -> _Form | None:
+    """The form of a GET of this key; None where botocore is not as it is known here."""
+    endpoint = getattr(client, "_endpoint", None)
+    if not hasattr(client, "_request_signer") or not hasattr(endpoint, "http_session"):
+        return None
     headers = {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in sent.headers.items()

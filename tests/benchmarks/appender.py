@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -29,7 +28,7 @@ from benchmarks.measuring import (
     rows_of,
     store,
 )
-from benchmarks.report import table
+from benchmarks.report import save, table
 
 console = Console()
 # One append is one record: the latency of a PUT is compared with that of a record.
@@ -211,6 +210,4 @@ def main(
                     measure_latency(upstream, number, delay, rate, samples, size)
                 )
     _show(results)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=2) + "\n")
-    console.print(f"written to {output}", highlight=False)
+    save(results, output, console)

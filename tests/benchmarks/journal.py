@@ -15,7 +15,7 @@ from rich.console import Console
 
 from benchmarks import journal_disk, journal_replay, outage
 from benchmarks.measuring import numbers, store
-from benchmarks.report import Goal, show_goals, table
+from benchmarks.report import Goal, save, show_goals, table
 from benchmarks.sinks import machine, one_of
 
 PARTS = ("flush", "latency", "bandwidth", "replay", "memory", "outage")
@@ -144,7 +144,6 @@ def main(
 
     Starts a store in memory, a process of its own on this machine; nothing else is reached.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = json.loads(output.read_text()) if output.exists() else {}
     results["machine"] = machine()
     with tempfile.TemporaryDirectory(prefix="sparkwal-journal-", dir=folder) as name:
@@ -165,9 +164,8 @@ def main(
         for part in parts:
             results[part] = ways[part]()
             # At once: the minutes before are not lost with what comes after.
-            output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+            save(results, output, console)
     show(results, Console(highlight=False, width=None if console.is_terminal else 120))
-    console.print(f"written to {output}")
 
 
 def _new(place: Path) -> Path:

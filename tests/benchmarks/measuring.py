@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal import Appender
+from sparkwal.cli.benching import milliseconds
 from sparkwal.testing.servers import log_options, make_bucket, s3_client, start_ministack
 
 BUCKET = "benchmark"
@@ -109,9 +110,8 @@ class Latency:
 
 def latency(seconds: Sequence[float]) -> Latency:
     ordered = sorted(seconds)
-    last = len(ordered) - 1
-    at = [round(ordered[min(last, int(len(ordered) * q))] * 1000, 3) for q in (0.5, 0.99, 0.999)]
-    return Latency(at[0], at[1], at[2], len(ordered))
+    p50, p99, p999 = (milliseconds(ordered, share) for share in (0.5, 0.99, 0.999))
+    return Latency(p50, p99, p999, len(ordered))
 
 
 def paced(count: int, rate: float, act: Callable[[], None]) -> None:

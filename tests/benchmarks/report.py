@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +155,13 @@ def show(results: Results, console: Console) -> None:
             title += f", +{one['latency_ms']} ms"
             console.print(table(title, ["", "s", "MB/s", "from … to", "MB stored"], bulk))
     show_goals(goals(results), console)
+
+
+def save(results: Any, output: Path, console: Console) -> None:
+    """As JSON, for people and programs."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    console.print(f"written to {output}", highlight=False)
 
 
 def show_goals(found: Iterable[Goal], console: Console) -> None:

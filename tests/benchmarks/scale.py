@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import numbers
+from benchmarks.report import save
 from sparkwal.format import keys, schema
 from sparkwal.format.keys import sequencer_prefix
 from sparkwal.protocol.commit import commit
@@ -230,5 +230,4 @@ def main(partitions: int, sequencers: list[int], rows: int, seconds: int, output
             found.append(simulate(deployment, seconds, min(number, 5)))
             console.print(f"{deployment}: {found[-1]['requests_per_second']}")
     show(found)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(found, indent=2) + "\n")
+    save(found, output, console)

@@ -28,7 +28,7 @@ from benchmarks.measuring import (
     store,
 )
 from benchmarks.peers import PEERS, Place, start_session
-from benchmarks.report import table
+from benchmarks.report import save, table
 from sparkwal.testing.proxy import S3Proxy
 
 console = Console()
@@ -162,5 +162,4 @@ def main(rates: list[int], samples: int, seed: int, count: int, seconds: int, ou
         columns = ["", "p50", "p99", "p99.9", "p50 ×", "p99 ×", "p99.9 ×", "PUTs"]
         console.print(table("Whole triggers, ms, with a tail", columns, lines))
         results["triggers"] = lines
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=2) + "\n")
+    save(results, output, console)

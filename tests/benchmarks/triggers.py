@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import sparkwal
 from benchmarks.measuring import BUCKET, Bare, delayed, store
 from benchmarks.microbatch import PUT_BYTES, Length, Run, requests_of, run_query, seldom_puts
 from benchmarks.peers import Place, start_session
-from benchmarks.report import Goal, show_goals, table
+from benchmarks.report import Goal, save, show_goals, table
 from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
         found = measure(spark, wanted, places, repeats, length)
     results = {"latency_ms": latency, "put_ms": put_ms, "rows": found}
     if output is not None:
-        output.write_text(json.dumps(results, indent=2) + "\n")
+        save(results, output, console)
     title = f"Whole triggers, +{latency} ms; a conditional PUT takes {put_ms:.1f} ms"
     columns = ["", "trigger ms", "addBatch ms", "requests", "of them", "$ per million"]
     lines = [

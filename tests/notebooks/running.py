@@ -49,8 +49,6 @@ def run(name: str) -> tuple[Any, str]:
             [str(Path(sparkwal.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         ).rstrip(os.pathsep),
         "TZ": "UTC",
-        # As in tests/conftest.py: these JVMs live for seconds.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         MARK: mark,
     }
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SPARK_CONF"))}

@@ -1,8 +1,10 @@
 """Encoding and decoding are pure functions; a search calls them again and again with the
-same bytes, so for its duration they remember. And it has no use for a million log lines."""
+same bytes, so for its duration they remember. And it has no use for a million log lines.
+What it makes it keeps: to look for garbage as often as usual would be a third of its time."""
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -70,10 +72,13 @@ def searching() -> Iterator[None]:
     logger = logging.getLogger("sparkwal")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1_000_000)
     try:
         with simulated():
             yield
     finally:
+        gc.set_threshold(*thresholds)
         logger.setLevel(level)
         arrowfile.open_front, arrowfile.encode = open_front, encode
         pipeline.encode_record = encode_record

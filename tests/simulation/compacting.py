@@ -83,6 +83,24 @@ class WorldTable:
         return tuple(found)
 
 
+def _life(
+    name: str, ask: Ask, *, policy: Policy = AT_ONCE, table: bool = True, collects: bool = True
+) -> Lifecycle:
+    Machine.current.name = name
+    log = world_log(WorldStore(ask), 1)
+    return Lifecycle(
+        log,
+        policy,
+        table=WorldTable(ask, log) if table else None,
+        target=TARGET if table else None,
+        gc_grace_ms=GRACE_MS,
+        consumer_expiry_ms=EXPIRY_MS,
+        collects=collects,
+        clock=WorldClock(ask),
+        host=name,
+    )
+
+
 def compactor(
     name: str,
     *,
@@ -98,19 +116,7 @@ def compactor(
     """
 
     def run(ask: Ask) -> str:
-        Machine.current.name = name
-        log = world_log(WorldStore(ask), 1)
-        life = Lifecycle(
-            log,
-            policy,
-            table=WorldTable(ask, log) if table else None,
-            target=TARGET if table else None,
-            gc_grace_ms=GRACE_MS,
-            consumer_expiry_ms=EXPIRY_MS,
-            collects=collects,
-            clock=WorldClock(ask),
-            host=name,
-        )
+        life = _life(name, ask, policy=policy, table=table, collects=collects)
         for each in range(runs):
             if each:
                 ask(Call("idle"))
@@ -127,19 +133,7 @@ def mender(name: str, restore: Call, tries: int = 3) -> Process:
     """A user who restores the table, accepts it, and brings the rest into it."""
 
     def run(ask: Ask) -> str:
-        Machine.current.name = name
-        log = world_log(WorldStore(ask), 1)
-        life = Lifecycle(
-            log,
-            AT_ONCE,
-            table=WorldTable(ask, log),
-            target=TARGET,
-            gc_grace_ms=GRACE_MS,
-            consumer_expiry_ms=EXPIRY_MS,
-            collects=False,
-            clock=WorldClock(ask),
-            host=name,
-        )
+        life = _life(name, ask, collects=False)
         outcome = "gave up"
         for _ in range(tries):
             ask(restore)
@@ -158,18 +152,7 @@ def collector(name: str) -> Process:
     """Only collects."""
 
     def run(ask: Ask) -> str:
-        Machine.current.name = name
-        log = world_log(WorldStore(ask), 1)
-        life = Lifecycle(
-            log,
-            AT_ONCE,
-            table=WorldTable(ask, log),
-            target=TARGET,
-            gc_grace_ms=GRACE_MS,
-            consumer_expiry_ms=EXPIRY_MS,
-            clock=WorldClock(ask),
-            host=name,
-        )
+        life = _life(name, ask)
         try:
             life.collect(dry_run=False)
         except SparkWalError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -36,8 +36,7 @@ from .world import (
 )
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(NamedTuple):
     """How much may go wrong in one run.
 
     Attributes:
@@ -73,10 +72,10 @@ class Calm(NamedTuple):
 
 
 DEAD = -1  # in the place of a history
-_DIES = object()  # in the place of an answer
 Node = tuple[State, tuple[int, ...], Budget]
 Label = tuple[str, Call | str, str]  # who, what, how it went
-Step = tuple[Label, Node, int]  # and how many calls were carried out
+Move = tuple[Label, State, int, Budget, int]  # where to, and how many calls were carried out
+Step = tuple[Label, Node, int]
 
 
 def explore(
@@ -115,24 +114,22 @@ def explore(
     """
     with searching():
         histories, names = Histories(list(processes.values())), list(processes)
+        calm = Calm(
+            (f"{PREFIX}/lifecycle/",) if deletes or budget.losses else _LASTING,
+            tuple(f"{PREFIX}/{folder}/" for folder in still),
+        )
+        order = {names.index(name): names.index(before) for name, before in follows.items()}
+        moves = _Moves(histories, names, calm, order)
         try:
-            return _explore(
-                names,
-                histories,
-                budget,
-                begin or State(),
-                Calm(
-                    (f"{PREFIX}/lifecycle/",) if deletes or budget.losses else _LASTING,
-                    tuple(f"{PREFIX}/{folder}/" for folder in still),
-                ),
-                every_start,
-                gets_in,
-                {names.index(name): outcomes for name, outcomes in ends.items()},
-                {names.index(name): names.index(before) for name, before in follows.items()},
-                ending,
-                most_states,
-                rng,
-            )
+            state, actors = begin or State(), []
+            for process in range(len(names)):
+                state, history, _ = _settled(
+                    histories, process, 0, state, Calm((), calm.still), True
+                )
+                actors.append(history)
+            state = moves.world(state)
+            checks = _Checks(histories, names, state, every_start, gets_in, ends, ending)
+            return _explore(moves, (state, tuple(actors), budget), checks, most_states, rng)
         finally:
             histories.close()
 
@@ -158,171 +155,182 @@ def _is_commit(call: Call) -> bool:
 
 
 def _explore(
-    names: list[str],
-    histories: Histories,
-    budget: Budget,
-    begin: State,
-    calm: Calm,
-    every_start: bool,
-    gets_in: str,
-    ends: Mapping[int, str],
-    follows: Mapping[int, int],
-    ending: Callable[[State], None] | None,
+    moves: _Moves,
+    start: Node,
+    checks: _Checks,
     most_states: int,
     rng: random.Random | None,
 ) -> Report:
-    actors: list[int] = []
-    for process in range(len(names)):
-        begin, history, _ = _settled(histories, process, 0, begin, Calm((), calm.still), True)
-        actors.append(history)
-    start: Node = (begin, tuple(actors), budget)
-    verdicts: dict[Any, oracle.Verdict] = {_key(start): ()}
-    parents: dict[Any, tuple[Any, Label]] = {}
+    # How each node was reached first.
+    parents: dict[Node, tuple[Node, Label] | None] = {start: None}
     frontier = deque([start])
-    read: set[Any] = set()
     taken = 0
     while frontier:
         node = frontier.popleft() if rng is None else frontier.pop()
-        key = _key(node)
-        steps = _steps(names, histories, node, calm, follows)
+        steps = moves.steps(node)
         if rng is not None:
             rng.shuffle(steps)
         for label, child, calls in steps:
             taken += calls
-            child_key = _key(child)
-            if child_key in verdicts:
+            if child in parents:
                 continue
-            parents[child_key] = (key, label)
-            if losses.is_over(child[0]):
-                verdicts[child_key] = ()
-                continue
+            parents[child] = (node, label)
             try:
-                losses.check(child[0])
-                verdicts[child_key] = (
-                    verdicts[key]
-                    if child[0] is node[0]
-                    else oracle.check(_known(verdicts[key], node[0], child[0]), child[0])
-                )
-                if child[0].blame:
-                    raise oracle.Violation(child[0].blame)
-                _check_readers(histories, child, verdicts[child_key])
-                _check_gets_in(names, histories, child, gets_in)
-                _check_ends(names, histories, child, ends)
-                if ending is not None and all(
-                    _ended(histories, child, p) for p in range(len(names))
-                ):
-                    ending(child[0])
-                if every_start and child[0].contents not in read:
-                    read.add(child[0].contents)
-                    starts.check(child[0], verdicts[child_key])
+                if checks.goes_on(node[0], child):
+                    frontier.append(child)
             except oracle.Violation as violation:
-                trace = _trace(parents, child_key)
+                trace = _trace(parents, child)
                 raise oracle.Violation(f"{violation}\n{trace}") from None
-            frontier.append(child)
-        if len(verdicts) > most_states:
+        if len(parents) > most_states:
             raise RuntimeError(f"more than {most_states} states")
-    return Report(len(verdicts), taken, len(histories))
+    return Report(len(parents), taken, len(moves.histories))
 
 
-def _known(verdict: oracle.Verdict, before: State, after: State) -> oracle.Verdict:
-    """Of a log that was recreated nothing is known."""
-    return verdict if before.former == after.former else ()
-
-
-def _key(node: Node) -> Any:
-    return (node[0].key(), node[1], node[2])
-
-
-def _trace(parents: dict[Any, tuple[Any, Label]], key: Any) -> str:
+def _trace(parents: dict[Node, tuple[Node, Label] | None], node: Node) -> str:
     lines: list[str] = []
-    while key in parents:
-        key, (who, what, how) = parents[key]
+    while (reached := parents[node]) is not None:
+        node, (who, what, how) = reached
         shown = what if isinstance(what, str) else f"{what.operation} {_short(what.arguments)}"
         lines.append(f"{who}: {shown} {how}".rstrip())
     return "\n".join(f"{number:3}. {line}" for number, line in enumerate(reversed(lines), 1))
 
 
-def _check_readers(histories: Histories, node: Node, now: oracle.Verdict) -> None:
-    for process, history in enumerate(node[1]):
-        if history != DEAD:
-            outcome = histories.where(process, history).outcome
-            if outcome is None:
+class _Checks:
+    """What must hold, each checked once: of a world, and of a process that ended in it.
+
+    Args: as of `explore`.
+    """
+
+    def __init__(
+        self,
+        histories: Histories,
+        names: list[str],
+        begin: State,
+        every_start: bool,
+        gets_in: str,
+        ends: Mapping[str, str],
+        ending: Callable[[State], None] | None,
+    ) -> None:
+        self._histories, self._names = histories, names
+        self._every_start, self._gets_in, self._ending = every_start, gets_in, ending
+        self._ends = {name: outcomes.split() for name, outcomes in ends.items()}
+        # World → its verdict; None where it is not searched on.
+        self._verdicts: dict[State, oracle.Verdict | None] = {begin: ()}
+        self._outcomes: set[tuple[int, int, State]] = set()
+        self._read: set[Any] = set()
+
+    def goes_on(self, before: State, node: Node) -> bool:
+        """Whether what follows a node that `before` led to is searched too."""
+        state, actors, _ = node
+        if (now := self._verdict(state)) is None:
+            return False
+        # Of a log that was recreated nothing is known.
+        if before is not state and before.former == state.former:
+            oracle.check_kept(self._verdicts[before] or (), now)
+        ended = True
+        for process, history in enumerate(actors):
+            if history != DEAD:
+                outcome = self._histories.where(process, history).outcome
+                if outcome is None:
+                    ended = False
+                elif (process, history, state) not in self._outcomes:
+                    self._outcomes.add((process, history, state))
+                    self._check_outcome(self._names[process], outcome, state, now)
+        if ended and self._ending is not None:
+            self._ending(state)
+        if self._every_start and state.contents not in self._read:
+            self._read.add(state.contents)
+            starts.check(state, now)
+        return True
+
+    def _verdict(self, state: State) -> oracle.Verdict | None:
+        if state not in self._verdicts:
+            self._verdicts[state] = None
+            if not losses.is_over(state):
+                losses.check(state)
+                self._verdicts[state] = oracle.check((), state)
+                if state.blame:
+                    raise oracle.Violation(state.blame)
+        return self._verdicts[state]
+
+    def _check_outcome(self, name: str, outcome: str, state: State, now: oracle.Verdict) -> None:
+        if outcome.startswith("read "):
+            oracle.check_reading(outcome, now)
+        elif outcome.startswith("delivered "):
+            lifecycle_oracle.check_delivered(outcome, state)
+        elif outcome.startswith("collected "):
+            lifecycle_oracle.check_collected(outcome, state)
+        if name == self._gets_in and outcome == "FencedError before it led":
+            raise oracle.Violation(f"{name} did not get in")
+        if name in self._ends and outcome.split()[0] not in self._ends[name]:
+            raise oracle.Violation(f"{name} ended with {outcome}")
+
+
+class _Moves:
+    """What may happen next. What one process may do depends on its history, the world and the
+    budget alone: it is worked out once for all that the others may have come to meanwhile."""
+
+    def __init__(
+        self, histories: Histories, names: list[str], calm: Calm, follows: Mapping[int, int]
+    ) -> None:
+        self.histories = histories
+        self._names, self._calm, self._follows = names, calm, follows
+        self._worlds: dict[Hashable, State] = {}
+        self._outside: dict[tuple[State, Budget], list[Move]] = {}
+        self._own: dict[tuple[int, int, State, Budget], list[Move]] = {}
+
+    def world(self, state: State) -> State:
+        """The one that stands for all that behave alike: worlds are compared by identity."""
+        return self._worlds.setdefault(state.key(), state)
+
+    def steps(self, node: Node) -> list[Step]:
+        state, actors, budget = node
+        if (outside := self._outside.get((state, budget))) is None:
+            outside = self._outside[state, budget] = list(self._from_outside(state, budget))
+        steps = [(label, (after, actors, left), calls) for label, after, _, left, calls in outside]
+        for process, history in enumerate(actors):
+            if history == DEAD or not self._begins(process, actors):
                 continue
-            if outcome.startswith("read "):
-                oracle.check_reading(outcome, now)
-            elif outcome.startswith("delivered "):
-                lifecycle_oracle.check_delivered(outcome, node[0])
-            elif outcome.startswith("collected "):
-                lifecycle_oracle.check_collected(outcome, node[0])
+            key = process, history, state, budget
+            if (own := self._own.get(key)) is None:
+                own = self._own[key] = list(self._of(*key))
+            before, behind = actors[:process], actors[process + 1 :]
+            for label, after, reached, left, calls in own:
+                steps.append((label, (after, (*before, reached, *behind), left), calls))
+        return steps
 
+    def _begins(self, process: int, actors: tuple[int, ...]) -> bool:
+        """Whether the one that it follows, if any, has ended or died."""
+        if (first := self._follows.get(process)) is None or actors[first] == DEAD:
+            return True
+        return self.histories.where(first, actors[first]).outcome is not None
 
-def _check_gets_in(names: list[str], histories: Histories, node: Node, gets_in: str) -> None:
-    if gets_in:
-        process = names.index(gets_in)
-        history = node[1][process]
-        if history != DEAD:
-            outcome = histories.where(process, history).outcome
-            if outcome == "FencedError before it led":
-                raise oracle.Violation(f"{gets_in} did not get in")
+    def _from_outside(self, state: State, budget: Budget) -> Iterator[Move]:
+        for late in sorted(state.late):
+            after, created = put(replace(state, late=state.late - {late}), *late)
+            how = "created" if created else "taken"
+            label = ("network", f"a PUT arrives late: {late[0]}", how)
+            yield label, self.world(after), DEAD, budget, 1
+        if budget.losses:
+            less = budget._replace(losses=budget.losses - 1)
+            for key, after in losses.each(state):
+                yield ("outside", f"deletes {key}", ""), self.world(after), DEAD, less, 1
 
-
-def _check_ends(
-    names: list[str], histories: Histories, node: Node, ends: Mapping[int, str]
-) -> None:
-    for process, outcomes in ends.items():
-        history = node[1][process]
-        if history != DEAD:
-            outcome = histories.where(process, history).outcome
-            if outcome is not None and outcome.split()[0] not in outcomes.split():
-                raise oracle.Violation(f"{names[process]} ended with {outcome}")
-
-
-def _ended(histories: Histories, node: Node, process: int) -> bool:
-    history = node[1][process]
-    return history == DEAD or histories.where(process, history).outcome is not None
-
-
-def _steps(
-    names: list[str],
-    histories: Histories,
-    node: Node,
-    calm: Calm,
-    follows: Mapping[int, int],
-) -> list[Step]:
-    state, actors, budget = node
-    steps: list[Step] = []
-    for late in sorted(state.late):
-        after, created = put(replace(state, late=state.late - {late}), *late)
-        told = "created" if created else "taken"
-        steps.append(
-            (("network", f"a PUT arrives late: {late[0]}", told), (after, actors, budget), 1)
-        )
-    if budget.losses:
-        less = replace(budget, losses=budget.losses - 1)
-        for key, after in losses.each(state):
-            steps.append((("outside", f"deletes {key}", ""), (after, actors, less), 1))
-    for process, history in enumerate(actors):
-        if history == DEAD:
-            continue
-        if process in follows and not _ended(histories, node, follows[process]):
-            continue
-        calls = histories.where(process, history).calls
+    def _of(self, process: int, history: int, state: State, budget: Budget) -> Iterator[Move]:
+        name, calls = self._names[process], self.histories.where(process, history).calls
         if calls and budget.crashes:
-            others = (*actors[:process], DEAD, *actors[process + 1 :])
-            less = replace(budget, crashes=budget.crashes - 1)
-            died = without_locks(state, names[process])
-            steps.append(((names[process], calls[0][1], "dies before it"), (died, others, less), 1))
+            less = budget._replace(crashes=budget.crashes - 1)
+            died = self.world(without_locks(state, name))
+            yield (name, calls[0][1], "dies before it"), died, DEAD, less, 1
         for thread, call in calls:
             if waits(state, call):
                 continue
             for how, after, answer, left in _outcomes(state, call, budget):
-                reached = histories.after(history, thread, answer)
+                reached = self.histories.after(history, thread, answer)
                 world, reached, local = _settled(
-                    histories, process, reached, after, calm, left.faults > 0
+                    self.histories, process, reached, after, self._calm, left.faults > 0
                 )
-                others = (*actors[:process], reached, *actors[process + 1 :])
-                steps.append(((names[process], call, how), (world, others, left), 1 + local))
-    return steps
+                yield (name, call, how), self.world(world), reached, left, 1 + local
 
 
 def _settled(
@@ -378,7 +386,7 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
     """Everything that can happen to one call: (label, state, answer, budget left)."""
     outcomes = [("", *apply(state, call), budget)]
     if budget.faults and call.operation in REMOTE:
-        less = replace(budget, faults=budget.faults - 1)
+        less = budget._replace(faults=budget.faults - 1)
         outcomes.append(("refused", state, Refused(), less))
         if call.operation in ("put", "overwrite", "table_write"):
             after, _ = apply(state, call)
@@ -387,7 +395,7 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
             delayed = replace(state, late=state.late | {call.arguments})
             outcomes.append(("on its way, no reply", delayed, Lost(), less))
     if budget.disks and call.operation == "mount":
-        less = replace(budget, disks=budget.disks - 1)
+        less = budget._replace(disks=budget.disks - 1)
         for how, after in disk_faults(state, *call.arguments):
             outcomes.append((how, after, None, less))
     return outcomes

@@ -10,7 +10,7 @@ from .machine import Machine, Process
 from .world import Call
 
 # Processes kept as they stand, so that the next answer needs no run from the start.
-_KEPT = 500
+_KEPT = 8_000
 
 
 class Where(NamedTuple):

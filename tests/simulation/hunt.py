@@ -1,54 +1,141 @@
-"""Searches one configuration until a promise breaks: exit 0 and the trace if one does, else 1."""
+"""Searches one configuration with each mutation until a promise breaks.
+
+    python -m tests.simulation.hunt FOLDER [NAME…]
+
+Each mutation gets a process of its own, a fork of one that has imported what no mutation changes.
+It leaves what it found in FOLDER, in a file with the mutation's number; it leaves none where the
+search found nothing.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 import random
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from typing import Any
 
-from . import test_journals
-from .configurations import exhaustive, large
-from .journal_runs import Run
-from .journal_shapes import SHAPES, Chance
-from .oracle import Violation
+from .mutation import Mutation
+from .mutations import MUTATIONS
+
+_ROOM = __package__
+_AT_ONCE = 2
 
 
-def main(where: str) -> int:
-    if where in SHAPES:
-        return _told(lambda: _run_journals(where))
-    if where.startswith("test_"):
-        return _told(getattr(test_journals, where))
-    configuration = {**exhaustive(), **large()}[where]
+class _Broken(SourceFileLoader):
+    """Loads the module that a mutation breaks; Python's cache of bytecode has no part in it."""
+
+    mutation: Mutation
+
+    def get_code(self, fullname: str) -> Any:
+        text = Path(self.path).read_text()
+        for old, new in filter(None, [(self.mutation.old, self.mutation.new), self.mutation.also]):
+            assert old in text, f"{self.mutation.file} no longer has {old!r}"
+            text = text.replace(old, new)
+        return self.source_to_code(text.encode(), self.path)
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules where Python does; `found` is whether the broken one was among them."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        ours = mutation.file.startswith("simulation/")
+        name = mutation.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self._name = f"{'tests' if ours else 'sparkwal'}.{name}"
+        self._mutation, self.found = mutation, False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: Any = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        assert spec is not None and spec.origin is not None
+        loader = _Broken(fullname, spec.origin)
+        loader.mutation, self.found = self._mutation, True
+        spec.loader = loader
+        return spec
+
+
+def _hunt(mutation: Mutation) -> str | None:
+    """What the search found."""
+    finder = _Finder(mutation)
+    sys.meta_path.insert(0, finder)
+    journals = importlib.import_module(f"{_ROOM}.test_journals")
+    shapes = importlib.import_module(f"{_ROOM}.journal_shapes")
+    configurations = importlib.import_module(f"{_ROOM}.configurations")
+    assert finder.found, f"no search imports {mutation.file}"
+    if mutation.where in shapes.SHAPES:
+        return _failure(lambda: _run_journals(mutation.where))
+    if mutation.where.startswith("test_"):
+        return _failure(getattr(journals, mutation.where))
+    searched = {**configurations.exhaustive(), **configurations.large()}[mutation.where]
     # Several short searches from different ends, since one can get lost in a harmless
     # corner, and then long ones.
     for seed, states in ((1, 4_000), (2, 4_000), (3, 4_000), (0, 200_000), (4, 200_000)):
         try:
-            configuration.explore(states, random.Random(seed))
+            searched.explore(states, random.Random(seed))
         except RuntimeError:
             continue  # that many states without a flaw: try another corner
-        except Violation as violation:
-            print(violation)
-            return 0
         except Exception as error:
             # Code that falls over on what a mutation left has been caught too.
-            print(f"{type(error).__name__}: {error}")
-            return 0
-    return 1
+            return f"{type(error).__name__}: {error}"
+    return None
 
 
-def _run_journals(where: str) -> None:
+def _run_journals(shape: str) -> None:
+    from .journal_runs import Run
+    from .journal_shapes import SHAPES, Chance
+
     for seed in range(300):
-        Run(seed, SHAPES[where], Chance()).run()
+        Run(seed, SHAPES[shape], Chance()).run()
 
 
-def _told(run: Callable[[], None]) -> int:
+def _failure(run: Callable[[], None]) -> str | None:
     try:
         run()
     except BaseException as error:  # what pytest raises is no Exception
-        print(f"{type(error).__name__}: {error}")
-        return 0
-    return 1
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _fork(number: int, folder: Path) -> None:
+    if os.fork():
+        return
+    try:
+        if (found := _hunt(MUTATIONS[number])) is not None:
+            (folder / str(number)).write_text(found)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def main(folder: Path, names: Sequence[str]) -> None:
+    importlib.import_module(f"{_ROOM}.test_journals")
+    importlib.import_module(f"{_ROOM}.configurations")
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("sparkwal", "tests", "journal"):
+            del sys.modules[name]
+    running = 0
+    for number, mutation in enumerate(MUTATIONS):
+        if names and mutation.name not in names:
+            continue
+        if running == _AT_ONCE:
+            os.wait()
+            running -= 1
+        _fork(number, folder)
+        running += 1
+    while running:
+        os.wait()
+        running -= 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -129,8 +129,7 @@ def check(before: Verdict, state: State) -> Verdict:
     """
     records = live(state)
     now = _commits(records)
-    if now[: len(before)] != before:
-        raise Violation(f"what readers saw has changed: {before} became {now}")
+    check_kept(before, now)
     last: dict[str, int] = {}
     for position, query, batch in now:
         if batch <= last.get(query, -1):
@@ -157,6 +156,12 @@ def check(before: Verdict, state: State) -> Verdict:
     if state.tables or state.modified:
         lifecycle_oracle.check(state, records)
     return now
+
+
+def check_kept(before: Verdict, now: Verdict) -> None:
+    """Raises Violation unless what was committed is where it was."""
+    if now[: len(before)] != before:
+        raise Violation(f"what readers saw has changed: {before} became {now}")
 
 
 def _check_decided(records: list[dict[str, Any]], state: State) -> None:
@@ -241,9 +246,12 @@ def check_complete(state: State) -> None:
         raise Violation(f"{rows} of the rows {wanted_rows(state)} are in the log, and it is over")
 
 
+_literal = lru_cache(maxsize=10_000)(ast.literal_eval)
+
+
 def check_reading(outcome: str, after: Verdict) -> None:
     """A reader must have seen all that was committed when it began, and only what is now."""
-    start, before, seen = ast.literal_eval(outcome.removeprefix("read "))
+    start, before, seen = _literal(outcome.removeprefix("read "))
     before, after = (
         tuple(entry for entry in verdict if entry[0] >= start) for verdict in (before, after)
     )

@@ -75,9 +75,9 @@ REMOTE = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State:
-    """Everything outside the processes.
+    """Everything outside the processes. `key` compares two.
 
     Attributes:
         objects: key → body; `contents` is the same as numbers.
@@ -156,6 +156,7 @@ class State:
             self.tables,
             self.joined,
             self.former,
+            self.blame,
             self.loss,
         )
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from sparkwal.store.config import S3Config
+
 Reply = tuple[int, dict[str, str], bytes] | None
+SECRETS = ("AKIDSECRETIDENTITY", "wJalrXsecretKEY", "token-of-the-session")
+CONFIG = S3Config(
+    region="us-east-1",
+    access_key_id=SECRETS[0],
+    secret_access_key=SECRETS[1],
+    session_token=SECRETS[2],
+)
 
 
 class Stub:

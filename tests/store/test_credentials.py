@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stub_s3 import Reply, Stub, error
 
 from sparkwal.errors import OptionError
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
+
+from .stub_s3 import Reply, Stub, error
 
 
 @pytest.fixture

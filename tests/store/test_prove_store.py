@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from s3proxy import NEW, OLD, start_s3proxy
 
 from sparkwal.cli.main import main
 from sparkwal.store.config import S3Config
@@ -25,6 +24,8 @@ from sparkwal.testing.faults import Fault
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import Server, ServerError, log_options, make_bucket, s3_client
+
+from .s3proxy import NEW, OLD, start_s3proxy
 
 # Its jars come once, some 30 MB.
 pytestmark = pytest.mark.timeout(900)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import ssl
-import subprocess
 import sys
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from email.utils import formatdate
 
 import pytest
-from stub_s3 import Reply, Stub, error
 
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store import s3_client, s3_get
@@ -25,28 +22,7 @@ from sparkwal.store.open import open_store
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 
-SECRETS = ("AKIDSECRETIDENTITY", "wJalrXsecretKEY", "token-of-the-session")
-CONFIG = S3Config(
-    region="us-east-1",
-    access_key_id=SECRETS[0],
-    secret_access_key=SECRETS[1],
-    session_token=SECRETS[2],
-)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Stub]:
-    server = Stub()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def stub(server: Stub) -> Stub:
-    # One address for all: the client, slow to make, is cached by its configuration.
-    server.replies = []
-    server.requests = []
-    return server
+from .stub_s3 import CONFIG, SECRETS, Reply, Stub, error
 
 
 @pytest.fixture(params=["its first GET", "a later GET"])
@@ -466,51 +442,3 @@ def test_botocore_missing_on_an_executor_is_one_sentence(
     assert "botocore is missing in " + sys.executable in said
     assert said.endswith("pip install sparkwal there")
     assert "\n" not in said and refused.value.__suppress_context__
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    folder = tmp_path_factory.mktemp("tls")
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
-    files = {"-keyout": folder / "key.pem", "-out": folder / "certificate.pem"}
-    words = [word for pair in files.items() for word in map(str, pair)]
-    try:
-        subprocess.run([*make.split(), *words], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl on this machine")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files["-out"], files["-keyout"])
-    return context
-
-
-def test_https_against_a_plain_server_is_said_at_once() -> None:
-    plain = Stub()
-    sleeps: list[float] = []
-    config = replace(CONFIG, endpoint=plain.url.replace("http:", "https:"))
-    store = RetryingStore(S3Store("bucket", config), RetryPolicy(), sleep=sleeps.append)
-    with pytest.raises(OptionError, match="speaks no TLS: write http:// in the endpoint"):
-        put(store)
-    assert sleeps == []
-    plain.close()
-
-
-def test_http_against_a_tls_server_is_said_at_once(certificate: ssl.SSLContext) -> None:
-    tls = Stub()
-    tls.server.socket = certificate.wrap_socket(tls.server.socket, server_side=True)
-    tls.server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    sleeps: list[float] = []
-    config = replace(CONFIG, endpoint=tls.url)
-    store = RetryingStore(S3Store("bucket", config), RetryPolicy(), sleep=sleeps.append)
-    with pytest.raises(OptionError, match="speaks TLS: write https:// in the endpoint"):
-        put(store)
-    assert sleeps == []
-    tls.close()
-
-
-def test_a_plain_server_that_closes_is_not_taken_for_tls() -> None:
-    closing = Stub()
-    closing.replies = [None]
-    store = S3Store("bucket", replace(CONFIG, endpoint=closing.url))
-    with pytest.raises(Transient):
-        put(store)
-    closing.close()

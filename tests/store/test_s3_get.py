@@ -6,11 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from stub_s3 import Stub
 
 from sparkwal.store import s3_get
 from sparkwal.store.config import S3Config, S3Requests
 from sparkwal.store.s3 import S3Store
+
+from .stub_s3 import Stub
 
 KEYS = ["log/batches/18446744073709551615", "a b+c/ü%20~.-_*'()!&=?#;:@,$", "./x//y/../z", "/lead"]
 OPTIONS = [

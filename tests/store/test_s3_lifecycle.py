@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from sorted_s3 import serve
 from sortedcontainers import SortedDict
-from stub_s3 import Reply, Stub, error
 
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import NotFound, Store, Transient, Unfinished
-from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import make_bucket
 
-SECRETS = ("AKIDSECRETIDENTITY", "wJalrXsecretKEY")
-CONFIG = S3Config(region="us-east-1", access_key_id=SECRETS[0], secret_access_key=SECRETS[1])
+from .stub_s3 import CONFIG, SECRETS, Reply, Stub, error
+
 UPLOAD = Unfinished("key", "u1", 0)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Stub]:
-    server = Stub()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def stub(server: Stub) -> Stub:
-    server.replies = []
-    server.requests = []
-    return server
-
-
-@pytest.fixture
-def store(stub: Stub) -> S3Store:
-    return S3Store("bucket", replace(CONFIG, endpoint=stub.url))
 
 
 def retrying(store: Store) -> RetryingStore:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from certificates import ELSEWHERE, HERE, Authority, behind_tls
 
 import sparkwal
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.config import S3Config
+from sparkwal.store.base import Transient
+from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_client import s3_client
 from sparkwal.testing.servers import log_options, make_bucket
+
+from .certificates import ELSEWHERE, HERE, Authority, behind_tls
+from .stub_s3 import CONFIG, Stub
 
 SCHEMA = pa.schema([("v", pa.int64())])
 
@@ -102,3 +108,36 @@ def test_an_endpoint_without_tls_on_another_machine_is_told_once() -> None:
     assert [each for each in seen if isinstance(each, events.PlainHttp)] == [
         events.PlainHttp(endpoint=host)
     ]
+
+
+def test_https_against_a_plain_server_is_said_at_once() -> None:
+    plain = Stub()
+    sleeps: list[float] = []
+    config = replace(CONFIG, endpoint=plain.url.replace("http:", "https:"))
+    store = RetryingStore(S3Store("bucket", config), RetryPolicy(), sleep=sleeps.append)
+    with pytest.raises(OptionError, match="speaks no TLS: write http:// in the endpoint"):
+        store.put_if_absent("key", b"")
+    assert sleeps == []
+    plain.close()
+
+
+def test_http_against_a_tls_server_is_said_at_once(ours: Authority) -> None:
+    tls = Stub()
+    tls.server.socket = ours.server(HERE).wrap_socket(tls.server.socket, server_side=True)
+    tls.server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    sleeps: list[float] = []
+    config = replace(CONFIG, endpoint=tls.url)
+    store = RetryingStore(S3Store("bucket", config), RetryPolicy(), sleep=sleeps.append)
+    with pytest.raises(OptionError, match="speaks TLS: write https:// in the endpoint"):
+        store.put_if_absent("key", b"")
+    assert sleeps == []
+    tls.close()
+
+
+def test_a_plain_server_that_closes_is_not_taken_for_tls() -> None:
+    closing = Stub()
+    closing.replies = [None]
+    store = S3Store("bucket", replace(CONFIG, endpoint=closing.url))
+    with pytest.raises(Transient):
+        store.put_if_absent("key", b"")
+    closing.close()

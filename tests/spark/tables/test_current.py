@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from all_types import one_row
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkwal
@@ -134,21 +134,7 @@ def test_columns_that_the_log_gained_and_those_that_only_the_table_has(
 
 
 def test_all_types_are_equal_on_both_sides(delta: SparkSession, tmp_path: Path) -> None:
-    moment = datetime(2024, 2, 29, 23, 59, 59, 999_999)
-    x = pa.struct([("x", pa.int32())])
-    table = pa.table(
-        {
-            "ts": pa.array([moment.replace(tzinfo=UTC)], pa.timestamp("us", "UTC")),
-            "ntz": pa.array([moment], pa.timestamp("us")),
-            "dec": pa.array([Decimal("12345678901234567890.123456789")], pa.decimal128(38, 9)),
-            "day": pa.array([date(1900, 1, 1)]),
-            "bin": pa.array([b"\x00\xff"]),
-            "short": pa.array([-1], pa.int16()),
-            "list": pa.array([["a", None]], pa.list_(pa.string())),
-            "map": pa.array([[("k", {"x": 1})]], pa.map_(pa.string(), x)),
-            "struct": pa.array([{"s": {"t": "u"}, "l": [1.5]}]),
-        }
-    )
+    table = one_row("UTC")
     lake = Lake(delta, tmp_path)
     lake.append(*table.to_pylist(), schema=table.schema)
     lake.compact()
