@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_tables_take_ranges_of_a_log(chosen: str) -> None:
     """SPARKWAL_TABLES=1 pytest tests/spark/tables runs some of them."""
