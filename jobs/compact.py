@@ -26,9 +26,9 @@ from sparkwal.console.lifecycles import (
     checked,
     line,
     logs,
+    narrated,
     takes_lifecycle_options,
     takes_sequencers,
-    told_by,
 )
 from sparkwal.console.options import key_values, takes_log_options, time_with_unit
 from sparkwal.console.output import shown, size
@@ -296,7 +296,11 @@ def main(
             settings={**s3a_settings(target.table, settings), **configured},
         )  # fmt: skip
     try:
-        with Signals() as signals, Meter(console, "compact") as meter, told_by(console) as story:
+        with (
+            Signals() as signals,
+            Meter(console, "compact") as meter,
+            narrated(console) as story,
+        ):
             try:
                 if continuous:
                     seconds = duration(interval) / 1000

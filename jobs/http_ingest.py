@@ -141,7 +141,7 @@ def main(
                 ) from None
             raise failed from None
         if wal.lost:
-            _tell_lost(wal.lost)
+            _report_lost(wal.lost)
         bounds = Bounds(max_body, max_rows_bytes, max_pending)
         try:
             serve(Server(wal, arrow_schema, bounds), listener, drain_timeout, console)
@@ -165,7 +165,7 @@ def main(
     )
 
 
-def _tell_lost(lost: range) -> None:
+def _report_lost(lost: range) -> None:
     console.print(
         f"[bold]{len(lost)} appends, sequences {lost[0]}…{lost[-1]}, were answered with 202 and "
         "are damaged in the journal: send their rows again, in this order. What is left of them "

@@ -258,7 +258,7 @@ class Intake:
             raise TimeoutError(f"not everything is durable after {timeout} seconds")
         if self.failure is not None:
             raise self.failure.report()
-        self._tell_rejections()
+        self._raise_rejections()
 
     def close(self, timeout: float | None) -> None:
         """Accept nothing more and wait until all is decided. Raises TimeoutError."""
@@ -276,9 +276,9 @@ class Intake:
         """Raise what nothing has raised yet."""
         if self.failure is not None and not self.failure.reported:
             raise self.failure.report()
-        self._tell_rejections()
+        self._raise_rejections()
 
-    def _tell_rejections(self) -> None:
+    def _raise_rejections(self) -> None:
         rejected = self.buffer.rejections.report()
         if rejected is not None:
             raise rejected

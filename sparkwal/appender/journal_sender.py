@@ -141,7 +141,7 @@ class JournalSender:
             return
         # SAFETY(ack-when-decided) §11: an entry counts as in the log only when its slot is decided
         self._journal.acknowledge(self._intake.decided)
-        self._tell_replayed()
+        self._report_replayed()
         if self._journal.may_drain():
             # What may be tried again is, with the next acknowledgement.
             try:
@@ -188,7 +188,7 @@ class JournalSender:
                 f"send ({error}): open the journal with the schema that it was written with"
             ) from error
 
-    def _tell_replayed(self) -> None:
+    def _report_replayed(self) -> None:
         if self._replays is not None and self._intake.decided >= self._replays:
             self._publish(events.Replayed(path=self._journal.path, sequence=self._replays))
             self._replays = None
@@ -312,7 +312,7 @@ class JournalSender:
                 session.close(0)
         if not self._intake.wait_for(lambda: self._ended, timeout):
             raise TimeoutError(f"what was sent is not decided after {timeout} seconds")
-        self._tell_replayed()
+        self._report_replayed()
 
 
 def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> CheckedRows:

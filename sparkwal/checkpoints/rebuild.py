@@ -86,7 +86,7 @@ def checkpoint(
             f"cannot make {place} ({error.strerror or error}): give sparkwal.checkpoint a folder "
             "that can be made and replaced, inside one that you may write to"
         ) from None
-    _tell_slow_files()
+    _report_slow_files()
     return made
 
 
@@ -324,7 +324,7 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
         )
 
 
-def _tell_slow_files() -> None:
+def _report_slow_files() -> None:
     # Without an import: this works where there is no Spark.
     spark_sql = sys.modules.get("pyspark.sql")
     session = spark_sql.SparkSession.getActiveSession() if spark_sql else None

@@ -28,7 +28,7 @@ def command(
     in_flight: int, keep: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """This command WRITES: to a new log PATH/_bench-…, which it deletes at the end, also after
-    Ctrl-C. Logs that are there are not touched. The first line tells its path: delete it
+    Ctrl-C. Logs that are there are not touched. The first line shows its path: delete it
     yourself where this process was killed. With --json that is a line of its own, {"path": …},
     and the figures are the last line.
 
@@ -54,38 +54,38 @@ def command(
         deleted_after(bench, keep),
         Console(stderr=True, quiet=as_json).status("appending") as status,
     ):
-        bench.append(figures, seconds, in_flight, lambda: status.update(_so_far(figures.told())))
+        bench.append(figures, seconds, in_flight, lambda: status.update(_so_far(figures.summary())))
         status.update("reading back")
         bench.read(figures)
     if as_json:
-        print_json({"path": bench.path, "kept": keep, **figures.told()})
+        print_json({"path": bench.path, "kept": keep, **figures.summary()})
     else:
-        facts(_rows(figures.told()))
+        facts(_rows(figures.summary()))
 
 
-def _so_far(told: dict[str, Any]) -> str:
-    return f"{told['appends']:,} appends, {told['appends_per_s']:,.1f} a second"
+def _so_far(summary: dict[str, Any]) -> str:
+    return f"{summary['appends']:,} appends, {summary['appends_per_s']:,.1f} a second"
 
 
-def _rows(told: dict[str, Any]) -> dict[str, str]:
+def _rows(summary: dict[str, Any]) -> dict[str, str]:
     from sparkwal.cli.cost import requests_text
 
     rows = {
-        "appends": f"{told['appends']:,} in {told['seconds']:.1f} s",
-        "appends a second": f"{told['appends_per_s']:,.1f}",
-        "rows": f"{told['rows_per_s']:,.0f}/s, {told['mb_per_s']:,.2f} MB/s",
-        "PUTs": f"{told['puts_per_s']:,.1f}/s",
+        "appends": f"{summary['appends']:,} in {summary['seconds']:.1f} s",
+        "appends a second": f"{summary['appends_per_s']:,.1f}",
+        "rows": f"{summary['rows_per_s']:,.0f}/s, {summary['mb_per_s']:,.2f} MB/s",
+        "PUTs": f"{summary['puts_per_s']:,.1f}/s",
         "acknowledged after": " ".join(
-            f"{name} {told[f'{name}_ms']:,.1f} ms"
-            for name in ("p50", "p99", "max") if told[f"{name}_ms"] is not None
+            f"{name} {summary[f'{name}_ms']:,.1f} ms"
+            for name in ("p50", "p99", "max") if summary[f"{name}_ms"] is not None
         ),
-        "retries": f"{told['retries']:,}",
-        "requests": requests_text(told["requests"]),
+        "retries": f"{summary['retries']:,}",
+        "requests": requests_text(summary["requests"]),
     }  # fmt: skip
-    if told["appends"]:
-        rows["a million appends"] = f"${told['dollars_per_million_appends']:,.2f} of requests"
-        rows["a million rows"] = f"${told['dollars_per_million_rows']:,.4f}"
-    read = told["read"]
+    if summary["appends"]:
+        rows["a million appends"] = f"${summary['dollars_per_million_appends']:,.2f} of requests"
+        rows["a million rows"] = f"${summary['dollars_per_million_rows']:,.4f}"
+    read = summary["read"]
     rows["read back"] = (
         f"{read['rows_per_s']:,.0f} rows/s, {read['mb_per_s']:,.2f} MB/s, "
         f"in {read['seconds']:.1f} s"

@@ -89,7 +89,7 @@ class Figures:
     read_seconds: float = 0.0
     read_requests: Mapping[str, int] = field(default_factory=dict)
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """For programs and tables; times in milliseconds, sizes in MB of rows as they came in."""
         appends = len(self.latencies)
         rows = appends * self.rows_per_append

@@ -171,13 +171,13 @@ def _show(log: LogRange, found: _Shown) -> None:
     rows["checked"] = verdict
     facts(rows)
     if isinstance(header, CommitHeader):
-        _tell_rows(log, header)
+        _print_rows(log, header)
     if header.checkpoints:
         shown("checkpoints", ["query", ">position", ">bytes", ">files", ""],
               [_checkpoint(query, each) for query, each in header.checkpoints.items()])  # fmt: skip
 
 
-def _tell_rows(log: LogRange, header: CommitHeader) -> None:
+def _print_rows(log: LogRange, header: CommitHeader) -> None:
     parts = [
         [str(each.partition), f"{each.rows:,}", size(each.bytes), str(len(each.frames)),
          f"{each.crc32:08x}", log.log.key(each.number)]
@@ -212,7 +212,7 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
-            _tell_report(report)
+            _print_report(report)
     click.get_current_context().exit(0 if sound else 1)
 
 
@@ -235,7 +235,7 @@ def _verify(log: LogRange, given: dict[str, str]) -> Report:
     return report
 
 
-def _tell_report(report: Report) -> None:
+def _print_report(report: Report) -> None:
     rows: dict[str, str | Text] = {
         "log": report.path,
         "positions": f"{report.floor}…{report.head}" if report.head >= report.floor else "none",

@@ -13,8 +13,8 @@ from sparkwal.console.lifecycles import (
     Failures,
     checked,
     logs,
+    narrated,
     takes_lifecycle_options,
-    told_by,
 )
 from sparkwal.console.options import as_json, takes_logs
 from sparkwal.console.output import print_json, shown, size
@@ -56,7 +56,7 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     # A log without a lifecycle has no collection.
     found: dict[str, Collection | None] = {}
     failures: dict[str, SparkWalError] = {}
-    with told_by(Console(stderr=True)):
+    with narrated(Console(stderr=True)):
         for name, (log, state) in states.items():
             try:
                 found[name] = _collect(settings, name, log, state, deletes)

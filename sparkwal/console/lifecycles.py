@@ -169,7 +169,7 @@ class Story:
 
 
 @contextmanager
-def told_by(console: Console) -> Iterator[Story]:
+def narrated(console: Console) -> Iterator[Story]:
     """Events as a story, and nothing of them a second time through Python's logging."""
     logger, nothing = logging.getLogger("sparkwal"), logging.NullHandler()
     logger.addHandler(nothing)

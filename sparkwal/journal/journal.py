@@ -62,7 +62,7 @@ class Journal:
         self._turn = threading.Lock()  # of the sync that is under way, or comes next
         self._room, self._ending = threading.Event(), threading.Event()
         self.failure: JournalError | None = None
-        self.is_closed = self._told_full = self.wants_room = False
+        self.is_closed = self._reported_full = self.wants_room = False
         self.last, self._synced, self._acked = segments.newest.last, -1, acked
         # SAFETY(mark-at-opening) §11: the mark is written at each opening
         self._have_synced(segments.newest.header.id, self.last)
@@ -126,7 +126,7 @@ class Journal:
         self.wants_room = False
         # Where one entry goes as the next comes, it is full the same time.
         room = 2 * self.size <= self._settings.max_bytes
-        self._told_full &= not (room and 2 * self.remaining_capacity() >= self._segments.slots)
+        self._reported_full &= not (room and 2 * self.remaining_capacity() >= self._segments.slots)
         if self._settings.sync != ALWAYS:
             self.on_accepted()
         return self.last
@@ -150,8 +150,8 @@ class Journal:
     def _full(self, why: str) -> BackPressureError:
         self.wants_room = True
         self._room.clear()
-        if not self._told_full:
-            self._told_full = True
+        if not self._reported_full:
+            self._reported_full = True
             self._publish(events.JournalFull(path=self.path, bytes=self.size, reason=why))
         self.on_accepted()
         return BackPressureError(f"{why}: nothing of this append was accepted, try again later")

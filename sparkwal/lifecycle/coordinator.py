@@ -199,7 +199,7 @@ class Lifecycle:
             )  # fmt: skip
         self._measured = measured
         actions = tuple(decide(measured, policy, now_ms))
-        self._tell_limits(actions)
+        self._report_limits(actions)
         if whole and measured.first_ms is not None:
             kept = [each for each in actions if not isinstance(each, Persist)]
             actions = (Persist(head.live.header.timestamp_ms), *kept)
@@ -225,7 +225,7 @@ class Lifecycle:
         if came >= _VERSIONS or (came and (is_late or floor_moved)):
             published(self._log, state, FLOOR, self._clock, self._host, table_version=found.version)
 
-    def _tell_limits(self, actions: tuple[Action, ...]) -> None:
+    def _report_limits(self, actions: tuple[Action, ...]) -> None:
         """An event when the log reaches a limit, not each time that it is still there."""
         reached = None
         for action in actions:

@@ -100,8 +100,8 @@ class LogNumbers:
                 self._forget()
         self.look()
         if head.live is not None and log_id is not None:
-            self._tell_consumers(head)
-            self._tell_compaction(head, log_id)
+            self._measure_consumers(head)
+            self._measure_compaction(head, log_id)
 
     def _begin(self) -> bool:
         options, passed_over = self._options, self._passed_over
@@ -144,7 +144,7 @@ class LogNumbers:
         if len(self.queries) > _MOST_QUERIES:
             del self.queries[next(iter(self.queries))]
 
-    def _tell_consumers(self, head: Head) -> None:
+    def _measure_consumers(self, head: Head) -> None:
         meter, labels = self._meter, self.labels
         seen = set()
         for each in consumer_infos(self._log, labels.sequencer, head, None):
@@ -164,7 +164,7 @@ class LogNumbers:
             self._forget_consumer(name)
         self._consumers = seen
 
-    def _tell_compaction(self, head: Head, log_id: str) -> None:
+    def _measure_compaction(self, head: Head, log_id: str) -> None:
         meter, labels = self._meter, self.labels
         state = chain.look(self._log, log_id)
         meter.set(table.FLOOR, state.floor if state else 0, *labels)

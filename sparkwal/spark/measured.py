@@ -16,7 +16,7 @@ from sparkwal.events import Durable, Event, Retried
 # Of this worker: queries whose last PUT is in no record yet, the newest last. A worker that was
 # idle for a minute ends, and what it measured with it.
 _MOST = 100
-_untold: dict[str, dict[str, float]] = {}
+_pending: dict[str, dict[str, float]] = {}
 
 
 @dataclass
@@ -49,9 +49,9 @@ def measuring(query_id: str) -> Iterator[dict[str, float]]:
     """For the commit within: what its record holds of the one before. Keeps what this one takes
     for the next."""
     with counting() as counted:
-        yield _untold.pop(query_id, {})
+        yield _pending.pop(query_id, {})
     if counted.durable is None:
         return
-    _untold[query_id] = {"last_put_ms": counted.durable.put_ms, "retries": counted.retries}
-    while len(_untold) > _MOST:
-        del _untold[next(iter(_untold))]
+    _pending[query_id] = {"last_put_ms": counted.durable.put_ms, "retries": counted.retries}
+    while len(_pending) > _MOST:
+        del _pending[next(iter(_pending))]
