@@ -296,11 +296,7 @@ def main(
             settings={**s3a_settings(target.table, settings), **configured},
         )  # fmt: skip
     try:
-        with (
-            Signals() as signals,
-            Meter(console, "compact") as meter,
-            narrated(console) as story,
-        ):
+        with Signals() as signals, Meter(console, "compact") as meter, narrated(console) as story:
             try:
                 if continuous:
                     seconds = duration(interval) / 1000
