@@ -165,8 +165,8 @@ def check_same_log(log: LogStore, lead: Leader) -> None:
     before = read_slot(log, lead.next_position - 1, lead.window, GLANCE)
     if before is None or before.header.log_id != lead.log_id:
         raise InvalidLogError(
-            f"{log.url} is not the log that this writer wrote before: it was deleted or made "
-            "again meanwhile. This run of the query has written nothing to it. Start again to "
+            f"{log.url} is not the log that this writer wrote before: it was deleted or "
+            "recreated meanwhile. This run of the query has written nothing to it. Start again to "
             "write to what is there now: with a new checkpoint to write all rows of the source, "
             "with this one to write those that are new"
         )
