@@ -246,7 +246,7 @@ class Batch:
     @property
     def next_sequence(self) -> int:
         """Of the append after its last one."""
-        # In this order: who reads it without a lock may meet the thread that takes the appends.
+        # In this order: another thread may read it without the lock between these steps.
         added = len(self.appends)
         return self.first_sequence + (added if self.count is None else self.count)
 

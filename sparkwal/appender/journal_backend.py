@@ -42,7 +42,7 @@ class JournalBackend:
     def __init__(self, context: AppenderContext, folder: Folder | None = None) -> None:
         settings = _settings(context)
         assert context.settings.journal is not None
-        # First of all: whoever holds it leads the log, and goes on doing so.
+        # Lock the folder before leading, so that a second process fails without fencing the first.
         self._folder = folder or DiskFolder(context.settings.journal)
         self._context = context
         self._ends = threading.Lock()

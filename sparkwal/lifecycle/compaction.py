@@ -176,7 +176,7 @@ def _written(
         # Safe to repeat: the table takes each transaction once.
         # SAFETY(read-table-after-write) §10: a range is published only after the table was read
         # again
-        # SAFETY(range-is-fixed) §10: whoever carries a range on writes exactly [cut, to)
+        # SAFETY(range-is-fixed) §10: every process writes exactly [cut, to) of an open range
         try:
             with unless_moved_on(log, intent):
                 table.write(intent)

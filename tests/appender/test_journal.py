@@ -25,22 +25,12 @@ from sparkwal.testing.memory import MemoryStore
 from .away import Away, abandon, sound
 from .plot import PREFIX, Plot, commits, rows, stored, until
 
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is led again soon after the store is back."""
-    monkeypatch.setattr(journal_sender, "_FIRST_SECONDS", 0.005)
-    monkeypatch.setattr(journal_sender, "_LAST_SECONDS", 0.05)
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture
 def plot() -> Away:
     return Away()
-
-
-@pytest.fixture
-def folder() -> MemoryFolder:
-    return MemoryFolder()
 
 
 # A process after another.

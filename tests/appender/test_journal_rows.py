@@ -13,7 +13,7 @@ import pytest
 from journal.disk import MemoryFolder
 
 from sparkwal import Appender, events
-from sparkwal.appender import journal_intake, journal_sender
+from sparkwal.appender import journal_intake
 from sparkwal.appender.appender import appender_over
 from sparkwal.errors import (
     BackPressureError,
@@ -27,22 +27,12 @@ from sparkwal.store.log_store import LogStore
 from .away import Away, abandon, sound
 from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
 
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is led again soon after the store is back."""
-    monkeypatch.setattr(journal_sender, "_FIRST_SECONDS", 0.005)
-    monkeypatch.setattr(journal_sender, "_LAST_SECONDS", 0.05)
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture
 def plot() -> Away:
     return Away()
-
-
-@pytest.fixture
-def folder() -> MemoryFolder:
-    return MemoryFolder()
 
 
 # Tickets.

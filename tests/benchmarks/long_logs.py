@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import statistics
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from sorted_s3 import serve
 
-from benchmarks.measuring import BUCKET, delayed
+from benchmarks.measuring import BUCKET, delayed, spawned
 from benchmarks.microbatch import reset, seen
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import HEADER_KEY, CommitHeader, LeaderHeader, crc_hex, to_json
@@ -101,16 +100,8 @@ def _serve(sizes: Sequence[int], pipe: Connection) -> None:
 @contextmanager
 def long_logs(sizes: Sequence[int]) -> Iterator[tuple[str, int, int]]:
     """(URL of a server that lists from a sorted map, its objects, their bytes)."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(sizes, theirs))
-    process.start()
-    theirs.close()
-    try:
-        yield ours.recv()
-    finally:
-        ours.close()
-        process.terminate()
-        process.join()
+    with spawned(_serve, sizes) as found:
+        yield found
 
 
 def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -48,6 +49,22 @@ def delayed(upstream: str, latency_ms: float, *flags: str) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def spawned(target: Callable[..., None], *given: object) -> Iterator[Any]:
+    """What `target(*given, pipe)` sends first, from a process that ends with this block."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=target, args=(*given, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield ours.recv()
+    finally:
+        ours.close()
+        process.terminate()
+        process.join()
 
 
 @contextmanager

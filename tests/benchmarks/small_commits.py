@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import pyarrow as pa
 from rich.console import Console
 from sorted_s3 import serve
 
-from benchmarks.measuring import BUCKET, delayed, numbers
+from benchmarks.measuring import BUCKET, delayed, numbers, spawned
 from benchmarks.microbatch import reset, seen
 from benchmarks.peers import start_session
 from benchmarks.report import table
@@ -62,22 +60,6 @@ def _serve(commits: int, seed: int, pipe: Connection) -> None:
     with serve(SortedDict({f"{BUCKET}/{k}": body for k, body in memory.objects.items()})) as url:
         pipe.send((url, [key for key in memory.objects if key.startswith("small/")]))
         pipe.poll(None)
-
-
-@contextmanager
-def _logs(commits: int, seed: int) -> Iterator[tuple[str, list[str]]]:
-    """(URL of the server, keys of the many records)."""
-    ours, theirs = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_serve, args=(commits, seed, theirs))
-    process.start()
-    theirs.close()
-    try:
-        yield ours.recv()
-    finally:
-        ours.close()
-        process.terminate()
-        process.join()
 
 
 def _runs(url: str, names: list[str], commits: int, spark: Any) -> dict[str, Callable[[], int]]:
@@ -161,7 +143,7 @@ def main(
     session = start_session(["weaselwal"], {}) if spark else None
     columns = ["", "s", "CPU ms for each record", "of bare GETs' speed", "of boto3's", "requests"]
     results: dict[str, Any] = {"seed": seed, "commits": commits}
-    with _logs(commits, seed) as (server, names):
+    with spawned(_serve, commits, seed) as (server, names):
         for latency_ms in latencies:
             with delayed(server, latency_ms) as url:
                 found = measure(url, names, commits, turns, session)
