@@ -41,9 +41,12 @@ if TYPE_CHECKING:
 
 # Between two attempts to lead the log again: doubled from the first to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
-# Python runs one thread at a time: what is sent costs those who append. After each step that sends
-# at most so many entries they go first, while more is accepted; and once all is sent, what is
-# accepted next gathers, unless somebody waits for it: a PUT takes as long.
+# Of a backlog so many entries are read before any is sent: else the session would cut a record of
+# each few, and a record costs a request.
+_MOST_ENTRIES = 1000
+# Python runs one thread at a time: what is sent costs those who append. After so many entries that
+# were read they go first, while more is accepted; and once all is sent, what is accepted next
+# gathers, unless somebody waits for it: a PUT takes as long.
 _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
@@ -154,22 +157,34 @@ class JournalSender:
                 self._wake.wait()
             return
         upto = self._journal.accepted
-        for sequence in range(self._fed + 1, min(upto, self._fed + _STEP) + 1):
-            rows = self._intake.take(sequence) or self._read(sequence)
+        for rows in self._gather(upto):
             try:
                 ticket = session.intake.append(rows, block=True)
             except SparkWalError:
                 return  # the session has stopped: the next step sees why
-            if ticket.sequence != sequence:
+            self._fed += 1
+            if ticket.sequence != self._fed:
                 raise OutcomeUnknownError(
-                    f"entry {sequence} of {self._journal.path} would be appended as "
+                    f"entry {self._fed} of {self._journal.path} would be appended as "
                     f"{ticket.sequence}: another appender of this producer_id wrote to the log"
                 )
-            self._fed = sequence
         if self._fed == upto:
             self._give_way(_GATHER_SECONDS)
-        elif self._journal.accepted > upto:
-            self._give_way(_GIVE_WAY_SECONDS)
+
+    def _gather(self, upto: int) -> list[CheckedRows]:
+        """The next entries, at most those up to `upto`: as many as one record takes."""
+        gathered: list[CheckedRows] = []
+        size, accepted = 0, upto
+        for sequence in range(self._fed + 1, min(upto, self._fed + _MOST_ENTRIES) + 1):
+            rows = self._intake.take(sequence) or self._read(sequence)
+            gathered.append(rows)
+            size += rows[1]
+            if size >= self._context.settings.batch_size:
+                break
+            if len(gathered) % _STEP == 0 and self._journal.accepted > accepted:
+                accepted = self._journal.accepted
+                self._give_way(_GIVE_WAY_SECONDS)
+        return gathered
 
     def _give_way(self, seconds: float) -> None:
         """Unless somebody waits for the log."""
@@ -316,22 +331,26 @@ class JournalSender:
 
 
 def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> CheckedRows:
-    """The rows of an entry, to be appended. Raises OptionError, ArrowException."""
+    """The rows of an entry, to be appended. They were checked when they were accepted.
+
+    Columns that came later are null. Raises OptionError, ArrowException.
+    """
     batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
-    return rows.accept(_with_all_columns(batch, rows.arrow), nulls=True)
-
-
-def _with_all_columns(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
-    """Rows of an older schema: columns that came later are null."""
-    if batch.schema.equals(kept):
-        return batch
-    columns = [
-        batch.column(field.name)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in kept
-    ]
-    left = [name for name in batch.schema.names if name not in kept.names]
-    if left:
-        raise OptionError(f"column {left[0]!r} is not in the schema any more")
-    return pa.RecordBatch.from_arrays(columns, schema=kept)
+    if not schema.equals(rows.arrow):
+        for field in schema:
+            index = rows.arrow.get_field_index(field.name)
+            if index < 0:
+                raise OptionError(f"column {field.name!r} is not in the schema any more")
+            if rows.arrow.field(index).type != field.type:
+                raise OptionError(
+                    f"column {field.name!r} is {field.type} here, and "
+                    f"{rows.arrow.field(index).type} in the schema"
+                )
+        columns = [
+            batch.column(field.name)
+            if field.name in schema.names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in rows.arrow
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=rows.arrow)
+    return rows.whole(batch)

@@ -62,14 +62,14 @@ class RowSchema:
         self._known = self.arrow, False
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
 
-    def accept(self, rows: Rows, nulls: bool = False) -> CheckedRows:
+    def accept(self, rows: Rows) -> CheckedRows:
         """Check rows, and copy what may change: all but Arrow's memory, which never does.
 
-        `nulls` may be in a RecordBatch that was accepted before. Raises OptionError.
+        Raises OptionError.
         """
         try:
             if isinstance(rows, pa.RecordBatch):
-                return self._keep(rows, nulls=nulls)
+                return self._keep(rows)
             if isinstance(rows, (list, tuple)):
                 return self._copy_dicts(rows)
             return self._keep_table(rows)
@@ -103,7 +103,7 @@ class RowSchema:
             "or a pandas frame is expected"
         )
 
-    def _keep(self, rows: Any, copy: bool = False, nulls: bool = False) -> CheckedRows:
+    def _keep(self, rows: Any, copy: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)
         try:
             # First of all: what is malformed may not even be measured or copied. It may come
@@ -112,7 +112,7 @@ class RowSchema:
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
             raise OptionError(f"these Arrow rows are malformed: {said}") from None
-        if self.required and not nulls:
+        if self.required:
             self._check_nulls(rows)
         size = rows.get_total_buffer_size()
         # A slice keeps all that it was cut from: more than this a row is copied, and counted

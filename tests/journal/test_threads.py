@@ -193,11 +193,10 @@ def test_threads_that_find_a_segment_full_while_it_is_synced_take_no_more_slots_
 
 
 def test_what_is_appended_while_it_is_closed_is_refused_or_there(tmp_path: Path) -> None:
+    # Room for what four threads append until a fifth is given a turn.
+    settings = replace(SMALL, segment_bytes=2**16, max_bytes=2**30, slots=2**17)
     for number in range(20):
-        run: Run = open_journal(
-            DiskFolder(tmp_path / str(number)),
-            settings=replace(SMALL, segment_bytes=2**16, max_bytes=2**20),
-        )
+        run: Run = open_journal(DiskFolder(tmp_path / str(number)), settings=settings)
         accepted: list[int] = []
         some = threading.Event()
 
@@ -219,7 +218,7 @@ def test_what_is_appended_while_it_is_closed_is_refused_or_there(tmp_path: Path)
 
         together(*[appends] * 4, closes)
         folder = DiskFolder(tmp_path / str(number))
-        run = open_journal(folder)
+        run = open_journal(folder, settings=settings)
         cursor = run.contents.cursor
         assert cursor is not None and cursor.ends is not None
         assert cursor.ends[1] == run.contents.segments[-1].size, "nothing came behind the end"
