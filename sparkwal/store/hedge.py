@@ -18,11 +18,13 @@ from sparkwal.store.base import NotFound, Page, Store, Transient, UnfinishedPage
 
 R = TypeVar("R")
 
-# A request is late after this quantile of its kind's newest answers, times a factor.
+# A request is late after this quantile of its kind's newest answers, times a factor, which is
+# larger while there are few answers.
 _NEWEST, _QUANTILE, _FACTOR = 256, 0.98, 1.2
+_FEW, _FACTOR_OF_FEW = 50, 2.4
 # Seconds. No request is late earlier. Before so many answers it is late after `_AT_FIRST`, and a
 # second more for each megabyte.
-_FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 50
+_FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 10
 # How much of a repeat each request earns, and how much of that is kept.
 _SHARE, _BURST = 0.02, 5.0
 # Seconds. A request is given up after `_PATIENCE` times the time after which it is late.
@@ -73,11 +75,13 @@ class Pace:
             answers = self._answers.setdefault(kind, deque(maxlen=_NEWEST))
             answers.append(seconds)
             # A slower store is noticed at once, a faster one soon: sorting takes 20 µs.
-            if len(answers) >= _ENOUGH and (
-                seconds > self._late.get(kind, 0.0) or self._count % 32 == 0
+            count = len(answers)
+            if count >= _ENOUGH and (
+                count <= _FEW or seconds > self._late[kind] or self._count % 32 == 0
             ):
-                slow = sorted(answers)[int(_QUANTILE * (len(answers) - 1))]
-                self._late[kind] = max(_FLOOR, _FACTOR * slow)
+                slow = sorted(answers)[int(_QUANTILE * (count - 1))]
+                factor = _FACTOR if count >= _FEW else _FACTOR_OF_FEW
+                self._late[kind] = max(_FLOOR, factor * slow)
 
     def gave_up(self) -> None:
         """No answer came."""

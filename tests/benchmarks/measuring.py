@@ -158,18 +158,21 @@ def appended(wal: Appender, rows: pa.RecordBatch, count: int, rate: float) -> li
 
 
 def put(bare: Bare, pool: ThreadPoolExecutor, count: int, rate: float) -> list[float]:
-    """Seconds of each PUT at the same rate, waiting for a thread included."""
-    taken: list[float] = []
+    """Seconds of each PUT at the same rate, in order, waiting for a thread included."""
 
-    def one(began: float) -> None:
+    def one(began: float) -> float:
         bare.put()
-        taken.append(time.perf_counter() - began)
+        return time.perf_counter() - began
 
     futures: list[Any] = []
     paced(count, rate, lambda: futures.append(pool.submit(one, time.perf_counter())))
-    for future in futures:
-        future.result()
-    return taken
+    return [future.result() for future in futures]
+
+
+def in_order(seconds: Sequence[float], rate: float) -> list[float]:
+    """Seconds until each of these requests and all before it are done."""
+    ended = itertools.accumulate((n / rate + each for n, each in enumerate(seconds)), max)
+    return [each - n / rate for n, each in enumerate(ended)]
 
 
 def put_all(bare: Bare, threads: int, count: int) -> float:

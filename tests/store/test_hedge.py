@@ -237,6 +237,14 @@ def test_late_is_what_is_slow_for_its_kind_and_size() -> None:
     assert pace.begin(("get", 0)) == pytest.approx((0.1, 5.0))
 
 
+def test_few_answers_are_given_more_time_and_a_straggler_among_them_does_not_count() -> None:
+    pace, late = Pace(), []
+    for seconds in [0.1] * 4 + [10.0] + [0.1] * 6 + [0.1] * 40:
+        pace.answered(("put", 0), seconds)
+        late.append(round(pace.begin(("put", 0))[0], 3))
+    assert late == [1.0] * 9 + [0.24] * 40 + [0.12] * 2
+
+
 def test_a_store_that_slows_down_is_not_taken_for_stragglers() -> None:
     pace, repeats = Pace(), 0
     for seconds in [0.03] * 1000 + [0.3] * 2400:
