@@ -176,7 +176,12 @@ class JournalSender:
         gathered: list[CheckedRows] = []
         size, accepted = 0, upto
         for sequence in range(self._fed + 1, min(upto, self._fed + _MOST_ENTRIES) + 1):
-            rows = self._intake.take(sequence) or self._read(sequence)
+            try:
+                rows = self._intake.take(sequence) or self._read(sequence)
+            except JournalReadError:
+                if not gathered:
+                    raise
+                break  # those before it are sent
             gathered.append(rows)
             size += rows[1]
             if size >= self._context.settings.batch_size:

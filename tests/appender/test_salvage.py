@@ -17,6 +17,7 @@ from sparkwal.appender.journal_sender import entry_rows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
+from sparkwal.journal.segments import Segments
 
 from .away import Away
 from .plot import rows, stored
@@ -179,3 +180,21 @@ def test_entries_of_another_schema_are_refused_by_column() -> None:
     wider = RowSchema(pa.schema([*SCHEMA, ("later", pa.date32())]))
     (found, *_) = entry_rows(content, SCHEMA, wider)
     assert found.to_pylist() == [{"v": 1, "s": "x", "later": None}]
+
+
+def test_what_lies_before_an_entry_that_cannot_be_read_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plot = Away()
+    left = unsent(plot, MemoryFolder(), *range(1000, 1010))
+    read = Segments.read
+
+    def fails(self: Segments, sequence: int) -> tuple[memoryview, bytes]:
+        if sequence == 5:
+            raise JournalReadError("damaged meanwhile")
+        return read(self, sequence)
+
+    monkeypatch.setattr(Segments, "read", fails)
+    with pytest.raises(JournalReadError), plot.journaled(left, batchSizeThreshold="1mb") as wal:
+        wal.flush(30)
+    assert stored(plot.inner) == [1000, 1001, 1002, 1003, 1004]
