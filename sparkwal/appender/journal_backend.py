@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.journal_intake import JournalIntake
-from sparkwal.appender.journal_sender import JournalSender, entry_rows
+from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import Incident, incidents_of, unreadable_file

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from sparkwal import events
 from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.session import Session
 from sparkwal.appender.verdicts import fenced, without_advice
@@ -37,7 +38,6 @@ from sparkwal.protocol.replay import live_records
 
 if TYPE_CHECKING:
     from sparkwal.appender.batches import CheckedRows
-    from sparkwal.appender.rows import RowSchema
 
 # Between two attempts to lead the log again: doubled from the first to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
@@ -333,29 +333,3 @@ class JournalSender:
         if not self._intake.wait_for(lambda: self._ended, timeout):
             raise TimeoutError(f"what was sent is not decided after {timeout} seconds")
         self._report_replayed()
-
-
-def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> CheckedRows:
-    """The rows of an entry, to be appended. They were checked when they were accepted.
-
-    Columns that came later are null. Raises OptionError, ArrowException.
-    """
-    batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
-    if not schema.equals(rows.arrow):
-        for field in schema:
-            index = rows.arrow.get_field_index(field.name)
-            if index < 0:
-                raise OptionError(f"column {field.name!r} is not in the schema any more")
-            if rows.arrow.field(index).type != field.type:
-                raise OptionError(
-                    f"column {field.name!r} is {field.type} here, and "
-                    f"{rows.arrow.field(index).type} in the schema"
-                )
-        columns = [
-            batch.column(field.name)
-            if field.name in schema.names
-            else pa.nulls(batch.num_rows, field.type)
-            for field in rows.arrow
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=rows.arrow)
-    return rows.whole(batch)

@@ -13,7 +13,7 @@ from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.appender.batches import CheckedRows
-from sparkwal.appender.journal_sender import entry_rows
+from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
