@@ -43,10 +43,12 @@ def json_rows(batch: pa.RecordBatch) -> list[str]:
 
 def bare_texts(array: pa.Array) -> list[str | None]:
     """Each value as text without quotes, None for null; what is nested as JSON."""
+    plain = not (types.is_nested(array.type) or types.is_boolean(array.type))
     return [
-        value if value is None or isinstance(value, str) else escape(_as_json(value))
+        value if value is None or isinstance(value, str)
+        else str(value) if plain else escape(_as_json(value))
         for value in _values(array)
-    ]
+    ]  # fmt: skip
 
 
 def _rows(columns: Sequence[pa.Array], count: int) -> Iterable[tuple[Any, ...]]:
@@ -221,6 +223,8 @@ class TableWriter:
         self._columns: pa.Schema | None = None
         self._waiting: list[tuple[str | None, ...]] = []
         self._widths: list[int] | None = None
+        # Which columns stand to the right.
+        self._right: list[bool] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._columns is None or not self._columns.equals(batch.schema):
@@ -245,6 +249,7 @@ class TableWriter:
             return
         if self._widths is None:
             self._widths = self._measured(self._columns)
+            self._right = [_is_number(each.type) for each in self._columns]
             self._line([escape(name) for name in self._columns.names], bold=True)
             self._write(_GAP.join("─" * width for width in self._widths) + "\n")
         for row in self._waiting:
@@ -280,16 +285,17 @@ class TableWriter:
         return widths
 
     def _line(self, row: Sequence[str | None], **style: bool) -> None:
-        assert self._columns is not None and self._widths is not None
         cells = []
-        for text, width, column in zip(row, self._widths, self._columns, strict=False):
+        for text, width, right in zip(row, self._widths or (), self._right, strict=False):
             cell = "null" if text is None else text
-            if self._width is not None and cell_len(cell) > width:
+            length = cell_len(cell)
+            if self._width is not None and length > width:
                 cell = (chop_cells(cell, width - 1)[0] if width > 1 else "") + "…"
-            room = " " * (width - cell_len(cell))
+                length = cell_len(cell)
             if self._has_styles and (style or text is None):
                 cell = click.style(cell, **(style or {"dim": True}))
-            cells.append(room + cell if _is_number(column.type) else cell + room)
+            room = " " * (width - length)
+            cells.append(room + cell if right else cell + room)
         self._write(_GAP.join(cells).rstrip() + "\n")
 
 
