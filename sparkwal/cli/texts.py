@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from itertools import islice
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -24,7 +24,7 @@ from rich.cells import cell_len, chop_cells
 
 from sparkwal.console.escape import escape
 
-# What the types of a log have no need of, the answer to a query may hold.
+# An answer may hold values that no log has and JSON does not know: they become texts.
 _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
@@ -58,11 +58,9 @@ def _rows(columns: Sequence[pa.Array], count: int) -> Iterable[tuple[Any, ...]]:
 def _values(array: pa.Array) -> list[Any]:
     """Each value as one that JSON has a form for."""
     kind = array.type
-    if types.is_fixed_size_list(kind):
-        array = array.cast(pa.list_(kind.value_field))
     if not types.is_nested(kind):
         return _leaves(array)
-    if types.is_union(kind):
+    if types.is_union(kind) or types.is_fixed_size_list(kind):
         return list(array.to_pylist())
     if types.is_struct(kind):
         names = [field.name for field in kind]
@@ -71,15 +69,15 @@ def _values(array: pa.Array) -> list[Any]:
             dict(zip(names, row, strict=True)) for row in _rows(array.flatten(), len(array))
         )
     else:
-        if types.is_map(kind):
-            array = array.cast(
-                pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
-            )
-        items = iter(_values(array.flatten()))
-        found = (list(islice(items, n or 0)) for n in pc.list_value_length(array).to_pylist())
+        offsets = array.offsets.to_pylist() or [0]
+        first, last = offsets[0], offsets[-1]
+        inner = [array.keys, array.items] if types.is_map(kind) else [array.values]
+        parts = [_values(each.slice(first, last - first)) for each in inner]
+        items = list(zip(*parts, strict=True)) if types.is_map(kind) else parts[0]
+        found = (items[low - first : high - first] for low, high in pairwise(offsets))
         if types.is_map(kind):
             of_text = types.is_string(kind.key_type)
-            found = (_map([(*each.values(),) for each in pairs], of_text) for pairs in found)
+            found = (_map(pairs, of_text) for pairs in found)
     valid = array.is_valid().to_pylist()
     return [value if there else None for value, there in zip(found, valid, strict=True)]
 
