@@ -1,14 +1,266 @@
-"""`sparkwal bench`: how fast a log on this store is, from here."""
+"""`sparkwal bench`: how fast a log on this store is, from here: appends to a log of its own as fast
+as they are acknowledged, read back, and deleted."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import shutil
+import threading
+import time
+import uuid
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
 
 import click
+import pyarrow as pa
 from rich.console import Console
 
-from sparkwal.console.exit_codes import Refused
+from sparkwal.appender.appender import Appender, appender_over
+from sparkwal.cli.cost import requests_text
+from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.options import as_json, takes_log
+from sparkwal.console.output import facts, print_json
+from sparkwal.errors import SparkWalError
+from sparkwal.events import Event, Retried
+from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
+from sparkwal.reading.log_range import LogRange
+from sparkwal.sql.prices import dollars
+from sparkwal.store.base import Store
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.path import folder, is_local
+
+SCHEMA = pa.schema([("append", pa.int64()), ("payload", pa.binary())])
+_NUMBER_BYTES = 8
+# Appends that wait when a signal comes are given so long: a PUT that arrives after the delete
+# would stay.
+_DRAIN_SECONDS = 20.0
+_DELETES = 100
+
+_KINDS = {
+    "put_if_absent": "PUT", "put": "PUT", "get": "GET", "get_range": "GET", "age_ms": "HEAD",
+    "list": "LIST", "unfinished": "LIST", "delete": "DELETE", "delete_many": "DELETE",
+}  # fmt: skip
+
+
+class Counting:
+    """A store that counts what is asked of it, by kinds of requests.
+
+    Attributes:
+        requests: so far, without retries.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._lock = store, threading.Lock()
+        self.requests: Counter[str] = Counter()
+
+    def count(self, kind: str) -> None:
+        """One request more."""
+        with self._lock:
+            self.requests[kind] += 1
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in _KINDS:
+            return found
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.count(_KINDS[name])
+            return found(*arguments, **named)
+
+        return counted
+
+
+def milliseconds(ordered: Sequence[float], share: float) -> float:
+    """The quantile of these seconds."""
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3)
+
+
+def fresh_path(path: str) -> str:
+    """A path under `path` that nobody else has. Raises OptionError."""
+    from_keywords(StoreOptions, path, {})
+    return f"{path.rstrip('/')}/_bench-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:12]}"
+
+
+@dataclass
+class Bench:
+    """A log of its own that is written, read and deleted, and what was measured so far.
+
+    Attributes:
+        path: from `fresh_path`.
+        options: of the appender; those of the store serve reading too.
+        latencies: in seconds, from append to acknowledgement.
+    """
+
+    path: str
+    options: Mapping[str, str]
+    row_bytes: int = 100
+    rows_per_append: int = 100
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+    retries: int = 0
+    seconds: float = 0.0
+    requests: Counter[str] = field(default_factory=Counter)
+    read_seconds: float = 0.0
+    read_requests: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> dict[str, Any]:
+        """For programs and tables; times in milliseconds, sizes in MB of rows as they came in."""
+        appends, ordered = len(self.latencies), sorted(self.latencies)
+        rows, spent = appends * self.rows_per_append, dollars(self.requests)
+        seconds, megabytes = max(self.seconds, 1e-9), rows * self.row_bytes / 1e6
+        return {
+            "seconds": round(self.seconds, 2), "appends": appends, "rows": rows,
+            "puts_per_s": round(self.requests["PUT"] / seconds, 1),
+            "appends_per_s": round(appends / seconds, 1),
+            "rows_per_s": round(rows / seconds, 1), "mb_per_s": round(megabytes / seconds, 3),
+            **{
+                f"{name}_ms": milliseconds(ordered, share) if ordered else None
+                for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+            },
+            "retries": self.retries, "requests": dict(self.requests),
+            "dollars_per_million_appends": round(spent / appends * 1e6, 4) if appends else None,
+            "dollars_per_million_rows": round(spent / rows * 1e6, 4) if rows else None,
+            "read": {
+                "seconds": round(self.read_seconds, 2),
+                "rows_per_s": round(rows / self.read_seconds, 1),
+                "mb_per_s": round(megabytes / self.read_seconds, 3),
+                "requests": dict(self.read_requests),
+            },
+        }  # fmt: skip
+
+    def check(self) -> None:
+        """Before anything is written. Raises OptionError."""
+        open_log(from_keywords(AppenderOptions, self.path, self.options))
+
+    def append(self, seconds: float, in_flight: int, tick: Callable[[float], None]) -> None:
+        """Append for so many seconds; `in_flight` appends wait for their acknowledgement at once.
+
+        Args:
+            tick: gets the seconds so far, now and then.
+
+        Raises why the appender stopped.
+        """
+        settings = from_keywords(AppenderOptions, self.path, self.options)
+        log = open_log(settings, fail_fast=True)
+        counting = Counting(log.store)
+
+        def heard(event: Event) -> None:
+            if isinstance(event, Retried):
+                self.retries += 1
+                counting.count(event.operation.upper())
+
+        given: dict[str, Any] = dict(self.options)
+        counted = LogStore(cast(Store, counting), log.prefix)
+        wal = appender_over(counted, SCHEMA, producer_id="bench", on_event=heard, **given)
+        # Opening is no append.
+        opening = counting.requests.copy()
+        free = threading.Semaphore(in_flight)
+        began = ticked = time.perf_counter()
+        number = 0
+        try:
+            while (now := time.perf_counter()) - began < seconds and wal.error is None:
+                if now - ticked > 0.25:
+                    ticked = now
+                    tick(now - began)
+                if free.acquire(timeout=0.25):
+                    self._append(wal, number, free)
+                    number += 1
+            wal.flush()
+            self.seconds = time.perf_counter() - began
+            self.requests = counting.requests - opening
+        finally:
+            with suppress(SparkWalError, TimeoutError):
+                wal.close(_DRAIN_SECONDS)
+
+    def _append(self, wal: Appender, number: int, free: threading.Semaphore) -> None:
+        rows = _random_rows(number, self.rows_per_append, self.row_bytes)
+        began = time.perf_counter()
+
+        def acknowledged() -> None:
+            if wal.error is None:
+                self.latencies.append(time.perf_counter() - began)
+            free.release()
+
+        wal.append(rows).when_done(acknowledged)
+
+    def read(self) -> None:
+        """Read all of it back. Raises Failed where it is not what was acknowledged."""
+        store = {k: v for k, v in self.options.items() if k.lower() in _STORE_OPTIONS}
+        options = from_keywords(SourceOptions, self.path, store)
+        log = open_log(options, fail_fast=True)
+        counting = Counting(log.store)
+        began = time.perf_counter()
+        found = LogRange(options, options.sequencer, LogStore(cast(Store, counting), log.prefix))
+        found.look()
+        rows = sum(batch.num_rows for batch in found.scan(found.start(), found.gap, SCHEMA))
+        self.read_seconds = time.perf_counter() - began
+        self.read_requests = counting.requests
+        written = len(self.latencies) * self.rows_per_append
+        if rows != written:
+            raise Failed(f"{written} rows were acknowledged, and {rows} were read back")
+
+    def delete(self) -> None:
+        """Remove what is under the path. Nobody else writes there: its name was drawn."""
+        if is_local(self.path):
+            # Where a second Ctrl-C ended the drain, appends still write meanwhile.
+            for _ in range(_DELETES):
+                shutil.rmtree(folder(self.path), ignore_errors=True)
+                if not Path(folder(self.path)).exists():
+                    return
+                time.sleep(0.05)
+            raise Failed("something still writes there")
+        log = open_log(from_keywords(AppenderOptions, self.path, self.options))
+        assert "_bench-" in log.prefix
+        inside = f"{log.prefix}/"
+        for upload in log.store.unfinished(inside).uploads:
+            log.store.discard(upload)
+        while keys := [entry.key for entry in log.store.list(inside).entries]:
+            log.store.delete_many(keys)
+
+
+# Those that reading has too.
+_STORE_OPTIONS = {
+    spec.metadata["name"].lower()
+    for name, spec in SourceOptions.__dataclass_fields__.items()
+    if name in AppenderOptions.__dataclass_fields__
+} - {"path"}
+
+
+def _random_rows(number: int, rows: int, row_bytes: int) -> pa.RecordBatch:
+    # Random: what compresses to nothing would be no measure.
+    width = max(row_bytes - _NUMBER_BYTES, 0)
+    offsets = array("i", range(0, (rows + 1) * width, width) if width else [0] * (rows + 1))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(os.urandom(rows * width))]
+    payload = pa.Array.from_buffers(pa.binary(), rows, buffers)
+    numbers = pa.repeat(pa.scalar(number, pa.int64()), rows)
+    return pa.RecordBatch.from_arrays([numbers, payload], schema=SCHEMA)
+
+
+@contextmanager
+def deleted_after(bench: Bench, keep: bool) -> Iterator[None]:
+    """Whatever ends it, also Ctrl-C, `bench` is deleted then; not where it is kept."""
+    there = not is_local(bench.path) or Path(folder(bench.path)).parent.exists()
+    try:
+        yield
+    finally:
+        if not keep:
+            try:
+                bench.delete()
+            except BaseException:
+                click.echo(f"not all of {bench.path} is deleted: delete it yourself", err=True)
+                raise
+            if not there:
+                with suppress(OSError):
+                    Path(folder(bench.path)).parent.rmdir()
 
 
 @click.command()
@@ -35,41 +287,37 @@ def command(
     \b
     sparkwal bench s3://bucket/any --seconds 30 --rows-per-append 1000
     """
-    from sparkwal.cli.benching import Bench, Figures, deleted_after, fresh_path
-    from sparkwal.console.output import facts, print_json
-
     if "sequencer" in {name.lower() for name in given}:
         raise Refused("the bench makes a log of its own: leave --sequencer out")
     if rows_per_append * row_bytes > 2**26:
         raise Refused("--rows-per-append × --row-bytes is above 64 MB: lower one of them")
-    bench = Bench(fresh_path(path), {"maxInFlightRequests": str(in_flight), **given})
+    options = {"maxInFlightRequests": str(in_flight), **given}
+    bench = Bench(fresh_path(path), options, row_bytes, rows_per_append)
     bench.check()
-    figures = Figures(row_bytes, rows_per_append)
     end = "it stays" if keep else "deleted at the end; after a kill delete it yourself"
     if as_json:
         print_json({"path": bench.path, "kept": keep})
     else:
         click.echo(f"writes to {bench.path} ({end})", err=True)
+
+    def so_far(spent: float) -> None:
+        appends = len(bench.latencies)
+        status.update(f"{appends:,} appends, {appends / spent:,.1f} a second")
+
     with (
         deleted_after(bench, keep),
         Console(stderr=True, quiet=as_json).status("appending") as status,
     ):
-        bench.append(figures, seconds, in_flight, lambda: status.update(_so_far(figures.summary())))
+        bench.append(seconds, in_flight, so_far)
         status.update("reading back")
-        bench.read(figures)
+        bench.read()
     if as_json:
-        print_json({"path": bench.path, "kept": keep, **figures.summary()})
+        print_json({"path": bench.path, "kept": keep, **bench.summary()})
     else:
-        facts(_rows(figures.summary()))
-
-
-def _so_far(summary: dict[str, Any]) -> str:
-    return f"{summary['appends']:,} appends, {summary['appends_per_s']:,.1f} a second"
+        facts(_rows(bench.summary()))
 
 
 def _rows(summary: dict[str, Any]) -> dict[str, str]:
-    from sparkwal.cli.cost import requests_text
-
     rows = {
         "appends": f"{summary['appends']:,} in {summary['seconds']:.1f} s",
         "appends a second": f"{summary['appends_per_s']:,.1f}",

@@ -17,7 +17,7 @@ from sparkwal.console.options import as_json, takes_log, takes_logs
 from sparkwal.console.output import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.header import CommitHeader, to_json
+from sparkwal.format.header import Batch, CommitHeader, Inline, to_json
 from sparkwal.format.memory import NOWHERE, Checkpoint
 from sparkwal.protocol.recovery import last_live
 from sparkwal.protocol.slots import SlotRecord
@@ -178,18 +178,17 @@ def _show(log: LogRange, found: _Shown) -> None:
 
 
 def _print_rows(log: LogRange, header: CommitHeader) -> None:
-    parts = [
-        [str(each.partition), f"{each.rows:,}", size(each.bytes), str(len(each.frames)),
-         f"{each.crc32:08x}", log.log.key(each.number)]
-        for each in header.batches
-    ] + [
-        [str(each.partition), f"{each.rows:,}", size(each.bytes), str(each.record_batches),
-         f"{each.crc32:08x}", "in the record"]
-        for each in header.inline
-    ]  # fmt: skip
+    parts: list[tuple[Batch | Inline, int, str]] = [
+        *((each, len(each.frames), log.log.key(each.number)) for each in header.batches),
+        *((each, each.record_batches, "in the record") for each in header.inline),
+    ]
+    parts.sort(key=lambda part: part[0].partition)
     if parts:
-        columns = [">partition", ">rows", ">bytes", ">frames", "CRC-32", "where"]
-        shown(None, columns, sorted(parts, key=lambda part: int(part[0])))
+        shown(None, [">partition", ">rows", ">bytes", ">frames", "CRC-32", "where"], [
+            [str(each.partition), f"{each.rows:,}", size(each.bytes), str(frames),
+             f"{each.crc32:08x}", where]
+            for each, frames, where in parts
+        ])  # fmt: skip
 
 
 def _checkpoint(query: str, each: Checkpoint) -> list[str]:

@@ -4,63 +4,59 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
-from sparkwal.cli.open_logs import Damage, check, head_of, logs_of
+from sparkwal.cli.open_logs import Damage, check, head_of, logs_at
 from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import as_json, as_moment, key_values, length, takes_logs
 from sparkwal.console.output import moment, print_json, shown, size
-from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.clock import SystemClock
 from sparkwal.sql.cost import UNCOUNTED, Line, lines, month, total, whole_read
 from sparkwal.sql.past import Past
 from sparkwal.sql.prices import OF, Prices, changed
 
 
 def takes_time(command: Callable[..., None]) -> Callable[..., None]:
-    """--since and --until, in milliseconds since 1970 or None, and --price as `prices`."""
-    since = click.option("--since", metavar="TIME", callback=as_moment,
-                         help="Only from then on: 7d, 2026-01-31T12:00Z.")  # fmt: skip
-    until = click.option("--until", metavar="TIME", callback=as_moment, help="Only up to then.")
-    price = click.option(
+    """--since and --until as options of reading in `given`, and --price as `prices`."""
+
+    @click.option("--since", metavar="TIME", callback=as_moment,
+                  help="Only from then on: 7d, 2026-01-31T12:00Z.")  # fmt: skip
+    @click.option("--until", metavar="TIME", callback=as_moment, help="Only up to then.")
+    @click.option(
         "--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
         help="put, list, get, delete of 1,000 requests, storage of a GB-month; repeatable.",
     )  # fmt: skip
-
     @functools.wraps(command)
-    def read(given_prices: Iterable[str], **others: Any) -> None:
+    def read(
+        given: dict[str, str], since: int | None, until: int | None, given_prices: Iterable[str],
+        **others: Any,
+    ) -> None:  # fmt: skip
+        if since is not None and until is not None and until < since:
+            raise Refused("--until lies before --since")
+        if since is not None:
+            given["startingTimestamp"] = moment(since)
+        if until is not None:
+            given["endingTimestamp"] = moment(until)
         try:
             prices = changed(Prices(), key_values(given_prices, "--price"))
         except ValueError as wrong:
             raise Refused(str(wrong)) from None
-        command(prices=prices, **others)
+        command(given=given, prices=prices, **others)
 
-    return since(until(price(read)))
+    return read
 
 
-def past_of(
-    path: str, given: Mapping[str, str], since: int | None, until: int | None, damage: Damage
-) -> Past:
+def past_of(path: str, given: Mapping[str, str], damage: Damage) -> Past:
     """The past of one log, or with sequencers=* of all; on a terminal it shows how far it is.
 
     Args:
         damage: takes in what cannot be read.
     """
-    if since is not None and until is not None and until < since:
-        raise Refused("--until lies before --since")
-    options = from_keywords(SourceOptions, path, given)
-    if since is not None:
-        options = replace(options, starting_timestamp_ms=since)
-    if until is not None:
-        options = replace(options, ending_timestamp_ms=until)
-    options.check()
-    logs = logs_of(options, damage)
+    logs = logs_at(path, given, damage)
     for log in logs:
         log.look()
         head_of(log)
@@ -71,7 +67,7 @@ def past_of(
         def advance(done: int, of: int) -> None:
             progress.update(task, completed=done, total=of)
 
-        return Past(logs, SystemClock(), advance)
+        return Past(logs, advance)
 
 
 @click.command()
@@ -80,20 +76,12 @@ def past_of(
 @click.option("--by", type=click.Choice(["hour", "day", "month"]), default="day",
               show_default=True, help="One line for each of these, in UTC.")  # fmt: skip
 @as_json
-def command(
-    path: str,
-    given: dict[str, str],
-    since: int | None,
-    until: int | None,
-    prices: Prices,
-    by: str,
-    as_json: bool,
-) -> None:
+def command(path: str, given: dict[str, str], prices: Prices, by: str, as_json: bool) -> None:
     """The requests are those that the records prove; one GET is made for each record. PATH may lie
     on any store: the prices are S3's.
     """
     damage = Damage()
-    past = past_of(path, given, since, until, damage)
+    past = past_of(path, given, damage)
     every = lines(past, prices, by)
     if as_json:
         print_json(_document(past, every, prices, damage))
@@ -106,9 +94,9 @@ def _document(past: Past, every: list[Line], prices: Prices, damage: Damage) -> 
     return {
         "prices": {"of": OF, "currency": "USD", **asdict(prices)},
         "logs": [
-            {"sequencer": each.sequencer, "start": each.start, "end": each.end,
+            {"sequencer": each.log.name, "start": each.start, "end": each.end,
              "floor": each.floor, "stored": each.stored, "objects": each.objects,
-             "damage": damage.lines(each.sequencer)}
+             "damage": damage.lines(each.log.name)}
             for each in past.logs
         ],
         "periods": [_line(line) for line in every],

@@ -49,13 +49,12 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     """Of all that a query needs here."""
     # An older one cannot import this.
     yield ok("Python", ".".join(map(str, sys.version_info[:3])))
-    for name, oldest, newest in (("pyarrow", (15,), None), ("botocore", (1, 36), None)):
-        yield _library(name, oldest, newest)
-    delta = _version("deltalake")
-    if delta is None:
+    yield _library("pyarrow", "15")
+    yield _library("botocore", "1.36")
+    if _version("deltalake") is None:
         yield unknown("delta-rs", "not installed; Log.current alone needs it (sparkwal[lake])")
     else:
-        yield _library("deltalake", (1, 6), (1, 7))
+        yield _library("deltalake", "1.6", "1.7")
     spark = _version("pyspark")
     if spark is None:
         yield unknown("Spark", "not installed here; queries need it: pip install 'sparkwal[spark]'")
@@ -82,15 +81,26 @@ def settings(conf: Mapping[str, str]) -> Iterator[Line]:
         yield ok("checkpoint files", "written without a process for each of them")
 
 
-def _library(name: str, oldest: tuple[int, ...], newest: tuple[int, ...] | None) -> Line:
+def _library(name: str, oldest: str, newest: str = "") -> Line:
     found = _version(name)
-    wanted = f">={_dotted(oldest)}" + (f",<{_dotted(newest)}" if newest else "")
+    wanted = f">={oldest}" + (f",<{newest}" if newest else "")
     if found is None:
         return to_do(name, "not installed", f"pip install '{name}{wanted}'")
-    numbers = tuple(map(int, re.findall(r"\d+", found)[:3]))
-    if numbers < oldest or (newest and numbers >= newest):
+    numbers = _numbers(found)
+    if numbers < _numbers(oldest) or (newest and numbers >= _numbers(newest)):
         return to_do(name, f"{found} is not supported", f"pip install '{name}{wanted}'")
     return ok(name, found)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
 
 
 def _java() -> Line:
@@ -99,13 +109,10 @@ def _java() -> Line:
     install = f"install a JDK {_JAVA} or newer, and let JAVA_HOME name its folder"
     if java is None:
         return to_do("Java", "not found on PATH, and JAVA_HOME is not set", install)
-    try:
-        done = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return to_do("Java", f"{java} cannot be run ({type(error).__name__})", install)
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    printed, failed = _run(java, "-version")
+    if failed:
+        return to_do("Java", f"{java} cannot be run ({failed})", install)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', printed)
     if match is None:
         return to_do("Java", f"{java} shows no version", install)
     # What came before 9 calls itself 1.8.
@@ -117,8 +124,7 @@ def _java() -> Line:
 
 def _worker(conf: Mapping[str, str]) -> Line:
     """The Python that Spark's workers run."""
-    setting = conf.get("spark.pyspark.python")
-    named = setting or os.environ.get("PYSPARK_PYTHON")
+    named = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     said = (
         f"PYSPARK_PYTHON is {named}" if named else "PYSPARK_PYTHON is not set: Spark runs python3"
     )
@@ -126,27 +132,23 @@ def _worker(conf: Mapping[str, str]) -> Line:
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     if python is None:
         return to_do("workers' Python", f"{said}, which is not there", advice)
-    try:
-        done = subprocess.run(
-            [python, "-c", _WORKER], capture_output=True, text=True, timeout=_SECONDS, check=False,
-            cwd=os.path.sep,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return to_do("workers' Python", f"{said}: {type(error).__name__}", advice)
-    if done.stdout.strip() != "True":
+    printed, failed = _run(python, "-c", _WORKER)
+    if failed:
+        return to_do("workers' Python", f"{said}: {failed}", advice)
+    if not printed.startswith("True"):
         return to_do("workers' Python", f"{said}, which does not have sparkwal", advice)
     return ok("workers' Python", f"{said}, and has sparkwal (on this machine)")
 
 
-def _version(name: str) -> str | None:
+def _run(*command: str) -> tuple[str, str]:
+    """What a program prints, and the error where it cannot be run."""
     try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=os.path.sep
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", type(error).__name__
+    return done.stdout + done.stderr, ""
 
 
 _IDLE_MS = 5 * 60_000

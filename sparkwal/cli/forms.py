@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any
 
 import click
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 from rich.console import Console
 
+from sparkwal.cli.texts import TableWriter, csv_batch, json_rows
 from sparkwal.console.exit_codes import Failed, Refused
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Rows that are texts at once: those take many times what they are in Arrow.
 _CHUNK = 2000
@@ -35,17 +36,16 @@ class Form:
 
 def takes_form(*forms: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """--format, --json and -o; the command gets `form`."""
-    options = [
-        click.option("--format", "fmt", type=click.Choice(forms),
-                     help="arrow is an IPC stream; with -o an IPC file, unless it is named "
-                     ".arrows.  [default: table]"),
-        click.option("--json", "as_json", is_flag=True, help="JSON lines: --format json."),
-        click.option("-o", "--output", "out", metavar="FILE",
-                     type=click.Path(dir_okay=False, path_type=Path),
-                     help="A file, which appears when it is whole.  [default: standard output]"),
-    ]  # fmt: skip
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option("--format", "fmt", type=click.Choice(forms),
+                      help="arrow is an IPC stream; with -o an IPC file, unless it is named "
+                      ".arrows.  [default: table]")  # fmt: skip
+        @click.option("--json", "as_json", is_flag=True, help="JSON lines: --format json.")
+        @click.option("-o", "--output", "out", metavar="FILE",
+                      type=click.Path(dir_okay=False, path_type=Path),
+                      help="A file, which appears when it is whole.  "
+                      "[default: standard output]")  # fmt: skip
         @functools.wraps(command)
         def read(fmt: str | None, as_json: bool, out: Path | None, **others: Any) -> None:
             if as_json and fmt is not None:
@@ -56,24 +56,66 @@ def takes_form(*forms: str) -> Callable[[Callable[..., None]], Callable[..., Non
                               "or -o FILE")  # fmt: skip
             command(form=Form(name, out), **others)
 
-        for option in reversed(options):
-            read = option(read)
         return read
 
     return decorate
 
 
-class Writer(Protocol):
-    """Takes batches, one after the other."""
+class _Json:
+    """A JSON object a line."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Raises Failed where this form cannot go on with other columns."""
+        for begin in range(0, batch.num_rows, _CHUNK):
+            lines = json_rows(batch.slice(begin, _CHUNK))
+            self._out.write("".join(line + "\n" for line in lines).encode())
 
     def flush(self) -> None:
         """Everything that was given is written."""
+        self._out.flush()
 
     def end(self, columns: pa.Schema) -> None:
         """Nothing more comes. Of no rows there is a head still, where the form has one."""
+        self.flush()
+
+
+class _OneSchema:
+    """The columns are said once, in the beginning."""
+
+    def __init__(
+        self, out: IO[bytes], begin: Callable[[IO[bytes], pa.Schema], Any],
+        change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
+    ) -> None:  # fmt: skip
+        self._out, self._begin, self._change = out, begin, change
+        self._columns: pa.Schema | None = None
+        self._writer: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Raises Failed where this form cannot go on with other columns."""
+        if self._columns is not None and not self._columns.equals(batch.schema):
+            raise Failed(
+                "a writer added columns to the log, and this format says them once, in the "
+                "beginning: begin again, or name the columns with --columns"
+            )
+        changed = self._change(batch)
+        if self._writer is None:
+            self._columns, self._writer = batch.schema, self._begin(self._out, changed.schema)
+        self._writer.write(changed)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def end(self, columns: pa.Schema) -> None:
+        if self._writer is None:
+            self.write(pa.RecordBatch.from_pylist([], schema=columns))
+        self._writer.close()
+        self.flush()
+
+
+# Takes batches, one after the other.
+Writer = _Json | _OneSchema | TableWriter
 
 
 @contextmanager
@@ -89,12 +131,6 @@ def writer(form: Form, notify: Callable[[str], None]) -> Iterator[Writer]:
 
 
 def _writer(form: Form, out: IO[bytes], notify: Callable[[str], None]) -> Writer:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    from sparkwal.cli.texts import TableWriter, csv_batch
-
     if form.name == "json":
         return _Json(out)
     if form.name == "csv":
@@ -113,60 +149,6 @@ def _writer(form: Form, out: IO[bytes], notify: Callable[[str], None]) -> Writer
         out.write(text.encode(encoding, "replace"))
 
     return TableWriter(put, console.width if terminal else None, styled, notify)
-
-
-class _Json:
-    """A JSON object a line."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self._out = out
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        from sparkwal.cli.texts import json_rows
-
-        for begin in range(0, batch.num_rows, _CHUNK):
-            lines = json_rows(batch.slice(begin, _CHUNK))
-            self._out.write("".join(line + "\n" for line in lines).encode())
-
-    def flush(self) -> None:
-        self._out.flush()
-
-    def end(self, columns: pa.Schema) -> None:
-        self.flush()
-
-
-class _OneSchema:
-    """The columns are said once, in the beginning."""
-
-    def __init__(
-        self, out: IO[bytes], begin: Callable[[IO[bytes], pa.Schema], Any],
-        change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
-    ) -> None:  # fmt: skip
-        self._out, self._begin, self._change = out, begin, change
-        self._columns: pa.Schema | None = None
-        self._writer: Any = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self._columns is not None and not self._columns.equals(batch.schema):
-            raise Failed(
-                "a writer added columns to the log, and this format says them once, in the "
-                "beginning: begin again, or name the columns with --columns"
-            )
-        changed = self._change(batch)
-        if self._writer is None:
-            self._columns, self._writer = batch.schema, self._begin(self._out, changed.schema)
-        self._writer.write(changed)
-
-    def flush(self) -> None:
-        self._out.flush()
-
-    def end(self, columns: pa.Schema) -> None:
-        if self._writer is None:
-            import pyarrow as pa
-
-            self.write(pa.RecordBatch.from_pylist([], schema=columns))
-        self._writer.close()
-        self.flush()
 
 
 @contextmanager

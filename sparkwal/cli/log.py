@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -128,20 +127,6 @@ def document(found: Found) -> dict[str, Any]:
 _FOLLOWED = 10
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Which records: of positions start … end, both there, and of a time."""
-
-    start: int | None
-    end: int | None
-    since: int | None
-    until: int | None
-
-    @property
-    def is_everything(self) -> bool:
-        return self == _Asked(None, None, None, None)
-
-
 @click.command()
 @takes_log
 @click.argument("positions", metavar="[FIRST..LAST]", required=False)
@@ -175,13 +160,14 @@ def command(
     in flight), and 1 GET for each record that is shown; --since and --until log₂ n each; an idle
     --follow 1 GET each --interval.
     """
-    asked = _asked(positions, start, end, since, until)
-    if follows and (asked.end is not None or until is not None):
+    if positions is not None:
+        start, end = _range(positions, start, end)
+    if follows and (end is not None or until is not None):
         raise click.UsageError("--follow has no end: remove --end and --until")
     damage = Damage()
     log = log_at(path, given, fail_fast=not follows, damage=damage)
-    first, after = _bounds(log, asked)
-    if follows and asked.is_everything:
+    first, after = _bounds(log, start, end, since, until)
+    if follows and start is None and since is None:
         most = most or _FOLLOWED
     oldest_first = reverse or follows
     there = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
@@ -204,41 +190,37 @@ def command(
             click.echo(line)
     else:
         os.environ.setdefault("LESS", "FRX")  # as git does: no pager for a few lines
-        ending = shown.ending() if first == log.floor.current() and most is None else []
-        whole = (
-            chain(shown.heading(), lines, ending) if not reverse else chain(shown.heading(), lines)
-        )
+        is_whole = first == log.floor.current() and most is None and not reverse
+        whole = chain(shown.heading(), lines, shown.ending() if is_whole else [])
         # The pager's function puts an end of line after the last.
         parts = (f"\n{line}" if place else line for place, line in enumerate(whole))
         click.echo_via_pager(parts, color=shown.coloured)
     check(damage.lines())
 
 
-def _asked(
-    positions: str | None, start: int | None, end: int | None, since: int | None, until: int | None
-) -> _Asked:
-    if positions is None:
-        return _Asked(start, end, since, until)
+def _range(text: str, start: int | None, end: int | None) -> tuple[int | None, int | None]:
     if start is not None or end is not None:
         raise click.UsageError("a range, or --start and --end: give one of them")
     try:
-        return _Asked(*first_and_last(positions), since, until)
+        return first_and_last(text)
     except ValueError as expected:
         raise click.BadParameter(str(expected)) from None
 
 
-def _bounds(log: LogRange, asked: _Asked) -> tuple[int, int]:
+def _bounds(
+    log: LogRange, start: int | None, end: int | None, since: int | None, until: int | None
+) -> tuple[int, int]:
     """The first position, and the one after the last. Raises OptionError, CollectedError."""
     head = head_of(log)
     floor = log.floor.current()
-    first = floor if asked.start is None else log.checked(asked.start, "--start")
-    after = log.gap if asked.end is None else log.until(asked.end, "--end")
+    first = floor if start is None else log.checked(start, "--start")
+    after = log.gap if end is None else log.until(end, "--end")
 
     def at(timestamp_ms: int) -> int:
         return first_at_or_after(log.log, head, timestamp_ms, start=floor, tolerant=True)
 
-    if asked.since is not None:
-        first = max(first, at(asked.since))
-    if asked.until is not None:
-        after = min(after, at(asked.until + 1))
+    if since is not None:
+        first = max(first, at(since))
+    if until is not None:
+        after = min(after, at(until + 1))
     return first, after

@@ -16,7 +16,6 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.reading.damage import PassedOver
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # Lines of one message, at most.
@@ -69,21 +68,24 @@ def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -
 
     Raises Failed where there is none, OptionError.
     """
-    return logs_of(from_keywords(SourceOptions, path, given), damage)
-
-
-def logs_of(options: SourceOptions, damage: Damage | None = None) -> list[LogRange]:
-    """As `logs_at`."""
-    root = open_log(options, fail_fast=True)
-    names = all_logs(root) if options.sequencers else [options.sequencer]
-    if not names:
-        raise no_log(root.url)
-    return _ranges(options, names, root, damage)
+    options = from_keywords(SourceOptions, path, given)
+    return _ranges(options, "*" if options.sequencers else None, damage)
 
 
 def _ranges(
-    options: SourceOptions, names: Sequence[str], root: LogStore, damage: Damage | None
+    options: SourceOptions, sequencers: str | None, damage: Damage | None, fail_fast: bool = True
 ) -> list[LogRange]:
+    """As `open_logs`, and none was looked at yet."""
+    root = open_log(options, fail_fast=fail_fast)
+    names = [options.sequencer]
+    if sequencers == "*":
+        names = all_logs(root)
+    elif sequencers is not None:
+        names = list(dict.fromkeys(filter(None, map(str.strip, sequencers.split(",")))))
+        for name in names:
+            from_keywords(SourceOptions, options.path, {"sequencer": name})
+    if not names:
+        raise no_log(root.url)
     return [
         LogRange(options, name, root, passed_over=damage.of(name) if damage else None)
         for name in names
@@ -108,23 +110,13 @@ def open_logs(
     refuse(options, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions")
     # A lease is written into the log.
     refuse(options, "does not go with a command, which only looks", "lease")
-    root = open_log(options, fail_fast=True)
     several = sequencers or options.sequencers
-    names = [options.sequencer]
-    if several == "*":
-        names = all_logs(root)
-    elif several is not None:
-        names = list(dict.fromkeys(name.strip() for name in several.split(",") if name.strip()))
-        for name in names:
-            from_keywords(SourceOptions, path, {"sequencer": name})
-    logs = _ranges(options, names, root, damage)
-    for _ in run_parallel(root.store, LogRange.look, logs):
+    logs = _ranges(options, several, damage)
+    for _ in run_parallel(logs[0].log.store, LogRange.look, logs):
         pass
     for log in logs:
         if log.log_id is None and several != "*":
             raise no_log(options.path, log.name)
-    if not logs:
-        raise no_log(options.path)
     return logs
 
 
@@ -139,8 +131,7 @@ def log_at(
     Raises Failed where there is none, OptionError, InvalidLogError.
     """
     options = from_keywords(SourceOptions, path, given)
-    root = open_log(options, fail_fast=fail_fast)
-    (log,) = _ranges(options, [options.sequencer], root, damage)
+    (log,) = _ranges(options, None, damage, fail_fast)
     log.look()
     head_of(log)
     return log

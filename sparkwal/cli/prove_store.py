@@ -49,7 +49,12 @@ def command(
     if not as_json:
         facts(about)
         click.echo()
-    report = prove(stores, prefix, trial, on_finding=_ignore if as_json else _print)
+
+    def on_finding(each: Finding) -> None:
+        if not as_json:
+            print_line(each.outcome, each.check, each.found, each.means)
+
+    report = prove(stores, prefix, trial, on_finding=on_finding)
     if as_json:
         print_json({
             **about, "seed": report.seed, "verdict": report.verdict, "fit": report.fit,
@@ -75,10 +80,3 @@ def _about(url: str, stores: list[Store], trial: Trial) -> dict[str, str]:
         "trial": f"{trial.rounds} rounds, {trial.threads} threads, seed {trial.seed}"
                  + (", thorough" if trial.thorough else ""),
     }  # fmt: skip
-
-
-def _ignore(finding: Finding) -> None: ...
-
-
-def _print(finding: Finding) -> None:
-    print_line(finding.outcome, finding.check, finding.found, finding.means)

@@ -73,8 +73,6 @@ def command(
     path: str,
     given: dict[str, str],
     output: Path | None,
-    since: int | None,
-    until: int | None,
     prices: Prices,
     as_json: bool,
 ) -> None:
@@ -91,7 +89,7 @@ def command(
             raise Refused(f"{output} is no file that could be replaced; name another")
     one_log(from_keywords(SourceOptions, path, given))
     damage = Damage()
-    past = past_of(path, given, since, until, damage)
+    past = past_of(path, given, damage)
     try:
         (log,) = logs_at(path, given, Damage())
         log.look(floor=False)
@@ -119,6 +117,7 @@ def document(
 ) -> dict[str, Any]:
     """All of a report. Times are milliseconds since 1970, costs dollars; no number is NaN."""
     (looked,) = past.logs
+    assert looked.log.spark_schema is not None
     every = lines(past, prices, "day")
     (totals,) = past.ask(_COMMITS)
     whole = total(every)
@@ -164,7 +163,7 @@ def document(
             "whole_read": whole_read(past, prices), "not_counted": list(UNCOUNTED),
             "lines": [asdict(line) for line in every],
         },
-        "schema": list(columns(looked.spark_schema)),
+        "schema": list(columns(json.loads(looked.log.spark_schema))),
     }  # fmt: skip
 
 
@@ -185,8 +184,8 @@ def _series(past: Past, every: Sequence[Line]) -> dict[str, Any]:
 def _log(looked: Looked, last_commit_ms: int | None) -> dict[str, Any]:
     head = looked.head
     return {
-        "url": looked.url, "sequencer": looked.sequencer, "log_id": head.log_id,
-        "next_position": looked.gap, "floor": looked.floor, "term": head.term,
+        "url": looked.log.log.url, "sequencer": looked.log.name, "log_id": head.log_id,
+        "next_position": looked.log.gap, "floor": looked.floor, "term": head.term,
         "leader_id": head.leader_id, "host": host_of(head), "window": head.window,
         "last_ms": min(head.timestamp_ms, LAST_MS), "last_commit_ms": last_commit_ms,
     }  # fmt: skip
@@ -206,25 +205,18 @@ def _lifecycle(looked: Looked) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def columns(spark_schema: str) -> Iterator[dict[str, Any]]:
-    """The columns of a Spark schema and what they are made of, outer ones first."""
-    yield from _fields(json.loads(spark_schema)["fields"], 0)
-
-
-def _fields(fields: Sequence[dict[str, Any]], depth: int) -> Iterator[dict[str, Any]]:
-    for each in fields:
-        yield from _column(each["name"], each["type"], each["nullable"], depth)
-
-
-def _column(name: str, kind: Any, nullable: bool, depth: int) -> Iterator[dict[str, Any]]:
-    plain = kind if isinstance(kind, str) else kind.get("type", "")
-    yield {"name": name, "type": plain, "nullable": nullable, "depth": depth}
-    if isinstance(kind, str):
-        return
-    if plain == "struct":
-        yield from _fields(kind["fields"], depth + 1)
-    elif plain == "array":
-        yield from _column("element", kind["elementType"], kind["containsNull"], depth + 1)
-    elif plain == "map":
-        yield from _column("key", kind["keyType"], False, depth + 1)
-        yield from _column("value", kind["valueType"], kind["valueContainsNull"], depth + 1)
+def columns(kind: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
+    """The columns of a Spark schema, or the parts of a type, and what they are made of, outer ones
+    first."""
+    parts: list[tuple[str, Any, bool]] = []
+    if isinstance(kind, dict) and kind["type"] == "struct":
+        parts = [(each["name"], each["type"], each["nullable"]) for each in kind["fields"]]
+    elif isinstance(kind, dict) and kind["type"] == "array":
+        parts = [("element", kind["elementType"], kind["containsNull"])]
+    elif isinstance(kind, dict) and kind["type"] == "map":
+        parts = [("key", kind["keyType"], False),
+                 ("value", kind["valueType"], kind["valueContainsNull"])]  # fmt: skip
+    for name, inner, nullable in parts:
+        plain = inner if isinstance(inner, str) else inner.get("type", "")
+        yield {"name": name, "type": plain, "nullable": nullable, "depth": depth}
+        yield from columns(inner, depth + 1)

@@ -1,18 +1,18 @@
-"""`sparkwal cat`, `head`, `tail` and `sql`: rows of a log, and answers about it.
-
-Nothing here needs pyarrow until a command runs: its help is there at once.
-"""
+"""`sparkwal cat`, `head`, `tail` and `sql`: rows of a log, and answers about it."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import click
+import pyarrow as pa
 
 from sparkwal.cli.forms import Form, takes_form, writer
+from sparkwal.cli.open_logs import Damage, check, open_logs
+from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows, shown_columns
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import (
     as_moment,
@@ -21,33 +21,31 @@ from sparkwal.console.options import (
     takes_log,
     time_with_unit,
 )
+from sparkwal.console.output import moment
+from sparkwal.lifecycle.consumers import consumer_infos
+from sparkwal.lifecycle.snapshot import Current, current
 from sparkwal.options.types import duration
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from sparkwal.cli.open_logs import Damage
-    from sparkwal.cli.tailing import Shown
-    from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.log_range import LogRange
+from sparkwal.sql.database import Condition, answer, together
+from sparkwal.sql.relations import relations
+from sparkwal.sql.rows import known_columns, rows
 
 
 def takes_range(command: Callable[..., None]) -> Callable[..., None]:
     """The options of logs and of a range of them; the command gets `path`, `given`, which says
     where to begin and to end, and `sequencers`."""
-    options = [
-        click.option("--start", type=click.IntRange(0), metavar="POSITION",
-                     help="The first position.  [default: the log's floor]"),
-        click.option("--end", type=click.IntRange(0), metavar="POSITION",
-                     help="The last position.  [default: the head]"),
-        click.option("--since", callback=as_moment, metavar="TIME",
-                     help="Commits from this time on; 1h: an hour ago."),
-        click.option("--until", callback=as_moment, metavar="TIME",
-                     help="Commits up to this time."),
-        click.option("--sequencers", metavar="a,b",
-                     help="These logs under PATH, in the order of their commits' times."),
-        click.option("--all", "every", is_flag=True, help="All logs under PATH, so too."),
-    ]  # fmt: skip
 
+    @takes_log
+    @click.option("--start", type=click.IntRange(0), metavar="POSITION",
+                  help="The first position.  [default: the log's floor]")  # fmt: skip
+    @click.option("--end", type=click.IntRange(0), metavar="POSITION",
+                  help="The last position.  [default: the head]")  # fmt: skip
+    @click.option("--since", callback=as_moment, metavar="TIME",
+                  help="Commits from this time on; 1h: an hour ago.")  # fmt: skip
+    @click.option("--until", callback=as_moment, metavar="TIME", help="Commits up to this time.")
+    @click.option("--sequencers", metavar="a,b",
+                  help="These logs under PATH, in the order of their commits' times.")  # fmt: skip
+    @click.option("--all", "every", is_flag=True, help="All logs under PATH, so too.")
     @functools.wraps(command)
     def read(
         given: dict[str, str], start: int | None, end: int | None, since: int | None,
@@ -55,51 +53,63 @@ def takes_range(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         bounds = {
             "startingPosition": start, "endingPosition": end,
-            "startingTimestamp": since, "endingTimestamp": until,
+            "startingTimestamp": None if since is None else moment(since),
+            "endingTimestamp": None if until is None else moment(until),
         }  # fmt: skip
         given.update({name: str(value) for name, value in bounds.items() if value is not None})
         command(given=given, sequencers=named_or_all(sequencers, every), **others)
 
-    for option in reversed(options):
-        read = option(read)
-    return takes_log(read)
+    return read
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What of each row, and in which form."""
+    """Which rows of which logs, what of each, and in which form."""
 
+    path: str
+    given: dict[str, str]
+    sequencers: str | None
     columns: str | None
     metadata: bool
     where: str | None
-    sequencers: str | None
     form: Form
+    damage: Damage = field(default_factory=Damage)
+
+    def logs(self) -> list[LogRange]:
+        """Looked at once. Raises as `open_logs`."""
+        return open_logs(self.path, self.given, self.sequencers, self.damage)
+
+    def shown(self, spark_schemas: Sequence[str | None]) -> Shown:
+        """Of logs with these columns. Raises Refused, OptionError."""
+        known = known_columns(spark_schemas)
+        columns = shown_columns(known, self.columns, self.metadata, len(spark_schemas) > 1)
+        return Shown(known, columns, Condition(self.where, known) if self.where else None)
 
 
 def _takes_rows(command: Callable[..., None]) -> Callable[..., None]:
-    """As `takes_range`, and what of each row: the command gets `path`, `given` and `asked`."""
-    options = [
-        click.option("--columns", metavar="a,b",
-                     help="Only these, in this order; _wal_… columns may be among them."),
-        click.option("--metadata", is_flag=True,
-                     help="Add the _wal_… columns: where each row came from."),
-        click.option("--where", metavar="CONDITION",
-                     help="Only rows for which it is true, in DuckDB's SQL: "
-                     "\"delay > 30 AND origin = 'JFK'\"."),
-    ]  # fmt: skip
+    """As `takes_range`, and what of each row: the command gets `asked`."""
 
+    @takes_range
+    @takes_form("table", "json", "csv", "arrow")
+    @click.option("--columns", metavar="a,b",
+                  help="Only these, in this order; _wal_… columns may be among them.")  # fmt: skip
+    @click.option(
+        "--metadata", is_flag=True, help="Add the _wal_… columns: where each row came from."
+    )
+    @click.option("--where", metavar="CONDITION",
+                  help="Only rows for which it is true, in DuckDB's SQL: "
+                  "\"delay > 30 AND origin = 'JFK'\".")  # fmt: skip
     @functools.wraps(command)
     def read(
-        columns: str | None, metadata: bool, where: str | None, sequencers: str | None, form: Form,
-        **others: Any,
+        path: str, given: dict[str, str], sequencers: str | None, columns: str | None,
+        metadata: bool, where: str | None, form: Form, **others: Any,
     ) -> None:  # fmt: skip
         if columns is not None and metadata:
             raise Refused("--columns names the _wal_… columns too: leave --metadata out")
-        command(asked=_Asked(columns, metadata, where, sequencers, form), **others)
+        asked = _Asked(path, given, sequencers, columns, metadata, where, form)
+        command(asked=asked, **others)
 
-    for option in reversed(options):
-        read = option(read)
-    return takes_range(takes_form("table", "json", "csv", "arrow")(read))
+    return read
 
 
 def notify(message: str) -> None:
@@ -107,42 +117,9 @@ def notify(message: str) -> None:
     click.echo(message, err=True)
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """The logs that were asked for, and how their rows are shown."""
-
-    logs: Sequence[LogRange]
-    asked: _Asked
-    damage: Damage
-
-    def now(self) -> Shown:
-        """Of the columns that the logs had when they were looked at. Raises as `shown`."""
-        from sparkwal.sql.rows import known_columns
-
-        return self.shown(known_columns(log.spark_schema for log in self.logs))
-
-    def shown(self, known: pa.Schema) -> Shown:
-        """Of logs with these columns. Raises Refused, OptionError."""
-        from sparkwal.cli.tailing import Shown, shown_columns
-        from sparkwal.sql.database import Condition
-
-        asked = self.asked
-        columns = shown_columns(known, asked.columns, asked.metadata, len(self.logs) > 1)
-        return Shown(known, columns, Condition(asked.where, known) if asked.where else None)
-
-
-def _open(path: str, given: dict[str, str], asked: _Asked) -> _Opened:
-    from sparkwal.cli.open_logs import Damage, open_logs
-
-    damage = Damage()
-    return _Opened(open_logs(path, given, asked.sequencers, damage), asked, damage)
-
-
-def _show(opened: _Opened, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], end: Shown) -> None:
+def _show(asked: _Asked, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], end: Shown) -> None:
     """Print rows; None among them stands for a pause, in which nothing is held back."""
-    from sparkwal.cli.open_logs import check
-
-    with writer(opened.asked.form, notify) as out:
+    with writer(asked.form, notify) as out:
         for shown, batch in rows:
             if batch is None:
                 out.flush()
@@ -150,13 +127,13 @@ def _show(opened: _Opened, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], 
                 out.write(batch.select(list(shown.columns)))
         out.end(end.target.empty_table().select(list(end.columns)).schema)
         # A file that lacks rows does not appear.
-        check(opened.damage.lines())
+        check(asked.damage.lines())
 
 
 @click.command("cat", epilog=EXIT_CODES)
 @_takes_rows
 @click.argument("range", required=False)
-def cat(path: str, given: dict[str, str], asked: _Asked, range: str | None) -> None:
+def cat(asked: _Asked, range: str | None) -> None:
     """RANGE is positions, inclusive: 100..199, 100.., ..199 or 100. Without one, all rows that the
     log holds, from its floor on.
 
@@ -169,32 +146,26 @@ def cat(path: str, given: dict[str, str], asked: _Asked, range: str | None) -> N
             start, end = first_and_last(range)
         except ValueError as expected:
             raise Refused(str(expected)) from None
-        if "startingPosition" in given or "endingPosition" in given:
+        if "startingPosition" in asked.given or "endingPosition" in asked.given:
             raise Refused("a range and --start or --end: give one of them")
         bounds = {"startingPosition": start, "endingPosition": end}
-        given.update({name: str(value) for name, value in bounds.items() if value is not None})
-    opened = _open(path, given, asked)
-    from sparkwal.cli.tailing import kept
-    from sparkwal.sql.database import together
-    from sparkwal.sql.rows import rows
-
-    shown = opened.now()
-    every = rows(opened.logs, shown.target, shown.needs)
+        asked.given.update({k: str(value) for k, value in bounds.items() if value is not None})
+    logs = asked.logs()
+    shown = asked.shown([log.spark_schema for log in logs])
+    every = rows(logs, shown.target, shown.needs)
     # A condition is asked of many rows at once.
     batches = every if shown.where is None else kept(together(every), shown)
-    _show(opened, ((shown, batch) for batch in batches), shown)
+    _show(asked, ((shown, batch) for batch in batches), shown)
 
 
 @click.command("head", epilog=EXIT_CODES)
 @_takes_rows
 @click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Rows.")
-def head(path: str, given: dict[str, str], asked: _Asked, count: int) -> None:
+def head(asked: _Asked, count: int) -> None:
     """Reads no further than it must: with --where until so many rows are found."""
-    opened = _open(path, given, asked)
-    from sparkwal.cli.tailing import first_rows
-
-    shown = opened.now()
-    _show(opened, ((shown, batch) for batch in first_rows(opened.logs, shown, count)), shown)
+    logs = asked.logs()
+    shown = asked.shown([log.spark_schema for log in logs])
+    _show(asked, ((shown, batch) for batch in first_rows(logs, shown, count)), shown)
 
 
 @click.command("tail", epilog=EXIT_CODES)
@@ -205,9 +176,7 @@ def head(path: str, given: dict[str, str], asked: _Asked, count: int) -> None:
     "--interval", default="1s", show_default=True, metavar="TIME", callback=time_with_unit,
     help="How often -f looks; a look that finds nothing is 1 GET.",
 )  # fmt: skip
-def tail(
-    path: str, given: dict[str, str], asked: _Asked, count: int, follow: bool, interval: str
-) -> None:
+def tail(asked: _Asked, count: int, follow: bool, interval: str) -> None:
     """Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each
     record, and of an appender's log maxInFlightRequests − 1 to be sure of its head.
 
@@ -217,22 +186,20 @@ def tail(
     """
     if follow and asked.form.out is not None:
         raise Refused("-f has no end at which a file would be whole: send it to a pipe instead")
-    if follow and {"endingPosition", "endingTimestamp"} & given.keys():
+    if follow and {"endingPosition", "endingTimestamp"} & asked.given.keys():
         raise Refused("-f has no end: leave --end and --until out")
-    opened = _open(path, given, asked)
-    from sparkwal.cli.tailing import followed, last_rows
+    logs = asked.logs()
+    shown = asked.shown([log.spark_schema for log in logs])
 
-    shown = opened.now()
-
-    def rows() -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
-        for batch in last_rows(opened.logs, shown, count):
+    def newest() -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
+        for batch in last_rows(logs, shown, count):
             yield shown, batch
         if follow:
-            for line in opened.damage.lines():
+            for line in asked.damage.lines():
                 notify(f"not shown: {line}")
-            yield from followed(opened.logs, opened.shown, duration(interval), notify)
+            yield from followed(logs, asked.shown, duration(interval), notify)
 
-    _show(opened, rows(), shown)
+    _show(asked, newest(), shown)
 
 
 @click.command("sql", epilog=EXIT_CODES)
@@ -260,24 +227,16 @@ def sql(path: str, given: dict[str, str], sequencers: str | None, query: str, fo
     """  # noqa: E501
     if form.name == "parquet" and form.out is None:
         raise Refused("--format parquet is a file: name it with -o FILE")
-    import pyarrow as pa
-
-    from sparkwal.cli.open_logs import open_logs
-    from sparkwal.lifecycle.consumers import consumer_infos
-    from sparkwal.lifecycle.snapshot import Current, current
-    from sparkwal.sql.database import answer
-    from sparkwal.sql.relations import relations
-
     logs = [log for log in open_logs(path, given, sequencers) if log.log_id is not None]
 
     def now() -> Current:
         return current({log.name: log.log for log in logs}, logs[0].options, None)
 
-    rows = answer(relations(logs, consumer_infos, now), query)
+    answered = answer(relations(logs, consumer_infos, now), query)
     try:
         with writer(form, notify) as out:
-            for batch in rows:
+            for batch in answered:
                 out.write(batch)
-            out.end(rows.schema)
+            out.end(answered.schema)
     except pa.ArrowNotImplementedError as error:
         raise Refused(f"--format {form.name} has no form for a column: cast it ({error})") from None

@@ -22,7 +22,7 @@ from sparkwal.reading.metadata import METADATA, unknown_column
 from sparkwal.reading.pieces import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, together
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.rows import OWN, Numbering, bounds, known_columns, read, rows
+from sparkwal.sql.rows import OWN, Numbering, bounds, read, rows
 
 # Read together while a condition decides how many rows are left.
 _MOST_TOGETHER = 16 * 2**20
@@ -213,7 +213,7 @@ def _intact(log: LogRange, position: int) -> SlotRecord | None:
 
 def followed(
     logs: Sequence[LogRange],
-    shown: Callable[[pa.Schema], Shown],
+    shown: Callable[[Sequence[str | None]], Shown],
     interval_ms: int,
     notify: Callable[[str], None],
 ) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
@@ -223,7 +223,7 @@ def followed(
     that finds nothing.
 
     Args:
-        shown: what is shown of a log with these columns, which may become more.
+        shown: what is shown of logs with these Spark schemas, which may get more columns.
         notify: takes what people should know: rows were collected meanwhile, a store is away.
 
     Raises AnotherLog where a log was recreated or is gone, InvalidLogError, BrokenPipeError.
@@ -231,7 +231,7 @@ def followed(
     places = [_Place(Follower(log, log.gap), log.spark_schema) for log in logs]
 
     def now_shown() -> Shown:
-        return shown(known_columns(place.spark_schema for place in places))
+        return shown([place.spark_schema for place in places])
 
     now, patience = now_shown(), interval_ms
     while True:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from decimal import Decimal
-from json.encoder import encode_basestring
+from itertools import pairwise
+from typing import Any
 
 import click
 import pyarrow as pa
@@ -24,58 +24,88 @@ from rich.cells import cell_len, chop_cells
 
 from sparkwal.console.escape import escape
 
-Texts = list[str]
+# An answer may hold values that no log has and JSON does not know: they become texts.
+_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
-def quoted(text: str) -> str:
-    """A text as JSON, which a terminal obeys in nothing."""
-    return escape(encode_basestring(text))
-
-
-def json_texts(array: pa.Array) -> Texts:
-    """Each value as JSON."""
-    kind = array.type
-    if _is_others(kind):
-        return [escape(json.dumps(value, default=str)) for value in array.to_pylist()]
-    if types.is_nested(kind):
-        return _nested(array)
-    whole = types.is_integer(kind) or (types.is_decimal(kind) and kind.scale <= 0)
-    quotes = not (whole or types.is_floating(kind) or types.is_boolean(kind))
-    found = _floats(array) if types.is_floating(kind) else bare_texts(array)
-    if quotes:
-        return ["null" if text is None else quoted(text) for text in found]
-    return ["null" if text is None else text for text in found]
-
-
-def json_rows(batch: pa.RecordBatch) -> Texts:
-    """Each row as one JSON object."""
-    if not batch.num_columns:
-        return ["{}"] * batch.num_rows
-    heads = [quoted(name) + ":" for name in batch.schema.names]
-    columns = [json_texts(column) for column in batch.columns]
+def json_rows(batch: pa.RecordBatch) -> list[str]:
+    """Each row as one JSON object, which a terminal obeys in nothing."""
+    names = batch.schema.names
+    rows = _rows(batch.columns, batch.num_rows)
+    if len(set(names)) == len(names):
+        return [escape(_as_json(dict(zip(names, row, strict=True)))) for row in rows]
+    # A query may give two columns one name.
+    heads = [f"{_as_json(name)}:" for name in names]
     return [
-        "{" + ",".join(map(str.__add__, heads, row)) + "}" for row in zip(*columns, strict=True)
+        escape("{" + ",".join(map(str.__add__, heads, map(_as_json, row))) + "}") for row in rows
     ]
 
 
 def bare_texts(array: pa.Array) -> list[str | None]:
     """Each value as text without quotes, None for null; what is nested as JSON."""
+    plain = not (types.is_nested(array.type) or types.is_boolean(array.type))
+    return [
+        value if value is None or isinstance(value, str)
+        else str(value) if plain else escape(_as_json(value))
+        for value in _values(array)
+    ]  # fmt: skip
+
+
+def _rows(columns: Sequence[pa.Array], count: int) -> Iterable[tuple[Any, ...]]:
+    return zip(*map(_values, columns), strict=True) if columns else [()] * count
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """Each value as one that JSON has a form for."""
     kind = array.type
-    if _is_others(kind):
-        return [None if value is None else str(value) for value in array.to_pylist()]
-    if types.is_nested(kind):
-        there = array.is_valid().to_pylist()
-        found = zip(_nested(array), there, strict=True)
-        return [text if valid else None for text, valid in found]
-    if types.is_string(kind) or types.is_null(kind):
+    if not types.is_nested(kind):
+        return _leaves(array)
+    if types.is_union(kind) or types.is_fixed_size_list(kind):
         return list(array.to_pylist())
-    for holds, text in _BARE:
-        if holds(kind):
-            return [None if value is None else text(value) for value in array.to_pylist()]
-    if types.is_interval(kind):
-        return [None if value is None else _parts(value) for value in array.to_pylist()]
-    if types.is_duration(kind):
-        return [_interval(count) for count in array.cast(pa.int64()).to_pylist()]
+    if types.is_struct(kind):
+        names = [field.name for field in kind]
+        # Of `flatten` a null struct's fields are null too, and a slice's are its own.
+        found: Iterable[Any] = (
+            dict(zip(names, row, strict=True)) for row in _rows(array.flatten(), len(array))
+        )
+    else:
+        offsets = array.offsets.to_pylist() or [0]
+        first, last = offsets[0], offsets[-1]
+        inner = [array.keys, array.items] if types.is_map(kind) else [array.values]
+        parts = [_values(each.slice(first, last - first)) for each in inner]
+        items = list(zip(*parts, strict=True)) if types.is_map(kind) else parts[0]
+        found = (items[low - first : high - first] for low, high in pairwise(offsets))
+        if types.is_map(kind):
+            of_text = types.is_string(kind.key_type)
+            found = (_map(pairs, of_text) for pairs in found)
+    valid = array.is_valid().to_pylist()
+    return [value if there else None for value, there in zip(found, valid, strict=True)]
+
+
+def _map(pairs: list[Any], of_text: bool) -> Any:
+    as_object = dict(pairs) if of_text else {}
+    return as_object if of_text and len(as_object) == len(pairs) else pairs
+
+
+def _leaves(array: pa.Array) -> list[Any]:
+    kind = array.type
+    value_of: Callable[[Any], Any] | None = None
+    if types.is_floating(kind):
+        value_of = _number
+    elif types.is_decimal(kind):
+        value_of = int if kind.scale <= 0 else lambda value: format(value, "f")
+    elif types.is_binary(kind):
+        value_of = _base64
+    elif types.is_interval(kind):
+        value_of = _parts
+    elif types.is_duration(kind):
+        value_of, array = _interval, array.cast(pa.int64())
+    elif isinstance(kind, pa.BaseExtensionType):
+        value_of = str
+    if value_of is not None:
+        return [None if value is None else value_of(value) for value in array.to_pylist()]
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind):
+        return list(array.to_pylist())
     if types.is_date(kind):
         return _beyond(array, array.cast(pa.int32()).cast(pa.int64()), 1, lambda text, _: text)
     if types.is_timestamp(kind):
@@ -128,17 +158,14 @@ def _clock(microseconds: int) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:06d}"
 
 
-_BARE: Sequence[tuple[Callable[[pa.DataType], bool], Callable[..., str]]] = (
-    (types.is_integer, str),
-    (types.is_boolean, lambda value: "true" if value else "false"),
-    (types.is_floating, lambda value: _float(value)),
-    (types.is_decimal, lambda value: _decimal(value)),
-    (types.is_binary, lambda value: base64.b64encode(value).decode()),
-)
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
-def _decimal(value: Decimal) -> str:
-    return format(value, "f")
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 _CSVS_OWN = (types.is_integer, types.is_boolean, types.is_floating, types.is_string)
@@ -153,73 +180,18 @@ def csv_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _float(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _floats(array: pa.Array) -> list[str | None]:
-    return [
-        None if value is None else _float(value) if math.isfinite(value) else f'"{_float(value)}"'
-        for value in array.to_pylist()
-    ]
-
-
-def _is_others(kind: pa.DataType) -> bool:
-    """No column of a log has such a type; the answer to a query may."""
-    nested = types.is_fixed_size_list(kind) or types.is_union(kind)
-    return nested or isinstance(kind, pa.BaseExtensionType)
-
-
 def _parts(value: pa.MonthDayNano) -> str:
     """DuckDB's intervals."""
-    time = (_interval(value.nanoseconds // 1000) or "").removeprefix("-PT").removeprefix("PT")
+    time = _interval(value.nanoseconds // 1000).removeprefix("-PT").removeprefix("PT")
     sign = "-" if value.nanoseconds < 0 else ""
     date = (f"{value.months}M" if value.months else "") + (f"{value.days}D" if value.days else "")
     return f"P{date}T{sign}{time}"
 
 
-def _interval(microseconds: int | None) -> str | None:
-    if microseconds is None:
-        return None
+def _interval(microseconds: int) -> str:
     whole, fraction = divmod(abs(microseconds), 10**6)
     digits = f".{fraction:06d}".rstrip("0") if fraction else ""
     return f"{'-' if microseconds < 0 else ''}PT{whole}{digits}S"
-
-
-def _nested(array: pa.Array) -> Texts:
-    kind = array.type
-    valid = array.is_valid().to_pylist()
-    if types.is_struct(kind):
-        names = [kind.field(place).name for place in range(kind.num_fields)]
-        # Of `flatten` a null struct's fields are null too, and a slice's are its own.
-        fields = [json_texts(column) for column in array.flatten()]
-        heads = [quoted(name) + ":" for name in names]
-        rows = zip(*fields, strict=True) if fields else ((),) * len(array)
-        texts = ["{" + ",".join(map(str.__add__, heads, row)) + "}" for row in rows]
-        return [text if there else "null" for text, there in zip(texts, valid, strict=True)]
-    begin = array.offsets[0].as_py() if len(array) else 0
-    ends = [offset - begin for offset in array.offsets.to_pylist()]
-    end = begin + (ends[-1] if ends else 0)
-    if types.is_map(kind):
-        keys = array.keys.slice(begin, end - begin)
-        items = json_texts(array.items.slice(begin, end - begin))
-        of_text = types.is_string(kind.key_type)
-        parts = list(zip(json_texts(keys), items, strict=True))
-        spans = [parts[low:high] for low, high in zip(ends, ends[1:], strict=False)]
-        texts = [_map(span, of_text) for span in spans]
-    else:
-        values = json_texts(array.values.slice(begin, end - begin))
-        bounds = zip(ends, ends[1:], strict=False)
-        texts = ["[" + ",".join(values[low:high]) + "]" for low, high in bounds]
-    return [text if there else "null" for text, there in zip(texts, valid, strict=True)]
-
-
-def _map(pairs: Sequence[tuple[str, str]], of_text: bool) -> str:
-    if of_text and len({key for key, _ in pairs}) == len(pairs):
-        return "{" + ",".join(f"{key}:{item}" for key, item in pairs) + "}"
-    return "[" + ",".join(f"[{key},{item}]" for key, item in pairs) + "]"
 
 
 # So many rows decide how wide each column is; a terminal cuts what comes later.
@@ -249,6 +221,8 @@ class TableWriter:
         self._columns: pa.Schema | None = None
         self._waiting: list[tuple[str | None, ...]] = []
         self._widths: list[int] | None = None
+        # Which columns stand to the right.
+        self._right: list[bool] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._columns is None or not self._columns.equals(batch.schema):
@@ -273,13 +247,11 @@ class TableWriter:
             return
         if self._widths is None:
             self._widths = self._measured(self._columns)
-            self._head(self._columns, self._widths)
-        right = [_is_number(each.type) for each in self._columns]
+            self._right = [_is_number(each.type) for each in self._columns]
+            self._line([escape(name) for name in self._columns.names], bold=True)
+            self._write(_GAP.join("─" * width for width in self._widths) + "\n")
         for row in self._waiting:
-            self._line([
-                self._padded("null" if cell is None else cell, width, at_right, cell is None)
-                for cell, width, at_right in zip(row, self._widths, right, strict=False)
-            ])  # fmt: skip
+            self._line(row)
         self._waiting = []
 
     def end(self, columns: pa.Schema) -> None:
@@ -310,29 +282,19 @@ class TableWriter:
             )
         return widths
 
-    def _head(self, columns: pa.Schema, widths: Sequence[int]) -> None:
-        right = [_is_number(each.type) for each in columns]
-        heads = [
-            self._padded(escape(name), width, at_right)
-            for name, width, at_right in zip(columns.names, widths, right, strict=False)
-        ]
-        self._line([self._styled(head, bold=True) for head in heads])
-        self._line(["─" * width for width in widths])
-
-    def _line(self, cells: Sequence[str]) -> None:
+    def _line(self, row: Sequence[str | None], **style: bool) -> None:
+        cells = []
+        for text, width, right in zip(row, self._widths or (), self._right, strict=False):
+            cell = "null" if text is None else text
+            length = cell_len(cell)
+            if self._width is not None and length > width:
+                cell = (chop_cells(cell, width - 1)[0] if width > 1 else "") + "…"
+                length = cell_len(cell)
+            if self._has_styles and (style or text is None):
+                cell = click.style(cell, **(style or {"dim": True}))
+            room = " " * (width - length)
+            cells.append(room + cell if right else cell + room)
         self._write(_GAP.join(cells).rstrip() + "\n")
-
-    def _padded(self, text: str, width: int, at_right: bool, dim: bool = False) -> str:
-        length = cell_len(text)
-        if self._width is not None and length > width:
-            text = (chop_cells(text, width - 1)[0] if width > 1 else "") + "…"
-            length = cell_len(text)
-        room = " " * (width - length)
-        text = self._styled(text, dim=True) if dim else text
-        return room + text if at_right else text + room
-
-    def _styled(self, text: str, **style: bool) -> str:
-        return click.style(text, **style) if self._has_styles else text
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -91,9 +91,9 @@ def takes_lifecycle_options(
         policy: those of the policy too.
     """
     known = {each.name for each in fields(Policy)} if policy else set()
-    about = [each.metadata for each in fields(LifecycleOptions)
+    taken = [each for each in fields(LifecycleOptions)
              if each.name in known or each.metadata["name"] in _COLLECTING]  # fmt: skip
-    names = [each["name"] for each in about]
+    names = [each.metadata["name"] for each in taken]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -103,22 +103,18 @@ def takes_lifecycle_options(
             command(given={**given, **chosen}, **others)
 
         wrapped: Callable[..., None] = read
-        for each in reversed(about):
-            flag, callback = _TIMES.get(each["name"], (_flag(each["name"]), None))
-            metavar = "TIME" if callback else _METAVARS[each["parse"].__name__]
-            default = each["shown"] or _default(each["name"])
+        for each in reversed(taken):
+            about = each.metadata
+            flag, callback = _TIMES.get(about["name"], (_flag(about["name"]), None))
+            metavar = "TIME" if callback else _METAVARS[about["parse"].__name__]
+            default = about["shown"] or each.default
             wrapped = click.option(
-                flag, each["name"].lower(), callback=callback, metavar=metavar,
-                help=each["meaning"] + (f".  [default: {default}]" if default else "."),
+                flag, about["name"].lower(), callback=callback, metavar=metavar,
+                help=about["meaning"] + ("." if default is None else f".  [default: {default}]"),
             )(wrapped)  # fmt: skip
         return wrapped
 
     return decorate
-
-
-def _default(name: str) -> str:
-    [default] = [each.default for each in fields(LifecycleOptions) if each.metadata["name"] == name]
-    return "" if default is None else str(default)
 
 
 def takes_sequencers(command: Callable[..., None]) -> Callable[..., None]:

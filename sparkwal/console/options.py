@@ -18,29 +18,27 @@ from sparkwal.options.types import duration, timestamp
 
 def key_values(given: Iterable[str], option: str) -> dict[str, str]:
     """NAME=VALUE arguments as a dict. The value may be a secret: no message repeats it."""
-    found: dict[str, str] = {}
-    for place, item in enumerate(given, 1):
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            raise Refused(f"the {option} number {place} is not NAME=VALUE")
-        found[name.strip()] = value
-    return found
+    return dict(
+        _pair(item, f"the {option} number {place} is not NAME=VALUE")
+        for place, item in enumerate(given, 1)
+    )
 
 
 def read_options_file(path: Path | None) -> dict[str, str]:
     """The options of a file of `name = value` lines; # begins a comment line."""
-    if path is None:
-        return {}
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
-            raise Refused(f"line {number} of {path} is not `name = value`")
-        found[name.strip()] = value.strip()
-    return found
+    lines = path.read_text(encoding="utf-8").splitlines() if path is not None else []
+    pairs = (
+        _pair(line, f"line {number} of {path} is not `name = value`")
+        for number, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#"
+    )  # fmt: skip
+    return {name: value.strip() for name, value in pairs}
+
+
+def _pair(text: str, wrong: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise Refused(wrong)
+    return name.strip(), value
 
 
 def takes_log_options(
@@ -53,17 +51,17 @@ def takes_log_options(
         like: ", as in" and a file that shows them.
         endpoint: False for a command with an --endpoint of its own.
     """
-    pairs = click.option(
-        "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-        help=f"An option of the {of}, for example {example}; repeatable. Not for secrets: other "
-        "users of the machine see a command line.",
-    )  # fmt: skip
-    file = click.option(
-        "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
-    )  # fmt: skip
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
+            help=f"An option of the {of}, for example {example}; repeatable. Not for secrets: "
+            "other users of the machine see a command line.",
+        )  # fmt: skip
+        @click.option(
+            "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
+        )  # fmt: skip
         @functools.wraps(command)
         def read(
             log_options: Iterable[str], options_file: Path | None,
@@ -77,7 +75,7 @@ def takes_log_options(
                 given = with_flags(given, endpoint=store_endpoint)
             command(given=given, **others)
 
-        return takes_endpoint(pairs(file(read))) if endpoint else pairs(file(read))
+        return takes_endpoint(read) if endpoint else read
 
     return decorate
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import SparkWalError
 from sparkwal.metrics import table
-from sparkwal.metrics.labels import ALL, Labels, labels_of
 from sparkwal.metrics.prometheus import Prometheus
 from sparkwal.metrics.records import LogNumbers
+from sparkwal.metrics.table import ALL, Labels, labels_of
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
@@ -111,10 +111,3 @@ class Following:
         self._failures.add(reason)
         if not known:
             _logger.warning("the numbers of %s are not new: %s", self.labels.log, reason)
-
-
-def check_interval(seconds: float) -> float:
-    """Raises OptionError for an interval that is none."""
-    if not 0 < seconds < 1e6:
-        raise OptionError(f"the interval is {seconds} seconds; more than 0 is expected")
-    return seconds

@@ -8,9 +8,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from sparkwal.errors import OptionError
-from sparkwal.metrics.labels import ALL, Labels
 from sparkwal.metrics.prometheus import Prometheus
-from sparkwal.metrics.table import METRICS
+from sparkwal.metrics.table import ALL, METRICS, Labels
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sparkwal.errors import OptionError
+from sparkwal.errors import need
 from sparkwal.metrics.table import Metric
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ class Prometheus:
         return made.labels(*labels)
 
     def _make(self, metric: Metric) -> Any:
-        from prometheus_client import Counter, Gauge, Histogram
+        import prometheus_client
 
-        about = (metric.full_name, metric.help, metric.labels)
-        if metric.kind == "histogram":
-            return Histogram(*about, buckets=BUCKETS, registry=self._registry)
-        kind = Counter if metric.kind == "counter" else Gauge
-        return kind(*about, registry=self._registry)
+        kind = getattr(prometheus_client, metric.kind.capitalize())
+        more = {"buckets": BUCKETS} if metric.kind == "histogram" else {}
+        return kind(
+            metric.full_name, metric.help, metric.labels, registry=self._registry, **more
+        )  # fmt: skip
 
 
 _meters: dict[CollectorRegistry, Prometheus] = {}
@@ -97,20 +97,16 @@ def prometheus(registry: CollectorRegistry | None = None) -> Prometheus:
 
     Raises OptionError where prometheus_client is not installed.
     """
-    registry = _library().REGISTRY if registry is None else registry
+    need("prometheus_client", "sparkwal[metrics]")
+    from prometheus_client import REGISTRY
+
+    registry = REGISTRY if registry is None else registry
     return _meters.setdefault(registry, Prometheus(registry))
 
 
 def separate() -> Prometheus:
     """A meter with a registry of its own. Raises as `prometheus`."""
-    return Prometheus(_library().CollectorRegistry())
+    need("prometheus_client", "sparkwal[metrics]")
+    from prometheus_client import CollectorRegistry
 
-
-def _library() -> Any:
-    try:
-        import prometheus_client
-    except ModuleNotFoundError:
-        raise OptionError(
-            "prometheus_client is not installed: pip install 'sparkwal[metrics]'"
-        ) from None
-    return prometheus_client
+    return Prometheus(CollectorRegistry())

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.lifecycle.consumers import consumer_infos, lag_ms
 from sparkwal.metrics import table
-from sparkwal.metrics.labels import labels_of
 from sparkwal.metrics.meter import begin
 from sparkwal.metrics.prometheus import Prometheus
-from sparkwal.metrics.table import METRICS
+from sparkwal.metrics.table import METRICS, labels_of
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import chain
@@ -34,7 +32,6 @@ class LogNumbers:
     Args:
         options: of reading, of one log.
         backlog: how many of the newest records that are there already are counted at the start.
-        now: seconds since 1970.
         passed_over: gets each record that is damaged; the others are counted.
 
     Attributes:
@@ -46,13 +43,12 @@ class LogNumbers:
         options: SourceOptions,
         meter: Prometheus,
         backlog: int = 0,
-        now: Callable[[], float] = time.time,
         passed_over: PassedOver | None = None,
     ) -> None:
         # What is missing, or was collected, is not counted; the rest is.
         self._options = replace(options, fail_on_data_loss=False)
         self._log = open_log(options)
-        self._meter, self._backlog, self._now = meter, backlog, now
+        self._meter, self._backlog = meter, backlog
         self._passed_over = passed_over
         self.labels = labels_of(self._log.url)
         self.queries: dict[str, None] = {}
@@ -175,7 +171,7 @@ class LogNumbers:
         lag = lag_ms(self._log, head, state.cut)
         if lag is not None:
             meter.set(table.COMPACTION_LAG_TIME, lag / 1000, *labels)
-        open_for = self._now() - state.timestamp_ms / 1000 if state.is_open else 0.0
+        open_for = time.time() - state.timestamp_ms / 1000 if state.is_open else 0.0
         meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
 
     def _forget_consumer(self, name: str) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from sparkwal.errors import OptionError
 from sparkwal.metrics import table
-from sparkwal.metrics.following import Following, check_interval
+from sparkwal.metrics.following import Following
 from sparkwal.metrics.meter import ended, once, refuse_twice
 from sparkwal.metrics.prometheus import Prometheus
 
@@ -42,7 +43,8 @@ def watch_stream(
     Returns what ends it. Raises OptionError; also where `meter` counts an appender of this log, or
     one of its sequencers and all of them.
     """
-    check_interval(interval)
+    if not 0 < interval < 1e6:
+        raise OptionError(f"the interval is {interval} seconds; more than 0 is expected")
     following = Following(path, meter, **options)
     key = ("follower", following.counted)
     former = _watches.get((meter, key))
@@ -63,7 +65,7 @@ def watch_stream(
                 del _watches[meter, key]
                 ended(meter, key)
 
-        watch = _Watch(following, meter, interval, over, _stopped(spark))
+        watch = _Watch(following, meter, interval, over, spark)
         _watches[meter, key] = watch
         listener = _Listener(watch)
         spark.streams.addListener(listener)
@@ -75,15 +77,6 @@ def watch_stream(
         return stop
 
     return once(meter, key, start)
-
-
-def _stopped(spark: SparkSession) -> Callable[[], bool]:
-    def stopped() -> bool:
-        if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
-            return bool(getattr(spark, "is_stopped", False))
-        return spark.sparkContext._jsc is None
-
-    return stopped
 
 
 class _Listener(StreamingQueryListener):
@@ -121,10 +114,10 @@ class _Watch:
         meter: Prometheus,
         interval: float,
         over: Callable[[], None],
-        is_over: Callable[[], bool],
+        spark: SparkSession,
     ) -> None:
         self._following, self._meter, self._interval = following, meter, interval
-        self._over, self.is_over = over, is_over
+        self._over, self._spark = over, spark
         self._waiting: queue.Queue[tuple[str, float | None, str | None]] = queue.Queue(
             _MOST_WAITING
         )
@@ -139,6 +132,12 @@ class _Watch:
             self._waiting.put_nowait((query_id, took_ms, error))
         except queue.Full:
             self._meter.add(table.DROPPED, 1, *self._following.labels)
+
+    def is_over(self) -> bool:
+        """Whether Spark has stopped."""
+        if getattr(self._spark, "_jsparkSession", None) is None:  # Spark Connect
+            return bool(getattr(self._spark, "is_stopped", False))
+        return self._spark.sparkContext._jsc is None
 
     def end(self) -> bool:
         """No more looks after the one that runs. Whether it had not ended before."""

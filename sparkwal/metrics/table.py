@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from sparkwal.metrics.labels import Labels
+from sparkwal.format.keys import ROOT
+
+# As a sequencer: every one of the log.
+ALL = "*"
+_SEQUENCER = re.compile(r"(?P<log>.*[^/])/sequencers/(?P<name>[^/]+)")
+
+
+class Labels(NamedTuple):
+    """Which log.
+
+    Attributes:
+        log: the URL of the path, which holds no secret.
+        sequencer: the log's name under it.
+    """
+
+    log: str
+    sequencer: str
+
+
+def labels_of(url: str) -> Labels:
+    """Of the log at `LogStore.url`; a sequencer lies under the path."""
+    match = _SEQUENCER.fullmatch(url)
+    return Labels(match["log"], match["name"]) if match else Labels(url, ROOT)
+
 
 Kind = Literal["counter", "gauge", "histogram"]
 

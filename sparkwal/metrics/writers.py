@@ -9,10 +9,9 @@ from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.events import Event
 from sparkwal.metrics import table
-from sparkwal.metrics.labels import Labels, labels_of
 from sparkwal.metrics.meter import begin, ended, once, refuse_twice
 from sparkwal.metrics.prometheus import Prometheus
-from sparkwal.metrics.table import Metric
+from sparkwal.metrics.table import Labels, Metric, labels_of
 
 if TYPE_CHECKING:
     from sparkwal.appender.appender import Appender

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,17 +124,14 @@ def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
         "coalesce(sum(bytes), 0)::BIGINT AS bytes FROM steps"
     )
     # The head, which is among the records where all is read, and the floor.
-    beside = sum((log.end < log.gap) + (log.chain is not None) for log in past.logs)
+    beside = sum((each.end < each.log.gap) + (each.chain is not None) for each in past.logs)
     requests = {"LIST": 2 * len(past.logs), "GET": read["gets"] + beside}
     return {"requests": requests, "bytes": read["bytes"], "cost": prices.of(requests)}
 
 
 def total(every: Sequence[Line]) -> Line:
     """All lines as one."""
-    requests: dict[str, int] = {}
-    for line in every:
-        for kind, count in line.requests.items():
-            requests[kind] = requests.get(kind, 0) + count
+    requests = dict(sum((Counter(line.requests) for line in every), Counter[str]()))
     return Line(
         start_ms=every[0].start_ms, end_ms=every[-1].end_ms,
         commits=sum(each.commits for each in every), rows=sum(each.rows for each in every),

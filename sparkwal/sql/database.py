@@ -3,21 +3,21 @@ and no variable of Python."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset
 
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, parsed
+from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, nodes, parsed
 
 # Rows are handed over so many together, or so many bytes: a log may have one in each commit.
 _ROWS, _BYTES = 16_384, 8 * 2**20
@@ -25,19 +25,19 @@ _ROWS, _BYTES = 16_384, 8 * 2**20
 _BATCH = 8192
 
 
-class Relation(Protocol):
+@dataclass(frozen=True)
+class Relation:
     """What a query may read.
 
     Attributes:
         schema: the first column is the one that costs least: count(*) reads it.
         order: of the columns, for who asks for all.
+        rows: anew each time; at least the columns and ranges that are needed.
     """
 
     schema: pa.Schema
     order: Sequence[str]
-
-    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
-        """The rows, anew each time; at least the columns and ranges that are needed."""
+    rows: Callable[[Needs], Iterator[pa.RecordBatch]]
 
 
 class _Scan:
@@ -54,17 +54,14 @@ class _Scan:
         return reader.__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        missing: dict[str, pa.Array] = {}
         try:
             for batch in together(self._relation.rows(self._needs)):
-                columns = []
-                for each in self._relation.schema:
-                    if each.name in batch.schema.names:
-                        columns.append(batch.column(each.name))
-                        continue
-                    if len(missing.setdefault(each.name, ())) < batch.num_rows:
-                        missing[each.name] = pa.nulls(max(batch.num_rows, _ROWS), each.type)
-                    columns.append(missing[each.name].slice(0, batch.num_rows))
+                there = set(batch.schema.names)
+                columns = [
+                    batch.column(each.name) if each.name in there
+                    else pa.nulls(batch.num_rows, each.type)
+                    for each in self._relation.schema
+                ]  # fmt: skip
                 yield pa.RecordBatch.from_arrays(columns, schema=self._relation.schema)
         except SparkWalError as error:
             # Of an exception in a stream DuckDB knows the text alone.
@@ -113,17 +110,8 @@ def named_in(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise OptionError("a query is one SELECT: it reads, and there is nothing to change")
-    return set(_tables(parsed(connection, query)))
-
-
-def _tables(tree: Any) -> Iterator[str]:
-    if isinstance(tree, dict):
-        if tree.get("type") == "BASE_TABLE":
-            yield tree["table_name"].lower()
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for each in tree:
-            yield from _tables(each)
+    tree = parsed(connection, query)
+    return {each["table_name"].lower() for each in nodes(tree) if each.get("type") == "BASE_TABLE"}
 
 
 def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.RecordBatchReader:
@@ -220,7 +208,7 @@ class Condition:
         with _our_errors():
             named_in(self._connection, query)
             tree = parsed(self._connection, query)
-            if '"class": "SUBQUERY"' in json.dumps(tree):
+            if any(each.get("class") == "SUBQUERY" for each in nodes(tree)):
                 raise OptionError("a condition looks at one row, and has no query in it: use sql")
             self._connection.register("log", pyarrow.dataset.dataset(columns.empty_table()))
             found = needs_of(self._connection, query, {"log": columns})

@@ -9,25 +9,29 @@ columns, change nothing in the answer, and they are not fetched.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-# Both ends belong to it; None: no bound.
-Range = tuple[int | None, int | None]
-EVERYTHING: Range = (None, None)
+# Both ends belong to it. They are whole numbers, or infinite.
+Range = tuple[float, float]
+EVERYTHING: Range = (-inf, inf)
 # Contains nothing.
 NOTHING: Range = (1, 0)
 
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
-_SIGNS = {
-    "COMPARE_EQUAL": "=", "COMPARE_LESSTHAN": "<", "COMPARE_LESSTHANOREQUALTO": "<=",
-    "COMPARE_GREATERTHAN": ">", "COMPARE_GREATERTHANOREQUALTO": ">=",
-}  # fmt: skip
+# Of a value, for a column on the left; and the comparison with the sides exchanged.
+_COMPARED: Mapping[str, tuple[Callable[[int], Range], str]] = {
+    "COMPARE_EQUAL": (lambda x: (x, x), "COMPARE_EQUAL"),
+    "COMPARE_LESSTHAN": (lambda x: (-inf, x - 1), "COMPARE_GREATERTHAN"),
+    "COMPARE_LESSTHANOREQUALTO": (lambda x: (-inf, x), "COMPARE_GREATERTHANOREQUALTO"),
+    "COMPARE_GREATERTHAN": (lambda x: (x + 1, inf), "COMPARE_LESSTHAN"),
+    "COMPARE_GREATERTHANOREQUALTO": (lambda x: (x, inf), "COMPARE_LESSTHANOREQUALTO"),
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCAN = "PYTHON_ARROW_SCAN"
 
@@ -121,20 +125,22 @@ def _parsed(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
     return document["statements"][0]["node"]["where_clause"] if not document["error"] else None
 
 
+def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All that a tree is made of."""
+    if isinstance(tree, dict):
+        yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for each in tree:
+            yield from nodes(each)
+
+
 def columns_in(tree: Any) -> list[str]:
     """All that a tree names; a name that no column has where it was not understood."""
     if tree is None:
         return [""]
-    found: list[str] = []
-    if isinstance(tree, dict):
-        if tree.get("class") == "COLUMN_REF":
-            found.append(".".join(tree["column_names"]))
-        for value in tree.values():
-            found += columns_in(value) if isinstance(value, dict | list) else []
-    elif isinstance(tree, list):
-        for value in tree:
-            found += columns_in(value) if isinstance(value, dict | list) else []
-    return found
+    found = (each for each in nodes(tree) if each.get("class") == "COLUMN_REF")
+    return [".".join(each["column_names"]) for each in found]
 
 
 def _ranges(tree: Any) -> dict[str, Range]:
@@ -150,20 +156,14 @@ def _ranges(tree: Any) -> dict[str, Range]:
         column, *values = (_side(child) for child in tree["children"])
         if isinstance(column, str) and all(isinstance(value, int) for value in values):
             return {column: _hull([(x, x) for x in values if isinstance(x, int)])}
-    if kind in _SIGNS:
+    if kind in _COMPARED:
         left, right = _side(tree["left"]), _side(tree["right"])
+        range_of, exchanged = _COMPARED[kind]
         if isinstance(left, str) and isinstance(right, int):
-            return {left: _compared(_SIGNS[kind], right)}
+            return {left: range_of(right)}
         if isinstance(right, str) and isinstance(left, int):
-            return {right: _compared(_FLIPPED[_SIGNS[kind]], left)}
+            return {right: _COMPARED[exchanged][0](left)}
     return {}
-
-
-def _compared(sign: str, value: int) -> Range:
-    return {
-        "=": (value, value), "<": (None, value - 1), "<=": (None, value),
-        ">": (value + 1, None), ">=": (value, None),
-    }[sign]  # fmt: skip
 
 
 def _side(tree: Mapping[str, Any]) -> str | int | None:
@@ -190,17 +190,11 @@ def _all_hold(parts: Iterable[Mapping[str, Range]]) -> dict[str, Range]:
     found: dict[str, Range] = {}
     for part in parts:
         for name, (low, high) in part.items():
-            lows = [x for x in (low, found.get(name, EVERYTHING)[0]) if x is not None]
-            highs = [x for x in (high, found.get(name, EVERYTHING)[1]) if x is not None]
-            found[name] = (max(lows, default=None), min(highs, default=None))
+            lowest, highest = found.get(name, EVERYTHING)
+            found[name] = (max(low, lowest), min(high, highest))
     return found
 
 
 def _hull(ranges: Sequence[Range]) -> Range:
-    there = [each for each in ranges if None in each or each[0] <= each[1]]  # type: ignore[operator]
-    if not there:
-        return NOTHING
-    lows, highs = [low for low, _ in there], [high for _, high in there]
-    low = None if None in lows else min(x for x in lows if x is not None)
-    high = None if None in highs else max(x for x in highs if x is not None)
-    return low, high
+    there = [(low, high) for low, high in ranges if low <= high] or [NOTHING]
+    return min(low for low, _ in there), max(high for _, high in there)

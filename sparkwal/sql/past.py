@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,10 @@ from sparkwal.format import keys
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.protocol import chain
-from sparkwal.protocol.clock import Clock
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import connect
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.relations import RECORDS, Records
+from sparkwal.sql.relations import RECORDS, records
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore
@@ -44,23 +44,18 @@ class Looked:
     """One log, as it was found.
 
     Attributes:
-        sequencer: its name under the path.
         start, end: the positions that are covered, start … end−1.
         head: its last live record.
-        gap: its next position.
         floor: positions below may be gone.
         chain: the newest record of its lifecycle.
         stored, objects: all of the log in the store now.
         held: bytes of positions before `start`.
     """
 
-    sequencer: str
-    url: str
+    log: LogRange
     start: int
     end: int
     head: SlotHeader
-    spark_schema: str
-    gap: int
     floor: int
     chain: LifecycleRecord | None
     stored: int
@@ -82,9 +77,7 @@ class Past:
     `passed_over` of a log gets what is damaged there; without one damage is an error.
     """
 
-    def __init__(
-        self, logs: Sequence[LogRange], clock: Clock, progress: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, logs: Sequence[LogRange], progress: Callable[[int, int], None]) -> None:
         self._connection = connect()
         self._run("CREATE TEMP TABLE logs (sequencer VARCHAR, start BIGINT)")
         for name, schema in (("records", RECORDS), ("objects", _OBJECTS)):
@@ -96,7 +89,7 @@ class Past:
         heads = [_head(log) for log in logs]
         # A log's clock may be ahead of this one; times that have not come are not covered.
         newest = max(min(head.timestamp_ms, LAST_MS) for head in heads)
-        self.until_ms = max(clock.now_ms(), newest)
+        self.until_ms = max(time.time_ns() // 1_000_000, newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
         self.logs = [self._take(log, progress) for log in logs]
@@ -105,8 +98,8 @@ class Past:
             # Nothing above the floor: what lies below it is there, and paid.
             since = self.value("SELECT epoch_ms(min(time)) FROM records")
         self.since_ms: int = min(newest if since is None else since, self.until_ms)
-        for log in logs:
-            self._take_chain(log)
+        for each in self.logs:
+            self._take_chain(each.log, each.chain)
 
     def _run(self, query: str, given: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return list(self._connection.execute(query, given or {}).fetchall())
@@ -128,7 +121,7 @@ class Past:
     def _take(self, log: LogRange, progress: Callable[[int, int], None]) -> Looked:
         start, end = log.start(), log.end()
         self._run("INSERT INTO logs VALUES ($name, $start)", {"name": log.name, "start": start})
-        for batch in Records([log]).rows(Needs()):
+        for batch in records([log], Needs()):
             self._insert("records", batch)
             progress(batch.column("position")[-1].as_py() + 1 - start, end - start)
         # What is left before the end is dead.
@@ -146,19 +139,14 @@ class Past:
             "FROM objects WHERE sequencer = $name",
             name=log.name, start=start,
         )  # fmt: skip
-        assert log.spark_schema is not None
-        return Looked(
-            sequencer=log.name, url=log.log.url, start=start, end=end, head=_head(log),
-            spark_schema=log.spark_schema, gap=log.gap, floor=log.floor.current(),
-            chain=chain.look(log.log, log.log_id), **counted,
-        )  # fmt: skip
+        newest = chain.look(log.log, log.log_id)
+        return Looked(log, start, end, _head(log), log.floor.current(), newest, **counted)
 
-    def _take_chain(self, log: LogRange) -> None:
-        newest = next(each.chain for each in self.logs if each.sequencer == log.name)
-        for time in _chain_times(log.log, newest, self.since_ms, self.until_ms):
+    def _take_chain(self, log: LogRange, newest: LifecycleRecord | None) -> None:
+        for put_ms in _chain_times(log.log, newest, self.since_ms, self.until_ms):
             self._run(
                 "INSERT INTO chain VALUES ($name, make_timestamptz($time))",
-                {"name": log.name, "time": min(time, LAST_MS) * 1000},
+                {"name": log.name, "time": min(put_ms, LAST_MS) * 1000},
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -24,25 +25,21 @@ _TOGETHER = 1024
 _CALENDAR_MS = 253_402_300_799_999
 
 
-class Rows:
+def _log(logs: Sequence[LogRange]) -> Relation:
     """`log`: the rows of logs, and where each came from."""
+    known = known_columns(log.spark_schema for log in logs)
+    hidden = [*METADATA, *OWN.names]
+    # What costs least first.
+    schema = pa.schema(
+        [*(known.field(n) for n in hidden), *(f for f in known if f.name not in hidden)]
+    )
 
-    def __init__(self, logs: Sequence[LogRange]) -> None:
-        self._logs = logs
-        known = known_columns(log.spark_schema for log in logs)
-        hidden = [*METADATA, *OWN.names]
-        self.order = known.names
-        # What costs least first.
-        self.schema = pa.schema(
-            [*(known.field(n) for n in hidden), *(f for f in known if f.name not in hidden)]
-        )
+    def read(needs: Needs) -> Iterator[pa.RecordBatch]:
+        wanted = schema.names if needs.columns is None else needs.columns
+        target = [each for each in schema if each.name in wanted] or [schema.field(0)]
+        return rows(logs, pa.schema(target), needs)
 
-    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
-        wanted = self.schema.names if needs.columns is None else needs.columns
-        target = pa.schema([each for each in self.schema if each.name in wanted])
-        if not len(target):
-            target = pa.schema([self.schema.field(0)])
-        return rows(self._logs, target, needs)
+    return Relation(schema, known.names, read)
 
 
 RECORDS = pa.schema([
@@ -60,46 +57,39 @@ RECORDS = pa.schema([
 _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
 
-class Records:
+def records(logs: Sequence[LogRange], needs: Needs) -> Iterator[pa.RecordBatch]:
     """`records`: one row for each live record of logs.
 
     Where `passed_over` of a log gets what cannot be read, a row says of it no more than its
     position; else that is an error.
     """
+    for log in logs:
+        if log.log_id is None:
+            continue
+        found = _records(log, needs)
+        while chunk := list(islice(found, _TOGETHER)):
+            yield pa.RecordBatch.from_pylist(chunk, schema=RECORDS)
 
-    schema = RECORDS
-    order: Sequence[str] = RECORDS.names
 
-    def __init__(self, logs: Sequence[LogRange]) -> None:
-        self._logs = logs
-
-    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
-        for log in self._logs:
-            if log.log_id is None:
-                continue
-            found = self._records(log, needs)
-            while chunk := list(islice(found, _TOGETHER)):
-                yield pa.RecordBatch.from_pylist(chunk, schema=RECORDS)
-
-    def _records(self, log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
-        first, after = bounds(log)
-        narrow = narrowed(log, first, after, needs, "position", "time")
-        before: SlotHeader | None = None
-        for found in walk(log, *narrow, newest_first=False, seals=True):
-            if isinstance(found, Collected):
-                log.floor.check(found.start)
-            elif isinstance(found, Unreadable):
-                if log.passed_over is not None:
-                    log.passed_over(found.why)
-                    yield {**_DAMAGED, "position": found.position, "sequencer": log.name}
-                elif not log.options.tolerant:
-                    raise found.why
-            else:
-                header = found.header
-                if before is None and isinstance(header, LeaderHeader):
-                    before = _before(log, first, header.position)
-                yield _row(header, before, log.name)
-                before = header
+def _records(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
+    first, after = bounds(log)
+    narrow = narrowed(log, first, after, needs, "position", "time")
+    before: SlotHeader | None = None
+    for found in walk(log, *narrow, newest_first=False, seals=True):
+        if isinstance(found, Collected):
+            log.floor.check(found.start)
+        elif isinstance(found, Unreadable):
+            if log.passed_over is not None:
+                log.passed_over(found.why)
+                yield {**_DAMAGED, "position": found.position, "sequencer": log.name}
+            elif not log.options.tolerant:
+                raise found.why
+        else:
+            header = found.header
+            if before is None and isinstance(header, LeaderHeader):
+                before = _before(log, first, header.position)
+            yield _row(header, before, log.name)
+            before = header
 
 
 def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
@@ -145,24 +135,6 @@ CONSUMERS = pa.schema([
 ])  # fmt: skip
 
 
-class Consumers:
-    """`consumers`: who reads logs, and how far they are."""
-
-    schema = CONSUMERS
-    order: Sequence[str] = CONSUMERS.names
-
-    def __init__(self, logs: Sequence[LogRange], consumers_of: ConsumersOf) -> None:
-        self._logs, self._consumers_of = logs, consumers_of
-
-    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
-        for log in self._logs:
-            if log.head is not None and log.live is not None:
-                found = [
-                    vars(each) for each in self._consumers_of(log.log, log.name, log.head, None)
-                ]
-                yield pa.RecordBatch.from_pylist(found, schema=CONSUMERS)
-
-
 class Current(Protocol):
     """A log's table and the log after it, as `Log.current` returns it."""
 
@@ -170,20 +142,6 @@ class Current(Protocol):
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows of these columns."""
-
-
-class Now:
-    """`current`: the log's table and the log after it, as one."""
-
-    def __init__(self, found: Current) -> None:
-        self._found, self.schema = found, found.schema
-        self.order: Sequence[str] = found.schema.names
-
-    def rows(self, needs: Needs) -> Iterator[pa.RecordBatch]:
-        columns = None if needs.columns is None else [
-            name for name in self.order if name in needs.columns
-        ]  # fmt: skip
-        return iter(self._found.reader(columns or None))
 
 
 def relations(
@@ -194,8 +152,28 @@ def relations(
 
     Args:
         consumers_of: the consumers of a log, with the fields of CONSUMERS.
+        current: the log's table and the log after it, as one.
     """
+
+    def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
+        for log in logs:
+            if log.head is not None and log.live is not None:
+                found = consumers_of(log.log, log.name, log.head, None)
+                yield pa.RecordBatch.from_pylist([vars(each) for each in found], schema=CONSUMERS)
+
+    def now() -> Relation:
+        found = current()
+        names = found.schema.names
+
+        def read(needs: Needs) -> Iterator[pa.RecordBatch]:
+            columns = [name for name in names if needs.columns and name in needs.columns]
+            return iter(found.reader(columns or None))
+
+        return Relation(found.schema, names, read)
+
     return {
-        "log": lambda: Rows(logs), "records": lambda: Records(logs),
-        "consumers": lambda: Consumers(logs, consumers_of), "current": lambda: Now(current()),
-    }  # fmt: skip
+        "log": lambda: _log(logs),
+        "records": lambda: Relation(RECORDS, RECORDS.names, partial(records, logs)),
+        "consumers": lambda: Relation(CONSUMERS, CONSUMERS.names, consumers),
+        "current": now,
+    }

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 
 import pyarrow as pa
@@ -101,13 +102,12 @@ def narrowed(
 ) -> tuple[int, int]:
     """The positions of first … after−1 that are within the ranges of these two columns."""
     low, high = needs.of(position)
-    first = first if low is None else max(first, low)
-    after = after if high is None else min(after, high + 1)
+    first, after = int(max(first, low)), int(min(after, high + 1))
     low, high = needs.of(time)
-    if low is not None and first < after:
-        first = max(first, log.at(-(-low // 1000)))
-    if high is not None and first < after:
-        after = min(after, log.at(high // 1000 + 1))
+    if low > -inf and first < after:
+        first = max(first, log.at(int(-(-low // 1000))))
+    if high < inf and first < after:
+        after = min(after, log.at(int(high // 1000) + 1))
     return first, max(first, after)
 
 
@@ -151,12 +151,8 @@ def _counted(log: LogRange, pieces: Iterable[Piece], target: pa.Schema) -> Itera
                 columns["_wal_row"] = numbering.of(piece.position, piece.partition, count)
             if "_wal_sequencer" in target.names:
                 columns["_wal_sequencer"] = pa.repeat(pa.scalar(log.name, pa.string()), count)
-            columns |= _repeated(piece, target, count)
+            wanted = pa.schema([each for each in target if each.name not in OWN.names])
+            empty = pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
+            made = with_metadata(empty, piece, wanted)
+            columns |= {name: made.column(name) for name in wanted.names}
             yield pa.RecordBatch.from_arrays([columns[n] for n in target.names], schema=target)
-
-
-def _repeated(piece: Piece, target: pa.Schema, count: int) -> dict[str, pa.Array]:
-    wanted = pa.schema([each for each in target if each.name not in OWN.names])
-    empty = pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
-    made = with_metadata(empty, piece, wanted)
-    return {name: made.column(name) for name in wanted.names}

@@ -15,7 +15,7 @@ import pytest
 from cli.shown import SOURCE, append, ids, run
 
 import sparkwal
-from sparkwal.cli.benching import Bench, deleted_after
+from sparkwal.cli.bench import Bench, deleted_after
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, s3_client
 

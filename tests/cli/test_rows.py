@@ -45,6 +45,9 @@ def path(tmp_path: Path) -> Path:
         (["--start", "2", "--end", "4"], [2, 3, 4]),
         (["--since", "1h"], [1, 2, 3, 4, 5]),
         (["--until", "2020-01-01"], []),
+        # As a number the one would look like seconds, the other like no time at all.
+        (["--until", "1972-01-01"], []),
+        (["--since", "1969-07-20"], [1, 2, 3, 4, 5]),
         (["--where", "id % 2 = 1 AND name <> 'n3'"], [1, 5]),
         (["2..", "--where", "_wal_position < 4", "--columns", "id"], [2, 3]),
         (["--where", "ID IN (1, 4) AND name LIKE 'n%' OR _wal_row = 7"], [1, 4]),

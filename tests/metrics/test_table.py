@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from sparkwal.errors import OptionError
-from sparkwal.metrics.labels import Labels, labels_of
 from sparkwal.metrics.prometheus import prometheus
-from sparkwal.metrics.table import METRICS, Metric
+from sparkwal.metrics.table import METRICS, Labels, Metric, labels_of
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
