@@ -1,4 +1,4 @@
-"""From the journal to the log: one session after another, each begins where the log ends.
+"""From the journal to the log: one session after another, each from where the log ends.
 
 The journal's entries go through an appender's session like any append. If the store stops a
 session, the next one begins after the last sequence in the log. What was sent without an answer is

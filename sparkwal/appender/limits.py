@@ -25,7 +25,7 @@ _logger = logging.getLogger("sparkwal")
 LOOK_MS = 60_000
 # How many records to sample for the size of all that were there before.
 _SAMPLES = 32
-# Own records are counted together up to this fraction of a limit.
+# A run of own records closes at the lower limit divided by this.
 _SHARE = 256
 
 

@@ -164,7 +164,7 @@ def _release(batch: _Microbatch) -> None:
 
 
 def _forward(batch: _Microbatch) -> Carried | None:
-    """What the record of a microbatch without rows carries; None where it needs none."""
+    """What the record of a microbatch without rows carries; None if it needs no record."""
     if batch.carrier is None:
         return None
     before, then_ms = batch.plan.leadership.txns.get(batch.query_id, (-1, 0))

@@ -91,7 +91,7 @@ class Hints:
 
     Args:
         log: identifies the log, however its path is spelled: `LogStore.identity`.
-        ended: the file of `note_ended`; None where nobody notes which runs have ended.
+        ended: the file of `note_ended`; None if nobody notes which runs have ended.
 
     The folder is private (0700) and checked to be so: a file that another user
     could plant or redirect is not read.
