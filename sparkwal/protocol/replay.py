@@ -57,8 +57,7 @@ def live_records(
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
     asked, largest = size, 0
-    # While all records are small, ask for less of each: more fit. The rows of a larger one cost
-    # another request.
+    # While all records are small, ask for less of each. A larger one costs another request.
     wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
     def fetch(each: tuple[int, int]) -> bytes | InvalidLogError | None:
