@@ -49,7 +49,7 @@ from support.tables import packages, s3a_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# After a failure --continuous waits twice as long as the time before, up to this or --interval.
+# After a failure --continuous doubles its pause, up to this or --interval.
 _LONGEST_PAUSE = 600.0
 
 console = Console(stderr=True)
@@ -57,12 +57,12 @@ console = Console(stderr=True)
 
 @dataclass
 class Compaction:
-    """The logs that are compacted, and how.
+    """The logs to compact, and how.
 
     Attributes:
-        settings, given: the options, checked and as they were given.
-        every: whether all logs under the path are meant.
-        accept: the next round takes the table as it is.
+        settings, given: the options, checked and as given.
+        every: whether to compact all logs under the path.
+        accept: whether the next round accepts the table as it is.
     """
 
     settings: LifecycleOptions
@@ -76,9 +76,9 @@ class Compaction:
     lives: dict[str, Lifecycle] = field(default_factory=dict)
 
     def round(self) -> dict[str, Run | SparkWalError]:
-        """One run of each log; what went wrong with one keeps no other from going on."""
+        """Run each log once. An error of one log does not stop the others."""
         found: dict[str, Run | SparkWalError] = {}
-        # One log that was found stays; under a path others may come.
+        # A single log that was found stays; under a path more logs may appear.
         known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
         for name in [*known]:
             try:
@@ -105,7 +105,7 @@ class Compaction:
         return Lifecycle(self.settings.path, **arguments)
 
     def check(self, waits: bool) -> None:
-        """What can be checked before Spark starts. Raises Refused."""
+        """Check what can be checked before Spark starts. Raises Refused."""
         found = logs(self.settings, self.every)
         if not found and not waits:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
@@ -147,7 +147,7 @@ _COLUMNS = ["log", "range", "positions", "rows", "bytes", "version", "floor", "c
 
 
 def _say(name: str, run: Run) -> None:
-    """What one round did, in a line; nothing where it did nothing."""
+    """Print what one round did, in a line; nothing if it did nothing."""
     if not _ranges(run) and run.collection is None:
         return
     figures = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
@@ -164,7 +164,7 @@ def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain:
     if runs:
         target = f" → {work.target.table}" if work.target else ""
         shown(f"{work.settings.path}{target}", _COLUMNS, [_row(*item) for item in runs.items()])
-    # A signal to all of the job's processes ends Spark's too, and what it did then failed.
+    # A signal to all processes of the job also ends Spark, and so its work fails.
     if failures and signals.received is None:
         raise Failures(failures, work.every)
 

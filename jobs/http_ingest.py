@@ -1,4 +1,4 @@
-"""Rows over HTTP into a log: an answer means durable, or on this machine's disk."""
+"""Takes rows over HTTP into a log. An answer means that they are durable or on this disk."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def main(
     if journal is not None:
         given = {**given, "journal": journal}
     try:
-        # First: taking the log over only to find the port taken would fence another for nothing.
+        # First: a takeover, only to find the port taken, would fence a writer for nothing.
         listener = socket.create_server((host, port), backlog=512)
     except OSError as error:
         raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
@@ -175,7 +175,7 @@ def _report_lost(lost: range) -> None:
 
 
 def _schema(log: str, text: str | None, options: dict[str, str]) -> pa.Schema:
-    # Also where the columns are given: a missing bucket is reported before the first write.
+    # Look even if the columns are given: this reports a missing bucket before the first write.
     head = log_head(log, options)
     if text is not None:
         if text.startswith("@"):

@@ -130,7 +130,7 @@ def main(
     if schema is not None and infer_schema:
         raise Refused("--schema and --infer-schema: give one of them")
     if (name is None) == (checkpoint is None):
-        # No default: two queries of one log would take each other's place in the source.
+        # No default: two queries with one name would overwrite each other's place in the source.
         raise Refused(
             "give --name, by which this query goes on where it ended, or --checkpoint, a folder or "
             "URL for that" + ("" if name is None else "; not both")
@@ -149,7 +149,7 @@ def main(
     if fmt == "kafka" and source is not None:
         options["kafka.bootstrap.servers"], source = source, None
     try:
-        # Here, before Spark starts: a wrong option should not take ten seconds to report.
+        # Check before Spark starts: to report a wrong option should not take ten seconds.
         parse(SinkOptions, {**given, "path": log})
         before = log_head(log, given)
         location, made = checkpoint, None

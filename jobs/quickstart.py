@@ -65,7 +65,7 @@ class Run:
         return self.work / "checkpoint"
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """The query as on a machine where it never ran: all that it knows is in the log."""
+        """Start the query as on a machine where it never ran: all its progress is in the log."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         location, _ = made_from_log(self.log, NAME, self.options, self.checkpoint)
         write_plainly(spark, location)
@@ -93,7 +93,7 @@ def spark_schema() -> StructType:
 
 
 def _until(query: StreamingQuery, meter: Meter, totals: Totals, microbatches: int) -> None:
-    """Wait for so many microbatches, or the query's end. Raises what it failed with."""
+    """Wait for this many microbatches, or the query's end. Raises the query's error."""
     while query.isActive and totals.update(query).microbatches < microbatches:
         meter.totals(totals)
         time.sleep(0.05)
@@ -105,8 +105,8 @@ def _until(query: StreamingQuery, meter: Meter, totals: Totals, microbatches: in
 def write(run: Run, proxy: S3Proxy | None) -> tuple[SparkSession, list[Request]]:
     """Stream the flights in with a stop in the middle.
 
-    The stop takes the Spark application down while a microbatch runs; what follows is a new
-    application that knows nothing but the log. Returns its session and its requests.
+    The stop ends the Spark application while a microbatch runs. A new application then knows only
+    the log. Returns its session and its requests.
     """
     left = run.files - run.done()
     totals = Totals()
@@ -140,7 +140,7 @@ def _counts(requests: list[Request]) -> str:
 
 
 def print_restart(records: list[SlotHeader], requests: list[Request]) -> None:
-    """What the restart left in the log, and what it cost as far as that was counted."""
+    """Print what the restart left in the log, and its requests if they were counted."""
     leaders = [record for record in records if isinstance(record, LeaderHeader)]
     if len(leaders) > 1:
         last = leaders[-1]
@@ -164,7 +164,7 @@ def print_restart(records: list[SlotHeader], requests: list[Request]) -> None:
 
 
 def contents(records: list[SlotHeader], around: int = 4) -> list[list[str]]:
-    """The log's records for people; of a long one the beginning, the restart and the end."""
+    """The log's records as text; of a long log only the beginning, the restart and the end."""
     leaders = [n for n, record in enumerate(records) if isinstance(record, LeaderHeader)]
     marks = [0, len(records) - 1, *(leaders if len(leaders) < 5 else leaders[-2:])]
     rows: list[list[str]] = []
@@ -196,7 +196,7 @@ def what_next(log: str, endpoint: str | None) -> str:
 
 
 def _work(path: str | None, endpoint: str | None) -> Path:
-    """Where the staged flights and the checkpoint of this log are: beside it if it is local."""
+    """The folder for a log's staged flights and checkpoint: beside the log if that is local."""
     if path is None:
         return CACHE / "default"
     if "://" not in path:

@@ -48,7 +48,7 @@ _SHOWN = 20
 
 console = Console(stderr=True)
 
-# Of a replay with a cursor.
+# Exit codes of a replay with a cursor.
 INVALID_ENTRY, COLLECTED = 3, 4
 _MORE_EXIT_CODES = """    3  with --cursor: an invalid entry; what is before it is in the output
     4  with --cursor: its position was collected; the log's table has the rows
@@ -56,7 +56,7 @@ _MORE_EXIT_CODES = """    3  with --cursor: an invalid entry; what is before it 
 
 
 class Ended(click.exceptions.Exit):
-    """An end of its own: the message was shown."""
+    """An exit with its own code, after the message was shown."""
 
 
 def _batch(
@@ -75,12 +75,12 @@ def _batch(
             return count
         seen = Observation("replay")
         observed = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-        # What keeps nothing has nothing in its way.
+        # noop keeps nothing, so no earlier output is in its way.
         observed.write.format(fmt).mode("append" if fmt == "noop" else mode).save(output)
         return int(seen.get["rows"])
 
     try:
-        # A signal cancels it: a part of the output is none.
+        # A signal cancels the write at once: a part of the output is of no use.
         return attended(write, meter, signals, spark, 0.0, lambda: "replaying")
     except Stopped:
         console.print("stopped; the output is not complete")

@@ -1,4 +1,4 @@
-"""Long work in a thread, while this one draws its progress and listens to signals."""
+"""Runs long work in a thread, while this one draws its progress and listens to signals."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
-# How long Spark may take to give up what was cancelled.
+# Seconds that Spark may take to end cancelled jobs.
 _TO_CANCEL = 10.0
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int]:
-    """Spark's tasks, done and in all, of the stages at work."""
+    """Finished and total tasks of Spark's active stages."""
     tracker = spark.sparkContext.statusTracker()
     found = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
     return sum(info.numCompletedTasks for info in found), sum(info.numTasks for info in found)
@@ -34,14 +34,14 @@ def attended(
     drain_seconds: float,
     note: Callable[[], str],
 ) -> T:
-    """What `work` returns or raises.
+    """Return or raise what `work` does.
 
-    After a signal it may end for so long; a second signal, or the end of that time, cancels it.
+    After a signal the work may take `drain_seconds` to end; then, or at a second signal, cancel it.
 
     Args:
-        note: what it does at the moment, for people.
+        note: says what the work does at the moment.
 
-    Raises Stopped where a signal ended the work.
+    Raises Stopped if a signal ended the work.
     """
     results: list[T] = []
     failures: list[Exception] = []
@@ -56,7 +56,7 @@ def attended(
     if spark is not None:
         from pyspark import InheritableThread as start
     thread = start(target=run)
-    # Nothing that is under way harms when it is cut off: the next run goes on.
+    # Work that is cut off does no harm: the next run continues it.
     thread.daemon = True
     thread.start()
     signalled = cancelled = None

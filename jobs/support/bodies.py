@@ -1,4 +1,4 @@
-"""The body of a request as Arrow rows: how large it gets is known before it is unpacked."""
+"""Parses a request's body into Arrow rows, and checks their size before unpacking them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bodies:
     def __init__(self, schema: pa.Schema, most: int) -> None:
         self._most = most
         self._json = JsonRows(schema)
-        # A column of nulls is a length and nothing more, and becomes a column of the log.
+        # A column of nulls is only a length in the body, but grows to a column of the log's type.
         self._row_bytes = sum(_width(field.type) for field in schema)
 
     def json(self, body: bytes) -> Rows:
@@ -53,7 +53,7 @@ class Bodies:
             with pa.ipc.open_stream(body) as stream:
                 found = list(stream)
             for batch in found:
-                # Offsets and texts too: damaged ones crash the reader of the log.
+                # Check offsets and texts too: damaged ones would crash the log's readers.
                 batch.validate(full=True)
             self._check(sum(_decoded(batch) for batch in found))
         except (pa.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
@@ -82,10 +82,10 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _announced(body: bytes) -> Iterator[tuple[int, int]]:
-    """(rows, bytes without compression) of each batch, as the stream itself says.
+    """(rows, bytes without compression) of each batch, as the stream announces them.
 
-    Arrow allocates what a compressed buffer announces, and columns may share one region: so
-    every buffer counts, at its length after decompression, before any is unpacked.
+    Arrow allocates the size that a compressed buffer announces, and columns may share one region.
+    So count every buffer at its decompressed length before any is unpacked.
     """
     for message in pa.ipc.MessageReader.open_stream(body):
         if message.type not in ("record batch", "dictionary"):
@@ -113,12 +113,12 @@ def _buffers(metadata: bytes, batch: int) -> Iterator[tuple[int, int]]:
 
 
 def _table(metadata: bytes, at: int) -> int:
-    """Where the offset stored there points; FlatBuffers' offsets are relative."""
+    """The target of the offset stored at `at`; FlatBuffers' offsets are relative."""
     return at + int(struct.unpack_from("<I", metadata, at)[0])
 
 
 def _field(metadata: bytes, table: int, number: int, *, needed: bool = True) -> int:
-    """Where the field of a FlatBuffers table is; 0 where it is not there."""
+    """The position of a field of a FlatBuffers table; 0 if the field is absent."""
     layout = table - int(struct.unpack_from("<i", metadata, table)[0])
     size = struct.unpack_from("<H", metadata, layout)[0]
     entry = 4 + 2 * number
@@ -131,7 +131,7 @@ def _field(metadata: bytes, table: int, number: int, *, needed: bool = True) -> 
 
 
 def _decoded(batch: pa.RecordBatch) -> int:
-    """Bytes of the columns whose values share memory, once each has its own."""
+    """Bytes of the columns whose values share memory, as if each value had its own."""
     return sum(
         _each(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, name)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -156,7 +156,7 @@ def _each(column: pa.Array, name: str) -> int:
         if not _texts(values.type):
             return len(column) * _width(values.type)
         return int(pc.sum(pc.binary_length(values).take(column.indices)).as_py() or 0)
-    # A view is 16 bytes and begins with its length; that of a null means nothing.
+    # A view is 16 bytes and begins with its length; the length of a null is undefined.
     lengths = memoryview(column.buffers()[1]).cast("i")[4 * column.offset :: 4][: len(column)]
     return sum(n for n, there in zip(lengths, column.is_valid(), strict=True) if there.as_py())
 

@@ -1,4 +1,4 @@
-"""Where a query of the jobs keeps its checkpoint, and how Spark writes the files there."""
+"""Where a job's query keeps its checkpoint, and how Spark writes the files there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def made_from_log(
     log: str, name: str, options: Mapping[str, str], folder: Path | None = None
 ) -> tuple[str, events.CheckpointRebuilt | None]:
-    """(checkpointLocation of the query of this name, what was made anew).
+    """(checkpointLocation of the query of this name, the event if the folder was rebuilt).
 
     Raises SparkWalError.
     """
@@ -41,7 +41,7 @@ def made_from_log(
         place = sparkwal.checkpoint(log, name, folder=folder, **given)
     finally:
         unsubscribe()
-    # As a URL: Spark takes a plain path for one of its default file system, maybe not the disk.
+    # A URL, because Spark's default file system, which a plain path names, may not be the disk.
     return f"file://{place}", made[-1] if made else None
 
 
@@ -54,12 +54,12 @@ def write_plainly(spark: SparkSession, location: str) -> None:
 def check_checkpoint(location: str, log: str, options: Mapping[str, str]) -> None:
     """Refuse a checkpoint on this machine that was used to write another log.
 
-    Spark would go on after what that one holds, and those rows would not be in this one.
+    Spark would continue after the other log's rows, and this log would lack them.
     Raises Refused, SparkWalError.
     """
     place = local_folder(location)
     if place is None:
-        return  # where Spark alone reaches
+        return  # only Spark can reach it
     if place.is_file():
         raise Refused(f"the checkpoint {location} is a file; give a folder")
     query, last = query_of(place), latest(place, "commits")

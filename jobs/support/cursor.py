@@ -1,9 +1,9 @@
-"""A replay that goes on from a cursor in a file, into Parquet files, without Spark.
+"""Replays from a cursor in a file into Parquet files, without Spark.
 
-Each chunk of the replay is one file, named by how far the logs were replayed before it. It is
-written beside its place, forced to the disk and renamed; then the cursor's file is replaced in
-the same way. A replay that breaks off between the two repeats the chunk from the same cursor, so
-under the same name: each row is in the output once.
+Each chunk of the replay is one file, named by the progress before it. The file is written under a
+temporary name, synced and renamed; then the cursor's file is replaced in the same way. If a replay
+breaks off between the two, the next one repeats the chunk from the same cursor and under the same
+name. So each row is in the output once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sparkwal
 from sparkwal.console.exit_codes import Refused
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
 
-# Rows of one file, about: a commit is never split.
+# About how many rows a file holds: a commit is never split.
 CHUNK_ROWS = 100_000
 METADATA = pa.schema(
     [
@@ -57,15 +57,15 @@ def replay_from(
     """Replay what came after the cursor up to the logs' ends now.
 
     Args:
-        cursor: a file; without it the replay begins at the beginning, and makes it.
+        cursor: a file; if it is missing, the replay begins at the start and makes it.
         columns: only these, in this order.
         metadata: add _wal_sequencer, _wal_position and _wal_timestamp.
         carry_on: called after each chunk; False ends the replay there.
 
-    Raises Refused where the output holds what this cursor has not reached; what
+    Raises Refused if the output holds rows that this cursor has not reached, and what
     `sparkwal.Log.replay` raises.
     """
-    # What is no text is no cursor: the replay says so.
+    # Bytes that are no text are no cursor: the replay reports that.
     kept = cursor.read_text("utf-8", "replace").strip() if cursor.exists() else None
     replay = log.replay(kept, sequencers=sequencers)
     target = _columns(replay, columns, metadata)
@@ -98,9 +98,9 @@ def _reached(replay: Replay) -> int:
 
 
 def _check_output(output: Path, cursor: Path, reached: int) -> None:
-    """Raises Refused where chunks are there that would be written a second time."""
+    """Raises Refused if the output holds chunks that this replay would write again."""
     found = (_NAME.fullmatch(file.name) for file in output.iterdir())
-    # That of `reached` itself was written, and the cursor not replaced any more.
+    # A chunk named `reached` was written just before a crash: the replay writes it again.
     if any(match is not None and int(match[1]) > reached for match in found):
         raise Refused(
             f"{output} holds rows of later positions than the cursor {cursor} says: the cursor is "
@@ -117,7 +117,7 @@ def _chunk(replay: Replay, chunk_rows: int) -> Iterator[Entry]:
 
 
 def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> pa.Schema:
-    """Of every file of this run. Raises Refused."""
+    """The schema of every file of this run. Raises Refused."""
     try:
         found = replay.schema
     except pa.ArrowException as error:
@@ -145,15 +145,15 @@ def _table(entries: Sequence[Entry], target: pa.Schema) -> pa.Table:
                 values = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
                 batch = batch.append_column(field, values)
             tables.append(pa.Table.from_batches([batch]))
-    # A column that came later is null in the rows before it.
+    # A newer column is null in older rows.
     known = [field for field in target if field.name not in METADATA.names]
     empty = pa.schema([*known, *METADATA]).empty_table()
     return pa.concat_tables([empty, *tables], promote_options="default").select(target.names)
 
 
 def _replace(file: Path, write: Callable[[Path], object]) -> None:
-    """The file whole and on the disk, or as it was before."""
-    # Readers of a folder of Parquet files pass hidden ones over.
+    """Replace a file durably: it is whole, or as it was before."""
+    # Readers of a folder of Parquet files skip hidden files.
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         write(temporary)

@@ -60,7 +60,7 @@ def load(limit: int | None = None) -> pa.Table:
 
 
 def stage(table: pa.Table, folder: Path, files: int) -> None:
-    """The table as `files` parquet files in order; those of a former run must be the same."""
+    """Write the table as `files` parquet files in order; those of a former run must be the same."""
     note = folder.with_suffix(".json")
     now = {"rows": table.num_rows, "files": files}
     if note.exists():
@@ -76,6 +76,6 @@ def stage(table: pa.Table, folder: Path, files: int) -> None:
         low, high = (table.num_rows * k // files for k in (number, number + 1))
         path = folder / f"{number:05d}.parquet"
         pyarrow.parquet.write_table(table.slice(low, high - low), path)
-        # Spark takes the files of a folder by their time.
+        # Spark reads the files of a folder in the order of their times.
         os.utime(path, (1_700_000_000 + number,) * 2)
     note.write_text(json.dumps(now))

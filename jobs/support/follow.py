@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Signals:
-    """SIGINT and SIGTERM as a flag instead of an end. Enter it when Spark runs: Spark takes
-    SIGINT for itself when it starts."""
+    """Turns SIGINT and SIGTERM into a flag. Enter it after Spark has started, because Spark
+    installs its own SIGINT handler at its start."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -69,7 +69,7 @@ def triggered(writer: DataStreamWriter, given: str) -> DataStreamWriter:
 
 @dataclass
 class Totals:
-    """What queries of one folder have done so far, by their progress reports, each once."""
+    """What queries have done so far. Counts each of their progress reports once."""
 
     rows: int = 0
     microbatches: int = 0
@@ -88,7 +88,7 @@ class Totals:
 
 
 class Meter:
-    """Rows, microbatches and rates: a live bar on a terminal, now and then a line elsewhere."""
+    """Shows rows, microbatches and rates: a live bar on a terminal, else a line now and then."""
 
     _SECONDS_BETWEEN_LINES = 10.0
 
@@ -115,7 +115,7 @@ class Meter:
         self._bar.stop()
 
     def show(self, completed: int, note: str, total: int | None = None) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         self._bar.update(self._task, completed=completed, note=note)
         if total is not None:
             self._bar.update(self._task, total=total)
@@ -162,9 +162,9 @@ def run_query(
 def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> bool:
     """Stop a query when the microbatch under way is committed; False: it was cancelled.
 
-    query.stop() cancels what runs. So wait until Spark has reported the end of the trigger
-    under way, which it does after writing its commit log. The next may have begun by then,
-    by milliseconds: it is cancelled before it commits, and the next start runs it again.
+    query.stop() cancels what runs. So wait until Spark reports the end of the current trigger,
+    which it does after writing its commit log. The next trigger may have just begun: it is
+    cancelled before it commits, and the next start runs it again.
     """
     deadline = time.monotonic() + seconds
     before = query.lastProgress

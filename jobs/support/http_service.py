@@ -1,4 +1,4 @@
-"""HTTP in front of an appender: what a request may cost, and what its answer means."""
+"""HTTP in front of an appender: limits what requests cost, and says what an answer means."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = ("application/x-ndjson", "application/jsonl", "application/json")
-# Each holds the rows of one request; one parses while the other waits for Python's lock.
+# Each holds the rows of one request. One parses while the other waits for Python's lock.
 _PARSERS = 2
-# Bytes of a body that waits for none larger: for these there is one more.
+# Bodies up to this size have a parser of their own, so they wait for no larger one.
 _SMALL = 64 * 2**10
 
 
@@ -71,10 +71,10 @@ class Server:
         self._wal, self._bounds = wal, bounds
         self._bodies = Bodies(arrow_schema, bounds.rows)
         self._pending = 0
-        # The event loop must go on answering while rows are parsed and converted.
+        # Threads parse and convert rows, so that the event loop goes on answering.
         self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
         self._small_parser = ThreadPoolExecutor(1, "small-parser")
-        # One: while it syncs the journal, what comes waits for the next sync, all of it together.
+        # One thread: while it syncs the journal, later requests wait together for the next sync.
         self._syncs = ThreadPoolExecutor(1, "sync")
         self._meter, self._labels = separate(), labels_of(wal.url)
         watch_appender(wal, self._meter)
@@ -111,7 +111,7 @@ class Server:
         """POST /append: 200 once durable, 202 once in the journal, 400, 413, 415, 429 or 503."""
         started = time.monotonic()
         if self._wal.error is not None:
-            # Before anything is written: of what comes now the outcome is known.
+            # Nothing of this request is written yet, so its outcome is known.
             return _stopped(self._wal.error, "not written")
         if (wrong := _unsupported(request.headers)) is not None:
             return _error(415, wrong)
@@ -132,7 +132,7 @@ class Server:
                 return _error(400, str(error))
             return _stopped(error)
         except JournalError as error:
-            # What may be tried again has written nothing, and the journal goes on.
+            # After a retryable error nothing is written, and the journal goes on.
             return _later(error) if error.retryable else _stopped(error)
         except SparkWalError as error:
             return _stopped(error)
@@ -144,8 +144,8 @@ class Server:
         return JSONResponse(answer, 202 if self._wal.has_journal else 200)
 
     async def _accept(self, request: Request) -> tuple[Ticket, int, int]:
-        """(ticket, rows, bytes) of a body. It counts as pending from its first byte on until
-        its rows are the appender's, which counts them itself."""
+        """(ticket, rows, bytes) of a body. The body counts as pending from its first byte until the
+        appender has its rows, which it counts itself."""
         announced = int(request.headers.get("content-length", 0))
         self._make_sure(announced, self._pending + announced)
         chunks: list[bytes] = []
@@ -186,7 +186,7 @@ class Server:
         return Response(self._meter.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def health(self, request: Request) -> Response:
-        """GET /healthz: 200 while rows are accepted, by a journal also while the store is away."""
+        """GET /healthz: 200 while rows are accepted, with a journal even if the store is away."""
         wal = self._wal
         if wal.error is not None:
             return _stopped(wal.error)
@@ -199,7 +199,7 @@ class Server:
 
 
 def _media_type(headers: Headers) -> tuple[str, str]:
-    """(type, charset) of a body; without a header JSON lines."""
+    """(type, charset) of a body; JSON lines if there is no header."""
     kind, *parameters = headers.get("content-type", JSON[0]).lower().split(";")
     pairs = (parameter.partition("=") for parameter in parameters)
     charsets = [value.strip(' "') for name, _, value in pairs if name.strip() == "charset"]
@@ -236,7 +236,7 @@ def _error(
 
 
 def serve(server: Server, listener: socket.socket, drain_timeout: float, console: Console) -> None:
-    """Until SIGTERM or SIGINT: then answer what is under way, and accept nothing more."""
+    """Serve until SIGTERM or SIGINT; then answer what is under way and accept nothing more."""
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         server.app(),
@@ -250,8 +250,8 @@ def serve(server: Server, listener: socket.socket, drain_timeout: float, console
     def stop(number: int, frame: FrameType | None) -> None:
         running.should_exit = True
 
-    # uvicorn's own handlers come later than the line that says "listening", and it raises the
-    # signal again after its work: neither must end the process before the appender is closed.
+    # uvicorn installs its handlers only after the line "listening", and raises the signal again
+    # after its work. Neither may end the process before the appender is closed.
     former = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         console.print(f"listening on http://{host}:{port}", highlight=False)

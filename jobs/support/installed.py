@@ -1,4 +1,4 @@
-"""Imported before all else by each job: says in one line what is not installed."""
+"""Each job imports this first: it says in one line what is not installed."""
 
 import os
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""JSON lines as rows of an Arrow schema, exact or refused; and that schema out of a few words."""
+"""Converts JSON lines to rows of an Arrow schema, exactly or not at all; parses that schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwal.appender.values import fits_decimal
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 
-# Rows that are Python objects at once: those take many times what they are in Arrow.
+# Rows that are Python objects at once: these take many times the memory of Arrow rows.
 _CHUNK = 4096
 _KINDS = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
 _FINER = re.compile(r"\.\d{6}0*[1-9]")
@@ -69,10 +69,10 @@ def _split(text: str) -> list[str]:
 class JsonRows:
     """JSON lines to record batches of a schema.
 
-    Times are ISO 8601, binary values base64, decimals texts or numbers, floats that are no number
-    the texts NaN, Infinity and -Infinity: as `sparkwal cat --json` prints them. A value that its
-    column cannot hold as it is written is refused; only a number in a column of floats is
-    rounded to the nearest one, as the type has it.
+    Times are ISO 8601, binary values base64, decimals texts or numbers, and floats may be the texts
+    NaN, Infinity and -Infinity: as `sparkwal cat --json` prints them. A value that its column
+    cannot hold exactly is refused. Only a number in a column of floats is rounded to the nearest
+    one.
     """
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
@@ -143,7 +143,7 @@ _JSON_NAMES = {
 
 
 class _Misfit(ValueError):
-    """Says in its text what to do."""
+    """The text of the error says what is wrong."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _struct(inner: dict[str, Reader]) -> Reader:
 
 
 def _checked(value: Any, kind: type) -> Any:
-    # Exactly: to Python, true is a number too.
+    # Compare types exactly: to Python, true is a number too.
     if type(value) is not kind:
         raise TypeError
     return value
@@ -200,7 +200,7 @@ def _no_json(value: Any) -> Any:
 
 
 def _integer(value: Any) -> int:
-    # JSON knows no integers: 2.0 and 1e3 are some. None of them has more than 19 digits.
+    # JSON has no integers: 2.0 and 1e3 count as such. No integer here has more than 19 digits.
     if type(value) is Decimal and value.adjusted() < 20 and value == value.to_integral_value():
         return int(value)
     return int(_checked(value, int))
@@ -224,10 +224,10 @@ def _float64(value: Any) -> float | int:
         if math.isinf(found):
             raise _Misfit("it is beyond the largest")
         return found
-    # JSON has no such numbers: they come as texts, as Spark writes them.
+    # JSON has no such numbers: like Spark's, they come as texts.
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
-    # NaN and Infinity, which Python's JSON writes, are floats already.
+    # json.loads has already made floats of the bare words NaN and Infinity.
     return value if type(value) is float else int(_checked(value, int))
 
 
@@ -264,7 +264,7 @@ def _local_moment(value: Any) -> datetime:
 
 
 def _microseconds(value: Any) -> str:
-    # Python drops further digits without a word.
+    # Python drops further digits silently.
     if _FINER.search(_checked(value, str)):
         raise _Misfit("it holds microseconds, and no finer part of a second")
     return str(value)

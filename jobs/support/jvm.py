@@ -1,4 +1,4 @@
-"""Spark's JVM: what one that spark-submit started has and logs, and whether it is still there."""
+"""Spark's JVM: which classes and logging spark-submit gave it, and whether it still runs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def has_class(name: str) -> bool:
 
 
 def logs_by_default() -> bool:
-    """Whether spark-submit was given no logging configuration, so that Spark's own, of hundreds
-    of lines, is at work."""
+    """Whether Spark's default logging, with hundreds of lines, is in use: spark-submit was given no
+    other."""
     context = _jvm().org.apache.logging.log4j.LogManager.getContext(False)
     return _SPARKS_OWN_LOGGING in str(context.getConfiguration().getConfigurationSource())
 
 
 def warn_only() -> None:
-    """Let spark-submit's JVM leave out what Spark says of itself before it reads its settings."""
+    """Let spark-submit's JVM drop what Spark logs about itself before it reads its settings."""
     jvm = _jvm()
     # Spark's own class reads the logging configuration once, at its first line.
     utils = getattr(jvm.org.apache.spark.util, "Utils$")
@@ -45,7 +45,7 @@ def warn_only() -> None:
 
 
 def at_work() -> bool:
-    """Whether the JVM is there and its Spark not stopped."""
+    """Whether the JVM runs and its Spark is not stopped."""
     from pyspark import SparkContext
 
     try:

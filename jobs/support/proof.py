@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """One property, of the input and of the log."""
+    """One property of the input, and the same of the log."""
 
     what: str
     expected: str
@@ -29,7 +29,7 @@ class Check:
 
 
 def _fingerprints(rows: DataFrame) -> dict[str, str]:
-    """Of each column its nulls and a hash that every value at every place goes into."""
+    """The nulls of each column, and a hash of its values and their places."""
     from pyspark.sql import functions as F
 
     names = [name for name in rows.columns if not name.startswith("_wal_")]
@@ -56,7 +56,7 @@ def checks(
     log: sparkwal.Log,
     records: list[SlotHeader],
 ) -> Iterator[Check]:
-    """All that is compared.
+    """Compare the log with its input.
 
     Args:
         given: the staged input as Spark reads it.

@@ -48,7 +48,7 @@ def log_head(path: str, options: Mapping[str, str]) -> HeadInfo | None:
 
 
 def open_log_at(path: str, options: Mapping[str, str]) -> sparkwal.Log:
-    """A log to look at; of `options` those that reach the store."""
+    """A log to look at, with only those of `options` that reach the store."""
     reach = {field.metadata["name"].lower() for field in dataclasses.fields(StoreOptions)}
     kept = {name: value for name, value in options.items() if name.lower() in reach - {"path"}}
     return sparkwal.Log(path, **kept)
@@ -107,13 +107,13 @@ def start_session(
         delta: with Delta Lake, which Spark downloads the first time.
         packages: Maven coordinates of connectors; {spark} stands for Spark's version.
         jars: files of connectors, separated by commas.
-        settings: of Spark, over those of conf/.
+        settings: Spark's, which override those of conf/.
     """
     need_spark()
     import pyspark
     from pyspark.sql import SparkSession
 
-    # They print what is raised as well, and the job reports that in a line.
+    # These loggers repeat the raised error, which the job reports in a line.
     logging.getLogger("DataFrameQueryContextLogger").addFilter(lambda record: False)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(app)
@@ -130,7 +130,7 @@ def start_session(
             from delta import configure_spark_with_delta_pip
 
             builder = configure_spark_with_delta_pip(builder, wanted)
-            # Of two writers of a table on S3 one must not undo the other.
+            # Two writers of a table on S3 must not overwrite each other.
             builder = builder.config(log_store.SETTING, log_store.CLASS)
             jars = ",".join([*([jars] if jars else []), str(log_store.jar())])
         elif wanted:
@@ -156,8 +156,8 @@ def start_session(
                     "Spark did not start; Java 17 or newer is needed. What Java said stands above"
                 )
         raise Failed(message) from None
-    # Spark finds the format by itself where it is installed: not in a zip of --py-files, nor where
-    # the path of its Python has a space.
+    # Spark finds only an installed format: not one in a zip of --py-files, nor with a Python whose
+    # path has a space.
     sparkwal.register(spark)
     return spark
 

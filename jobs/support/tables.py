@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkwal.options.store import StoreOptions
 from support import jvm
 
-# Of the Hadoop that PySpark 4.2 has in it.
+# The version of the Hadoop that PySpark 4.2 contains.
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 _ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 _S3A = "spark.hadoop.fs.s3a."

@@ -1,4 +1,4 @@
-"""The appender for asyncio: back-pressure and durability are awaited, the loop never blocks."""
+"""The appender for asyncio: callers await room and durability, and the loop never blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkwal.events import Event
 if TYPE_CHECKING:
     from sparkwal.appender.rows import Rows
 
-# Accepted before the disk is synced, at most.
+# The most appends that are accepted before the disk is synced.
 _MOST = 1000
 
 _Waiting = tuple[CheckedRows, bool, "asyncio.Future[Ticket]"]
@@ -34,8 +34,8 @@ class AsyncAppender:
         async with sparkwal.AsyncAppender(path, schema, producer_id="gateway-1") as wal:
             position = await wal.append(rows)
 
-    Args: as `Appender`; the log is taken over when the block is entered. Where that is
-    cancelled it ends once the requests under way have: no appender is left open.
+    Args: as `Appender`. Entering the block takes the log over. If the entry is cancelled, it waits
+    for the requests under way and leaves no appender open.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class AsyncAppender:
             path, schema, producer_id=producer_id, on_event=on_event, **options
         )
         self._appender: Appender | None = None
-        # An append that waits for room goes before a later one: the lock's waiters take turns,
-        # and while there are any, no other append passes them.
+        # An append that waits for room goes before a later one: the lock's waiters take turns, and
+        # no other append passes them.
         self._turn = asyncio.Lock()
         self._in_turn = 0
         self._acceptor: _Acceptor | None = None  # with a journal
 
     @property
     def appender(self) -> Appender:
-        """The appender underneath, once the block is entered."""
+        """The `Appender` that this one uses, once the block is entered."""
         if self._appender is None:
             raise RuntimeError("use `async with sparkwal.AsyncAppender(…) as wal:`")
         return self._appender
@@ -81,8 +81,8 @@ class AsyncAppender:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # A request under way cannot be called back: it would fence the appender that
-            # opens the log next. So the next may begin only when this one is over.
+            # A request under way cannot be called back, and would fence the appender that opens the
+            # log next. So wait until it is over.
             cancelled.set()
             await asyncio.wait([opening])
             await asyncio.to_thread(close_unused)
@@ -107,15 +107,15 @@ class AsyncAppender:
     async def append(self, rows: Rows) -> int:
         """Accept rows, waiting for room if need be, and return their position once durable.
 
-        Appends are ordered as their calls begin. One that is cancelled after it was
-        accepted is written all the same. Raises what `Appender.append` and
+        Appends are in the order in which their calls begin. A call that is cancelled after its rows
+        were accepted still writes them. Raises what `Appender.append` and
         `Ticket.result` raise, but no BackPressureError.
         """
         return await durable(await self.accept(rows))
 
     async def accept(self, rows: Rows, block: bool = True) -> Ticket:
-        """As `Appender.append`: waits for room, and for the disk of a journal; `durable` waits
-        for the rest."""
+        """As `Appender.append`: waits for room, and for a journal's disk. Use `durable` to wait for
+        the log."""
         accepted = self.appender.check(rows)
         if self._acceptor is not None:
             return await self._acceptor.accept(accepted, block)
@@ -171,7 +171,7 @@ async def durable(ticket: Ticket) -> int:
             done.set_result(None)
 
     def from_thread() -> None:
-        # A closed loop refuses: nothing awaits the ticket any more.
+        # A closed loop refuses the call: nobody awaits the ticket any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(arrived)
 
@@ -182,18 +182,18 @@ async def durable(ticket: Ticket) -> int:
 
 
 class _Acceptor:
-    """Appends of one event loop to a journal: one thread accepts them, and syncs once for all.
-    The loop never waits for the disk: even to write may begin a segment."""
+    """Appends of one event loop to a journal: one thread accepts them and syncs once for all. The
+    loop never waits for the disk, not even for a write, which may begin a segment."""
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
         self._thread = ThreadPoolExecutor(1, "sparkwal-accept")
         self._waiting: deque[_Waiting] = deque()
-        self._is_running = False  # known to the loop only
+        self._is_running = False  # only the loop uses it
         self._is_full = self._is_closed = False
 
     async def accept(self, accepted: CheckedRows, block: bool) -> Ticket:
-        """In the order of the calls. Raises as `Appender.append`."""
+        """Accept rows, in the order of the calls. Raises as `Appender.append`."""
         if self._is_closed:
             self._appender.admit(accepted, False)  # raises why nothing is accepted any more
         if not block and self._is_full:
@@ -207,7 +207,7 @@ class _Acceptor:
         return await done
 
     def close(self) -> None:
-        """Once the appender is closed: what still waits is refused."""
+        """Call after the appender is closed: appends that still wait are refused."""
         self._is_closed = True
         if not self._is_running:
             self._thread.shutdown(wait=False)
@@ -239,12 +239,12 @@ class _Acceptor:
             except BaseException as error:
                 results.append((done, error))
             self._waiting.popleft()
-        # Until then who does not wait is refused: it would wait behind the first.
+        # While some wait for room, `block=False` is refused: it would wait behind them.
         self._is_full &= bool(self._waiting)
         return [(done, self._synced(each)) for done, each in reversed(results)][::-1]
 
     def _synced(self, each: Ticket | BaseException) -> Ticket | BaseException:
-        """Of the last one first: that syncs for all."""
+        """The last ticket comes first: its sync serves all."""
         if isinstance(each, Ticket):
             try:
                 self._appender.wait_accepted(each)
@@ -265,7 +265,7 @@ class _Acceptor:
 def _deliver(results: _Results) -> None:
     for done, each in results:
         if done.done():
-            continue  # cancelled: it is accepted all the same
+            continue  # cancelled: its rows are accepted all the same
         if isinstance(each, BaseException):
             done.set_exception(each)
         else:

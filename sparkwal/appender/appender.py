@@ -4,8 +4,8 @@
         ticket = wal.append([{"id": 1, "name": "Ada"}])
         position = ticket.result()  # durable from here on
 
-Appends are joined into batches; each batch is one object, up to `maxInFlightRequests` of
-them are on their way at once and are acknowledged strictly in the order of the appends.
+The appender joins appends into batches, and each batch is one object. Up to `maxInFlightRequests`
+of them are in flight at once. It acknowledges strictly in the order of the appends.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = ["Appender", "Ticket"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where an appender works, of parts that are there.
+    """Where an appender works, from existing parts.
 
     Attributes:
         log: its store retries transient failures itself.
-        folder: of the journal, instead of the one on the local disk that the option names.
+        folder: the journal's, instead of the local folder that the option names.
     """
 
     log: LogStore
@@ -63,9 +63,9 @@ class Appender:
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder; or a `Place`.
-        schema: the columns of every append; one that is not nullable takes no null.
-        producer_id: names the sender of these rows over restarts; the log remembers how
-            far it came.
+        schema: the columns of every append; a column that is not nullable takes no null.
+        producer_id: names the sender of these rows over restarts; the log remembers its last
+            sequence.
         on_event: the first subscriber; see `subscribe`.
         options: by their names in docs/options.md, such as maxInFlightRequests=50.
 
@@ -94,7 +94,7 @@ class Appender:
         context = AppenderContext(
             place.log, settings, self._rows, producer_id, self._subscribers, place.clock
         )
-        # What keeps the rows until the log has them: memory, or the journal.
+        # Keeps the rows until the log has them: in memory, or in the journal.
         self._backend: Session | JournalBackend
         self._journaled: JournalBackend | None = None
         try:
@@ -115,28 +115,27 @@ class Appender:
         Returns at once; the ticket shows when they are durable. Accepted rows may still be
         lost when the process dies: resend what comes after `last_sequence`.
 
-        With a journal it returns once they are on this machine's disk: then they will be in
-        the log exactly once, by this process or by the next that opens the journal.
+        With a journal it returns once they are on this machine's disk. This process, or the next
+        that opens the journal, then sends them to the log exactly once.
 
-        Dicts, what they hold and pandas frames are copied: they may change afterwards.
-        The memory of a RecordBatch is kept, not copied: Arrow's never changes. Where it is
-        someone else's (pa.array(ndarray) shares the array's) nothing may write to it before
-        the ticket is done.
+        Dicts, their values and pandas frames are copied: you may change them afterwards. The memory
+        of a RecordBatch is not copied: Arrow's own never changes. If it belongs to another object
+        (pa.array(ndarray) shares the array's), do not write to it before the ticket is done.
 
         Args:
-            block: wait while `maxBufferedBytes` are waiting, or the log is at `hardLimitBytes`;
-                False: raise BackPressureError.
+            block: wait while `maxBufferedBytes` are waiting, or the log is at `hardLimitBytes`. If
+                False, raise BackPressureError instead.
 
         Raises:
             OptionError: the rows do not fit the schema or are malformed, the appender is
                 closed, or this is a fork of its process.
             BackPressureError: try again later.
-            FencedError, OutcomeUnknownError, JournalError: it has stopped.
+            FencedError, OutcomeUnknownError, JournalError: the appender has stopped.
         """
         return self._intake.append(self._rows.accept(rows), block)
 
     def check(self, rows: Rows) -> CheckedRows:
-        """The first half of `append`: rows checked and copied, nothing is accepted yet."""
+        """The first half of `append`: checks and copies rows, and accepts nothing yet."""
         return self._rows.accept(rows)
 
     def admit(self, rows: CheckedRows, block: bool = True) -> Ticket:
@@ -145,81 +144,81 @@ class Appender:
 
     @property
     def last_sequence(self) -> int:
-        """The newest durable sequence of this producer; −1 if there is none. With a journal the
-        newest that is on the disk, of which an append may have returned.
+        """The newest durable sequence of this producer; −1 if there is none. With a journal: the
+        newest that is on the disk and whose append may have returned.
 
         Each append up to it is decided: durable, or rejected because of a value that does
-        not fit. A rejection is raised by its ticket, or else by `flush` or `close`;
-        where the process died before that, only the event `rejected` in its log does.
+        not fit. Its ticket raises a rejection, or else `flush` or `close`. If the process died
+        before that, only the event `rejected` reports it.
         """
         return self._intake.last_sequence
 
     @property
     def lost(self) -> range:
-        """Sequences that a journal had accepted and that are damaged on the disk: see
+        """Sequences that a journal accepted and whose rows are damaged on the disk: see
         `resend_lost`. Empty without damage, and without a journal."""
         return self._backend.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
-        """Append again what damage took from the journal, in order: each gets its sequence again.
-        Before anything else is appended. Harmless when repeated, also after a crash.
+        """Append again what damage took from the journal, in order; each append gets its old
+        sequence. Call it before any other append. Harmless when repeated, also after a crash.
 
         Args:
-            unreadable: gives the rows of an append (its sequence) of which nothing is left; an
-                empty list gives them up.
+            unreadable: returns the rows of an append, given its sequence, of which nothing is left;
+                an empty list gives them up.
 
-        Returns the sequences of these. Raises as `append`; OptionError where something else was
-        appended meanwhile; JournalReadError where the disk does not give a file in quarantine.
+        Returns the sequences that `unreadable` got. Raises as `append`; OptionError if something
+        else was appended meanwhile; JournalReadError if a file in quarantine cannot be read.
         """
         if self._journaled is None:
             return []
         return self._journaled.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
 
     def incidents(self) -> list[Incident]:
-        """What damage took from the journal so far, the oldest first, and what is left of it; until
-        its files in `quarantine/` are removed. Reads them. Raises JournalReadError."""
+        """What damage took from the journal so far, the oldest first, and what is left of it. Reads
+        `quarantine/`. Raises JournalReadError."""
         return [] if self._journaled is None else self._journaled.incidents()
 
     def admit_unsynced(self, rows: CheckedRows) -> Ticket:
-        """As `admit`, and never waits: with a journal the rows are accepted once
+        """As `admit`, but never waits. With a journal the rows are accepted only once
         `wait_accepted` has returned."""
         if self._journaled is None:
             return self.admit(rows, False)
         return self._enter(self._journaled.intake.begin, rows, False)
 
     def wait_accepted(self, ticket: Ticket) -> None:
-        """Wait until rows are on the disk; without a journal at once. Raises JournalError."""
+        """Wait until rows are on a journal's disk, if there is one. Raises JournalError."""
         if self._journaled is not None:
             self._enter(self._journaled.journal.wait, ticket.sequence)
 
     @property
     def has_journal(self) -> bool:
-        """Whether accepted means on this machine's disk."""
+        """Whether a journal keeps accepted rows on this machine's disk."""
         return self._journaled is not None
 
     @property
     def url(self) -> str:
-        """Of the log; holds no secret."""
+        """The log's URL, without secrets."""
         return self._log.url
 
     @property
     def buffer_limit(self) -> int:
-        """maxBufferedBytes: what may wait in memory."""
+        """maxBufferedBytes: how much may wait in memory."""
         return self._settings.max_buffered
 
     @property
     def journal_limit(self) -> int:
-        """What appends may fill of a journal: journalMaxBytes without one file."""
+        """How much of a journal appends may fill: journalMaxBytes less one file."""
         return self._settings.journal_max - self._settings.journal_segment
 
     @property
     def journal_bytes(self) -> int:
-        """Bytes of a journal's files, of which the log may have some already; 0 without one."""
+        """Size of the journal's files, whose rows the log may have already; 0 without a journal."""
         return 0 if self._journaled is None else self._journaled.journal.size
 
     @property
     def is_store_away(self) -> bool:
-        """Whether a journal accepts without the store, which did not answer last."""
+        """Whether the store did not answer last, while the journal accepts without it."""
         return self._journaled is not None and self._journaled.sender.is_away
 
     @property
@@ -229,22 +228,22 @@ class Appender:
 
     @property
     def buffered_bytes(self) -> int:
-        """About how much memory is held by what is accepted and waits to be sent."""
+        """About how many bytes of memory the accepted rows take that wait to be sent."""
         return self._backend.held
 
     @property
     def error(self) -> SparkWalError | None:
-        """Why the appender has stopped; None while it goes on."""
+        """Why the appender has stopped, or None."""
         failure = self._intake.failure
         return None if failure is None else failure.error
 
     @property
     def is_open(self) -> bool:
-        """Whether it accepts rows: it has not stopped, and nobody has closed it."""
+        """Whether the appender accepts rows: it has neither stopped nor been closed."""
         return self.error is None and not self._is_closing
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what was accepted at once, and wait until all of it is durable.
+        """Send all accepted rows now, and wait until they are durable.
 
         Raises why the appender has stopped; OptionError when appends were rejected and no
         ticket has reported it yet; TimeoutError after `timeout` seconds.
@@ -258,23 +257,22 @@ class Appender:
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Call `callback` with each event of this appender, in a thread of its own and in order.
 
-        batch_sent (not durable yet), durable, rejected, retried, fenced, size_limit, stopped. A
-        slow callback delays nothing; one that has 10,000 events waiting misses the oldest.
-        Returns the unsubscriber.
+        The events are batch_sent (not durable yet), durable, rejected, retried, fenced, size_limit,
+        stopped. A slow callback delays nothing; if 10,000 events wait, it misses the oldest.
+        Returns a function that unsubscribes.
         """
         return self._enter(self._subscribers.add, callback)
 
     def close(self, timeout: float | None = None) -> None:
         """Send everything accepted and wait until it is durable. Harmless when repeated.
 
-        A callback may call it too. A signal's handler that interrupted a call of this appender
-        may not: it sets a flag, and the appender is closed after that call. An appender that is
-        still open when the interpreter ends is closed then; os._exit and kill leave no time for
-        that.
+        A callback may call it too. A signal handler that interrupted a call of this appender may
+        not: let it set a flag, and close the appender after that call. The end of the interpreter
+        closes an open appender; os._exit and kill leave no time for that.
 
         Raises why the appender has stopped, if nothing has raised it yet; OptionError when
-        appends were rejected and no ticket has reported it; TimeoutError after `timeout`
-        seconds: rows are still being sent then, and another `close` waits for them.
+        appends were rejected and no ticket has reported it; TimeoutError after `timeout` seconds:
+        the appender goes on sending, and another `close` waits for that.
         """
         self._enter(self._close, timeout)
         self._intake.raise_rest()
@@ -291,7 +289,7 @@ class Appender:
 
     @property
     def pid(self) -> int:
-        """The process that it was opened in, the only one that may use it."""
+        """The process that opened the appender, the only one that may use it."""
         return self._intake.callbacks.pid
 
     @property
@@ -311,7 +309,7 @@ class Appender:
         try:
             self.close()
         except SparkWalError:
-            # The error that ended the block is the cause, or as important.
+            # The error that ended the block is the cause, or matters as much.
             if error is None:
                 raise
 
@@ -340,6 +338,6 @@ def appender_over(
     folder: Folder | None = None,
     **options: object,
 ) -> Appender:
-    """An appender over the parts of a `Place`."""
+    """An appender over existing parts: see `Place`."""
     place = Place(log, clock or SystemClock(), folder)
     return Appender(place, schema, producer_id=producer_id, on_event=on_event, **options)

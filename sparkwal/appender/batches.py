@@ -1,4 +1,4 @@
-"""What appends become part of, what their tickets wait for, and who calls them back."""
+"""Batches of appends, the tickets that wait for them, and the thread that calls back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _logger = logging.getLogger("sparkwal")
 T = TypeVar("T")
 # What the appender keeps of an append until its batch is converted.
 Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
-# One append, checked, which nothing else changes: (what is kept of it, about how many bytes its
-# rows take in a record, about how many bytes of memory it takes until it is sent). A bare tuple:
-# one with names takes as long to make as to add to a batch.
+# One checked append that nobody else changes: (its payload, about how many bytes its rows take in a
+# record, about how many bytes of memory it takes until it is sent). A bare tuple: to make a named
+# one takes as long as to add it to a batch.
 CheckedRows: TypeAlias = tuple[Payload, int, int]
 
 # How long closing waits for callbacks that do not return.
@@ -34,12 +34,12 @@ INTERRUPTED = (
     "a signal's handler interrupted a call of this appender, and uses it: set a flag in the "
     "handler, and close the appender after that call"
 )
-# Rejections kept for `flush` and `close` to report; of more than that only the number.
+# Rejections kept for `flush` and `close` to report. Further ones are only counted.
 _MOST_UNREPORTED = 1000
 
 
-# How many forks ago this module was loaded. Python counts for us: to ask the system which process
-# this is takes longer than an append's lock.
+# How many forks lie between this process and the one that loaded the module. Asking the system for
+# the process id takes longer than an append's lock.
 _forks = 0
 
 
@@ -59,7 +59,7 @@ class Failure:
     reported: bool = False
 
     def report(self, error: SparkWalError | None = None) -> SparkWalError:
-        """A fresh error to raise: one object raised in many threads would mix their traces."""
+        """A copy of the error: one object raised in many threads would mix their traces."""
         self.reported = True
         return copy.copy(error or self.error).with_traceback(None)
 
@@ -81,7 +81,7 @@ class Rejections:
         self._unreported.pop(sequence, None)
 
     def report(self) -> OptionError | None:
-        """The error that reports all of them, once."""
+        """One error for all rejections that were not reported; None if there are none."""
         unreported, self._unreported = self._unreported, {}
         more, self._more = self._more, 0
         if not unreported:
@@ -97,7 +97,7 @@ class Rejections:
 
 
 class Latch:
-    """Opens once. Waiting holds no lock: a signal's handler may close the appender meanwhile."""
+    """Opens once. Waiting holds no lock: a signal handler may close the appender meanwhile."""
 
     __slots__ = ("_gate", "is_open")
 
@@ -107,7 +107,7 @@ class Latch:
         self._gate.acquire()
 
     def open(self) -> None:
-        """Once only."""
+        """Call only once."""
         self.is_open = True
         self._gate.release()
 
@@ -120,9 +120,9 @@ class Latch:
 
 
 class Callbacks:
-    """Runs what tickets call back, one after another, in a thread of its own, holding no lock.
+    """Runs the tickets' callbacks one after another, in a thread of its own, without a lock.
 
-    In the order of the appends: of those that wait, none goes before one with a lower sequence.
+    It keeps the order of the appends: the waiting callback with the lowest sequence goes first.
 
     Attributes:
         pid: of the process that this appender was opened in.
@@ -130,27 +130,27 @@ class Callbacks:
 
     def __init__(self) -> None:
         self.pid, self._forks = os.getpid(), _forks
-        # Of the intake. Never taken twice: who holds it is known, so a handler is refused.
+        # The intake's lock. It knows its owner, so that `enter` can refuse a signal handler.
         self.lock = threading.RLock()
         self._inside: set[int] = set()  # threads in the middle of a call
-        # A heap of (sequence, number, is done, callback); its two steps are one instruction each.
+        # A heap of (sequence, number, is done, callback). Push and pop are one instruction each.
         self._waiting: list[tuple[int, int, Callable[[], bool], Callable[[], None]]] = []
         self._numbers = count()
-        # Its `put` may be interrupted anywhere, even by another `put` of the same thread.
+        # Another `put` of the same thread may interrupt `put` anywhere.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="sparkwal-callbacks", daemon=True)
         self._thread.start()
 
     def add(self, sequence: int, is_done: Callable[[], bool], callback: Callable[[], None]) -> None:
-        """Call back once the append of this sequence is done, and `wake` was called after that."""
+        """Call back once the append of this sequence is done and `wake` is called after that."""
         heappush(self._waiting, (sequence, next(self._numbers), is_done, callback))
-        # Who makes it done calls `wake` after that: one of the two sees the other.
+        # The thread that completes it calls `wake` afterwards: one of the two sees the other.
         if is_done():
             self.wake()
 
     def wake(self) -> None:
-        """Appends are done."""
+        """Call when appends are done."""
         if self._waiting:
             self._wakes.put(True)
             if self._ended:
@@ -163,7 +163,7 @@ class Callbacks:
         self._run_done()
 
     def _run_done(self) -> None:
-        with suppress(IndexError):  # none is left; after the end two threads may look
+        with suppress(IndexError):  # none is left: after the end two threads may look
             while self._waiting[0][2]():
                 first = heappop(self._waiting)
                 if first[2]():
@@ -172,24 +172,24 @@ class Callbacks:
                     heappush(self._waiting, first)
 
     def _call(self, callback: Callable[[], None]) -> None:
-        # Nothing that a callback raises keeps the next from being called.
+        # An error of one callback must not stop the next.
         try:
             callback()
-        except BaseException:  # sys.exit() would end this thread, and no process
+        except BaseException:  # sys.exit() would end only this thread
             _logger.exception("a callback of an append failed")
 
     def stop(self) -> None:
-        """Call back what is done, but do not wait forever for a callback that hangs."""
+        """Run the callbacks of done appends, but do not wait forever for one that hangs."""
         self._wakes.put(False)
         # A callback may close the appender.
         if threading.get_ident() != self._thread.ident:
             self._thread.join(_DRAIN_SECONDS)
 
     def enter(self, call: Callable[..., T], *arguments: object) -> T:
-        """One call of a user's thread, which may hold the appender's locks.
+        """Run one call of a user's thread, which may take the appender's locks.
 
-        Raises OptionError in a fork, and in a signal's handler that came into another call: what
-        that one holds it would wait for forever.
+        Raises OptionError in a fork, and in a signal handler that interrupted another call: the
+        handler would wait forever for that call's locks.
         """
         self.check_process()
         me = threading.get_ident()
@@ -212,7 +212,7 @@ class Callbacks:
 
 
 class Batch:
-    """Appends that become one commit record, and their one completion."""
+    """Appends that become one commit record and complete together."""
 
     __slots__ = (
         "_caller", "_done", "_error", "_failure", "_position", "_rejections",
@@ -229,11 +229,11 @@ class Batch:
         rejections: Rejections,
     ) -> None:
         self.first_sequence = first_sequence
-        self.first_held = first_held  # bytes of memory that all batches before it took
+        self.first_held = first_held  # bytes of memory of all batches before it
         self.opened = opened  # seconds, when its first append came
         self.weight = 0  # bytes in the record
         self.held = 0  # bytes of memory
-        self.room = 0  # bytes of memory that it may come to hold, whatever is sent meanwhile
+        self.room = 0  # bytes of memory that it may grow to
         self.appends: list[Payload] = []
         self.count: int | None = None  # appends that belong to it, once no more can come
         self.rejected: dict[int, OptionError] = {}
@@ -245,8 +245,8 @@ class Batch:
 
     @property
     def next_sequence(self) -> int:
-        """Of the append after its last one."""
-        # In this order: another thread may read it without the lock between these steps.
+        """The sequence of the append after its last one."""
+        # Keep this order: another thread may close and empty the batch between these steps.
         added = len(self.appends)
         return self.first_sequence + (added if self.count is None else self.count)
 
@@ -261,7 +261,7 @@ class Batch:
         self._rejections.add(sequence, error)
 
     def complete(self, position: int) -> None:
-        """Every append of the batch is durable at `position`, but the rejected ones."""
+        """Every append of the batch except the rejected ones is durable at `position`."""
         self._position = position
         self._finish()
 
@@ -272,11 +272,11 @@ class Batch:
 
     def _finish(self) -> None:
         self._done.open()
-        # Not here: a callback may append, flush, close, or take its time.
+        # Do not call back here: a callback may append, flush, close, or take its time.
         self._caller.wake()
 
     def when_done(self, sequence: int, callback: Callable[[], None]) -> None:
-        """Call back once, in the order of the appends."""
+        """Call `callback` once, in the order of the appends."""
         self._caller.check_process()
         self._caller.add(sequence, lambda: self._done.is_open, callback)
 
@@ -291,7 +291,7 @@ class Batch:
         return self._done.is_open
 
     def outcome(self, sequence: int) -> int:
-        """The position, once done. Raises what happened to this append."""
+        """The position, once done. Raises the error of this append."""
         if sequence in self.rejected:
             self._rejections.reported(sequence)
             raise copy.copy(self.rejected[sequence]).with_traceback(None)
@@ -321,7 +321,7 @@ class Ticket:
         return self._batch.is_done()
 
     def result(self, timeout: float | None = None) -> int:
-        """The log's position that holds these rows, once they are durable.
+        """Wait until these rows are durable; returns the log's position that holds them.
 
         Args:
             timeout: seconds to wait, or None for as long as it takes.
@@ -330,18 +330,18 @@ class Ticket:
             OptionError: these rows do not fit the schema; nothing of them was written,
                 the appender goes on. Or this is a fork of the appender's process.
             OutcomeUnknownError, FencedError, InvalidLogError:
-                the appender has stopped; open a new one, its `last_sequence` shows
-                what is durable.
-            TimeoutError: nothing is known yet.
+                the appender has stopped; open a new one, whose `last_sequence` shows what is
+                durable.
+            TimeoutError: the outcome is not known yet.
         """
         if not self._batch.wait(timeout):
             raise TimeoutError(f"append {self.sequence} is not durable after {timeout} seconds")
         return self._batch.outcome(self.sequence)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back once `result` is there, without arguments.
+        """Call `callback` without arguments once `result` is there.
 
-        From one thread of the appender, which calls in the order of the appends and
-        nothing else: a callback may append, flush or close; a slow one delays the next.
+        One thread of the appender makes all these calls, in the order of the appends. A callback
+        may append, flush or close; a slow one delays the next.
         """
         self._batch.when_done(self.sequence, callback)

@@ -1,4 +1,4 @@
-"""Who appends what, and where: all that a session needs and that outlives one."""
+"""What a session needs and what outlives it: who appends what, and where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwal.store.log_store import LogStore
 
 @dataclass(frozen=True)
 class AppenderContext:
-    """Of one appender; `log`'s store repeats what fails for a moment."""
+    """The context of one appender. The store of `log` retries transient failures."""
 
     log: LogStore
     settings: AppenderOptions

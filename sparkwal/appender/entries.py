@@ -10,9 +10,9 @@ from sparkwal.errors import OptionError
 
 
 def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> CheckedRows:
-    """The rows of an entry, to be appended. They were checked when they were accepted.
+    """The rows of an entry, ready to append. They were checked when they were accepted.
 
-    Columns that came later are null. Raises OptionError, ArrowException.
+    Newer columns are null. Raises OptionError, ArrowException.
     """
     batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
     if not schema.equals(rows.arrow):

@@ -1,4 +1,4 @@
-"""Appenders that are open when the interpreter ends are closed, so that no accepted row is lost."""
+"""Closes appenders that are open when the interpreter ends, so that no accepted row is lost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Protocol
 
 _logger = logging.getLogger("sparkwal")
 
-# In most cases as long as the retries for a store that is down.
+# Usually as long as the retries last when a store is down.
 WAIT_SECONDS = 60.0
 
 
 class Open(Protocol):
-    """What the end of the interpreter needs of an appender."""
+    """What closing at the interpreter's end needs of an appender."""
 
     @property
     def pid(self) -> int:
@@ -28,30 +28,30 @@ class Open(Protocol):
 
     @property
     def has_journal(self) -> bool:
-        """Whether they are in a journal."""
+        """Whether a journal keeps them."""
 
     def close(self, timeout: float | None = None) -> None:
         """Send what was accepted, and end."""
 
 
 _open: set[Open] = set()
-_hooked = -1  # the process whose end is watched
+_hooked = -1  # the process that has the exit hook
 
 
 def add(appender: Open) -> None:
-    """Close it at the end, unless it is removed."""
+    """Close an appender at the interpreter's end, unless `remove` comes first."""
     global _hooked
     if _hooked != os.getpid():
         _hooked = os.getpid()
         atexit.register(_close_all)
         if multiprocessing.parent_process() is not None:
-            # Such a process ends without atexit.
+            # A child process of multiprocessing ends without atexit.
             util.Finalize(None, _close_all, exitpriority=0)
     _open.add(appender)
 
 
 def remove(appender: Open) -> None:
-    """Do not close it at the end: it is closed, or its user knows that it is not."""
+    """Do not close an appender at the end: it is closed, or its user knows that it is not."""
     _open.discard(appender)
 
 

@@ -1,10 +1,10 @@
-"""Where appends come in: accepted one after another, each with its sequence, until it is full.
+"""Accepts appends one after another and gives each its sequence, until the buffer is full.
 
     open ⇄ full (`refuse`)      no room in the log
     open, full → closing (`close`) → ended (`end`)
     open, full, closing → stopped (`stop`) → ended
 
-Open, it accepts; full, it makes appends wait. What was accepted is sent but when it has stopped.
+An open intake accepts; a full one makes appends wait. Accepted rows are sent unless it stops.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sparkwal.protocol.pipeline import Pipeline
 
 
 class Buffer:
-    """Accepted appends that have not been sent, cut into batches. Has no thread and no clock.
+    """Accepted appends that have not been sent, in batches. It has no thread and no clock.
 
-    A batch closes when it reaches `size` bytes, the append that crosses included, or
-    `timeout` seconds after its first append; while nothing is in flight at once.
+    A batch closes when it reaches `size` bytes, including the append that crosses; `timeout`
+    seconds after its first append; or at once while nothing is in flight.
 
     Args:
-        capacity: bytes of memory that may be held, what it costs to keep each append
-            included: of small ones it is most.
+        capacity: bytes of memory that may be held. This includes the overhead of each append, which
+            is most of a small one.
     """
 
     def __init__(
@@ -43,28 +43,28 @@ class Buffer:
         self._size, self._timeout, self._capacity = size, timeout, capacity
         self._caller, self.rejections = caller, Rejections()
         self._waiting: deque[Batch] = deque()  # in order; the last one may be open
-        self._taken: Batch | None = None  # the last that does not wait any more
+        self._taken: Batch | None = None  # the last one taken
         self._first_sequence = next_sequence
 
-    # Derived from what the batches hold: there is nothing to keep in step with it.
+    # These values are derived from the batches, so they are never out of step.
 
     @property
     def newest(self) -> Batch | None:
-        """The last batch that was begun; it is done last."""
-        try:  # it may be taken between a look and an access
+        """The batch that was begun last; it is done last."""
+        try:  # another thread may take it in between
             return self._waiting[-1]
         except IndexError:
             return self._taken
 
     @property
     def next_sequence(self) -> int:
-        """Of the next append."""
+        """The sequence of the next append."""
         newest = self.newest
         return self._first_sequence if newest is None else newest.next_sequence
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait."""
+        """Bytes of memory of what waits."""
         try:
             oldest, newest = self._waiting[0], self._waiting[-1]
         except IndexError:
@@ -72,20 +72,20 @@ class Buffer:
         return newest.first_held + newest.held - oldest.first_held
 
     def has_room(self, held: int) -> bool:
-        """Whether `held` more bytes may come. Anything may when nothing waits."""
+        """Whether `held` more bytes fit. When nothing waits, anything does."""
         waits = self.held
         return not waits or waits + held <= self._capacity
 
     def makes_due(self, size: int) -> bool:
-        """Whether adding so much may change the next `due`: it begins a batch, or closes one."""
+        """Whether `size` more bytes may change the next `due`: they begin or close a batch."""
         batch = self.newest
         return batch is None or batch.count is not None or batch.weight + size >= self._size
 
     def add_to_open(self, rows: CheckedRows) -> Ticket | None:
-        """The ticket of an append that the open batch takes and that changes no `due`.
+        """Add an append to the open batch, if that changes no `due`.
 
-        None, and nothing is added, where that is not certain. It is `has_room`, `makes_due` and
-        `add` in one, because nearly every small append comes here and goes no further.
+        Returns None and adds nothing if that is not certain. It is `has_room`, `makes_due` and
+        `add` in one, because nearly every small append needs only this.
         """
         if not self._waiting:
             return None
@@ -95,29 +95,29 @@ class Buffer:
         held += batch.held
         if batch.count is not None or size >= self._size or held > batch.room:
             return None
-        # In the order of `add`, for its reasons.
+        # The order is that of `add`, for the same reasons.
         ticket = Ticket(batch, batch.first_sequence + len(batch.appends))
         batch.weight, batch.held = size, held
         batch.appends.append(payload)
         return ticket
 
     def add(self, rows: CheckedRows, now: float) -> Ticket:
-        """The append's ticket. A signal's handler may raise between any two of these steps."""
+        """Add an append. A signal handler may raise between any two of these steps."""
         payload, size, held = rows
         batch = self.newest
         if batch is None or batch.count is not None:
             before = 0 if batch is None else batch.first_held + batch.held
             batch = Batch(self.next_sequence, before, now, self._caller, self.rejections)
             self._waiting.append(batch)
-        # What waits before it becomes less, never more.
+        # What waits before this batch only shrinks.
         batch.room = self._capacity - (self.held - batch.held)
         ticket = Ticket(batch, batch.next_sequence)
-        # First: what is added is counted. A handler that raises here leaves a few bytes too
-        # many, until the batch is sent.
+        # Count the bytes first. If a handler raises here, a few bytes too many count until the
+        # batch is sent.
         batch.weight += size
         batch.held += held
-        # The one step that adds it. Of an append that is not in, no sequence may be used up:
-        # the log could not distinguish it from a durable one.
+        # Only this step adds the append. An append that is not in must not use up a sequence: the
+        # log could not distinguish it from a durable one.
         batch.appends.append(payload)
         if batch.weight >= self._size:
             batch.close()
@@ -129,13 +129,13 @@ class Buffer:
         return bool(self._waiting)
 
     def close_batch(self) -> None:
-        """Send what has come as soon as there is room."""
+        """Close the open batch: it is sent as soon as there is room."""
         newest = self.newest
         if newest is not None:
             newest.close()
 
     def due(self, now: float, *, idle: bool) -> float | None:
-        """Seconds until a batch is to be sent, at most 0 for now; None: there is none."""
+        """Seconds until a batch is due; 0 or less means now, None that there is no batch."""
         if not self._waiting:
             return None
         oldest = self._waiting[0]
@@ -144,7 +144,7 @@ class Buffer:
         return oldest.opened + self._timeout - now
 
     def take(self) -> Batch:
-        """The oldest batch. Only while one is due."""
+        """Take the oldest batch. Call only while one is due."""
         self._taken = self._waiting[0]
         # SAFETY(fifo-batches) §7: batches are sent in the order in which they were closed
         batch = self._waiting.popleft()
@@ -152,7 +152,7 @@ class Buffer:
         return batch
 
     def take_all(self) -> list[Batch]:
-        """Everything that waits, in order."""
+        """Take everything that waits, in order."""
         self.close_batch()
         batches = list(self._waiting)
         self._taken = self.newest
@@ -177,12 +177,12 @@ class Intake:
         self.failure: Failure | None = None
         self.last_sequence = buffer.next_sequence - 1
         self._closing = self._ended = False
-        self._full: str | None = None  # why the log takes no more for now
-        self._refused = 1  # bytes that an append did not find room for
+        self._full: str | None = None  # why appends must wait for now
+        self._refused = 1  # bytes that the last refused append needs
 
     @property
     def is_full(self) -> bool:
-        """Whether the log takes no more for now."""
+        """Whether `refuse` holds appends back for now."""
         return self._full is not None
 
     @property
@@ -193,7 +193,7 @@ class Intake:
     def append(self, rows: CheckedRows, block: bool) -> Ticket:
         """Accept an append. Raises BackPressureError, or why the appender stopped."""
         self.callbacks.check_process()
-        # Not by `enter`, which takes longer than the rest.
+        # Not through `enter`, which takes longer than all the rest.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise OptionError(INTERRUPTED)
         with self._lock:
@@ -205,16 +205,15 @@ class Intake:
             if ticket is not None:
                 return ticket
             self._make_room(rows[2], block)
-            # Before it is in: were a signal's handler to raise in between, nothing would send it.
+            # Notify first: if a signal handler raised in between, nothing would send the append.
             if self.buffer.makes_due(rows[1]):
                 self._changed.notify()
             return self.buffer.add(rows, time.monotonic())
 
     def _make_room(self, held: int, block: bool) -> None:
-        """Wait until so many bytes of memory may be added. Raises BackPressureError."""
+        """Wait until `held` bytes of memory may be added. Raises BackPressureError."""
         while self._full is not None or not self.buffer.has_room(held):
-            # Its batch may be far from closing by size: small rows take more memory than they
-            # do in the record.
+            # The open batch may be far from `size`: small rows take more memory than in a record.
             self._close_batch()
             if not block:
                 self._refused = held
@@ -237,7 +236,7 @@ class Intake:
         self._changed.notify()
 
     def wait_room(self, timeout: float) -> None:
-        """Until what was refused may be accepted, or the appender stops."""
+        """Wait until what was refused may be accepted, or the appender stops."""
 
         def may_go_on() -> bool:
             stopped = self.failure is not None or self._closing
@@ -247,7 +246,7 @@ class Intake:
             self._room.wait_for(may_go_on, timeout)
 
     def flush(self, timeout: float | None) -> None:
-        """Send what was accepted at once, and wait until all of it is decided.
+        """Send all accepted rows now, and wait until they are decided.
 
         Raises TimeoutError, why the appender stopped, and which appends were rejected.
         """
@@ -273,7 +272,7 @@ class Intake:
                 )
 
     def raise_rest(self) -> None:
-        """Raise what nothing has raised yet."""
+        """Raise errors that no call has raised yet."""
         if self.failure is not None and not self.failure.reported:
             raise self.failure.report()
         self._raise_rejections()
@@ -303,15 +302,15 @@ class Intake:
             return None
 
     def refuse(self, reason: str | None) -> None:
-        """Accept nothing more, for this reason, until it is called with None. What was accepted
-        is sent."""
+        """Accept nothing more, for this reason, until called with None. Accepted rows are still
+        sent."""
         with self._lock:
             self._full = reason
             if reason is None:
                 self._room.notify_all()
 
     def wake(self) -> None:
-        """There may be room in the pipeline."""
+        """Call when the pipeline may have room."""
         with self._lock:
             self._changed.notify()
 
@@ -325,12 +324,12 @@ class Intake:
         return first
 
     def take_all(self) -> list[Batch]:
-        """What will not be sent any more."""
+        """Take what will not be sent any more."""
         with self._lock:
             return self.buffer.take_all()
 
     def end(self) -> None:
-        """All is decided."""
+        """Call when all is decided."""
         with self._lock:
             self._ended = True
             self._over.notify_all()

@@ -1,4 +1,4 @@
-"""An appender with a journal: accepted is on this machine's disk, whatever the store does."""
+"""The backend of an appender with a journal: accepted rows are on this machine's disk."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sparkwal.protocol.recovery import Head
 
 
 class JournalBackend:
-    """Opens the journal, takes the log over, sends what an earlier process accepted.
+    """Opens the journal, takes the log over and sends what an earlier process accepted.
 
     Attributes:
-        lost: sequences that were accepted and are damaged on the disk: to be sent again, in this
-            order and before anything else.
+        lost: accepted sequences that are damaged on the disk: send them again, in this order and
+            before anything else.
 
     Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError.
     """
@@ -82,7 +82,7 @@ class JournalBackend:
         self.lost, self.journal, self.quarantine = opened.lost, opened.journal, opened.quarantine
         with ExitStack() as failed:
             failed.callback(self._give_up)
-            # Before it sends anything.
+            # Write the note before anything is sent.
             mine = whose(*owner.name)
             write_sender(self._folder, Sender(mine, lead.leader_id, session.known))
             self.intake = JournalIntake(self.journal, context.rows, session.known)
@@ -93,7 +93,7 @@ class JournalBackend:
             failed.pop_all()
 
     def _give_up(self) -> None:
-        with suppress(JournalError):  # what made the opening fail is raised
+        with suppress(JournalError):  # the error that made the opening fail is raised
             self.journal.close()
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
@@ -138,14 +138,14 @@ class JournalBackend:
         return self.intake.held + (0 if session is None else session.held)
 
     def close(self, timeout: float | None) -> None:
-        """Accept nothing more; send the rest while the store answers. What it does not take stays
-        in the journal. Raises TimeoutError, JournalError."""
+        """Accept nothing more and send the rest while the store answers. The journal keeps what the
+        store does not take. Raises TimeoutError, JournalError."""
         intake, sender, journal = self.intake, self.sender, self.journal
         intake.close()
         if journal.is_closed:
             return
         end = None if timeout is None else monotonic() + timeout
-        with suppress(JournalError):  # it is raised below
+        with suppress(JournalError):  # `journal.close` raises it again
             journal.sync()
             last = journal.last
 
@@ -178,7 +178,7 @@ def _settings(context: AppenderContext) -> Settings:
 
 
 def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) -> None:
-    """What waits, all after `known`, can be sent with this schema. Raises OptionError."""
+    """Check that entries after `known` can be sent with this schema. Raises OptionError."""
     for segment in contents.segments:
         if segment.last <= known:
             continue

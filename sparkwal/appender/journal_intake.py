@@ -1,11 +1,11 @@
-"""Appends that are accepted by a journal on this machine's disk, and tickets that wait for the log.
+"""Accepts appends into a journal on this machine's disk; their tickets wait for the log.
 
-What is in the journal is sent by `journal_sender`; here is what its callers see.
+`journal_sender` sends what is in the journal; this is what callers see.
 
     open → stopped (`fail`)     nothing more goes to the log, and nothing more is accepted
     open, stopped → closing (`close`) → ended (`end`)
 
-Of an append: written → accepted (synced) → decided (in the log).
+An append: written → accepted (synced) → decided (in the log).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sparkwal.errors import (
 )
 from sparkwal.journal.journal import Journal
 
-# How often an append that waits for room looks by itself.
+# How often an append that waits for room checks by itself.
 _LOOK_SECONDS = 0.5
-# Bytes of memory of what is written and not sent yet: the rest is read from the disk.
+# Bytes of unsent rows that stay in memory: the rest is read from the disk.
 _WINDOW = 16 * 2**20
 
 
 class JournalTicket(Ticket):
     """One append that is on the disk and on its way to the log.
 
-    It is only as long as somebody holds it: an hour without the store may have millions.
+    It exists only while somebody holds it: an hour without the store may bring millions.
     """
 
     __slots__ = ("__weakref__", "_intake", "_position")
@@ -61,11 +61,11 @@ class JournalTicket(Ticket):
 
 
 class JournalIntake:
-    """Accepts into the journal, and knows how far the log has it.
+    """Accepts appends into the journal, and knows which of them the log has.
 
     Attributes:
         decided: the newest sequence that the log has.
-        reached: the last position that is known to hold what was accepted.
+        reached: the last position known to hold accepted rows.
         stopped: why nothing more goes to the log.
         awaited: set when somebody waits for the log.
     """
@@ -78,9 +78,9 @@ class JournalIntake:
         self._tickets: weakref.WeakValueDictionary[int, JournalTicket] = (
             weakref.WeakValueDictionary()
         )
-        # (first sequence, last, position) of what was decided last.
+        # (first sequence, last, position) of the newest decisions.
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=1000)
-        # What the sender need not read from the disk: the oldest that it has not asked for yet.
+        # Rows that the sender need not read from the disk: the oldest that it has not taken yet.
         self._window: dict[int, CheckedRows] = {}
         self._asked = -1
         self.held = 0  # bytes of memory in the window
@@ -93,7 +93,7 @@ class JournalIntake:
     # Accepting.
 
     def append(self, rows: CheckedRows, block: bool) -> JournalTicket:
-        """On the disk when it returns. Raises as `begin` and `Journal.wait`."""
+        """Rows are on the disk when this returns. Raises as `begin` and `Journal.wait`."""
         return self.callbacks.enter(self._append, rows, block)
 
     def _append(self, rows: CheckedRows, block: bool) -> JournalTicket:
@@ -102,7 +102,7 @@ class JournalIntake:
         return ticket
 
     def begin(self, rows: CheckedRows, block: bool) -> JournalTicket:
-        """Written, and accepted once `Journal.wait` has returned.
+        """Write rows; they are accepted once `Journal.wait` has returned.
 
         Raises OptionError for rows that do not fit, BackPressureError, JournalError, and why
         nothing more goes to the log.
@@ -132,7 +132,7 @@ class JournalIntake:
             if sequence > self.decided:
                 self._tickets[sequence] = ticket
             else:
-                # The log was faster than this thread.
+                # The log has it already: the sender was faster than this thread.
                 at = (each for first, last, each in self._recent if first <= sequence <= last)
                 ticket._position = next(at, -1)
             if rows is not None and sequence > self._asked and self.held + rows[2] <= _WINDOW:
@@ -141,7 +141,7 @@ class JournalIntake:
         return ticket
 
     def take(self, sequence: int) -> CheckedRows | None:
-        """The rows of this append, where they are in memory still; they are not any more then."""
+        """The rows of this append, removed from memory; None if they are not there."""
         with self._changed:
             self._asked = max(self._asked, sequence)
             rows = self._window.pop(sequence, None)
@@ -157,7 +157,7 @@ class JournalIntake:
 
     @property
     def last_sequence(self) -> int:
-        """The newest that is accepted."""
+        """The newest accepted sequence."""
         return self.journal.accepted
 
     @property
@@ -167,25 +167,25 @@ class JournalIntake:
 
     @property
     def failure(self) -> Failure | None:
-        """Why it accepts no more."""
+        """Why this intake accepts no more."""
         if self.stopped is None and self.journal.failure is not None:
             return Failure(self.journal.failure)
         return self.stopped
 
     def raise_rest(self) -> None:
-        """Raise what nothing has raised yet."""
+        """Raise the error that no call has raised yet."""
         failure = self.failure
         if failure is not None and not failure.reported:
             raise failure.report()
 
     def waits_for(self, sequence: int) -> bool:
-        """Whether somebody holds the ticket of an append up to this one that is not decided."""
+        """Whether somebody holds the ticket of an undecided append up to this one."""
         with self._changed:
             return any(self.decided < each <= sequence for each in self._tickets)
 
     def decide(self, sequence: int, position: int) -> None:
-        """The log has every append up to `sequence`; those not decided before lie at `position`,
-        or −1: in the log, and nobody knows where."""
+        """Call when the log has every append up to `sequence`. Those not decided before lie at
+        `position`; −1: in the log at an unknown position."""
         with self._changed:
             if sequence <= self.decided:
                 return
@@ -201,7 +201,7 @@ class JournalIntake:
         self.callbacks.wake()
 
     def fail(self, error: SparkWalError) -> None:
-        """Nothing more goes to the log."""
+        """Call when nothing more goes to the log."""
         with self._changed:
             self.stopped = self._end = self.stopped or Failure(error)
             self._changed.notify_all()
@@ -212,7 +212,7 @@ class JournalIntake:
         self._closing = True
 
     def end(self) -> None:
-        """It was closed, which is no failure: waiters learn where their rows are."""
+        """Call when the appender is closed. Waiters get an error that says where their rows are."""
         error = OutcomeUnknownError(
             f"the appender was closed; what is not in the log is in the journal "
             f"{self.journal.path}, and is sent by the next appender that is opened with it"
@@ -227,7 +227,7 @@ class JournalIntake:
         return self.decided >= sequence or self._end is not None
 
     def wait_decided(self, sequence: int, timeout: float | None) -> bool:
-        """Raises why nothing more goes to the log."""
+        """Whether the append is decided. Raises why nothing more goes to the log."""
         self.wait_for(lambda: self.decided >= sequence or self._end is not None, timeout)
         with self._changed:
             if self.decided < sequence and self._end is not None:
@@ -235,9 +235,9 @@ class JournalIntake:
             return self.decided >= sequence
 
     def when_decided(self, ticket: JournalTicket, callback: Callable[[], None]) -> None:
-        """Call back once, in order."""
+        """Call `callback` once, in the order of the appends."""
         self.callbacks.enter(self.awaited.set)
-        # It holds the ticket, which so learns its position.
+        # `ticket.done` holds the ticket, so that `decide` sets its position.
         self.callbacks.add(ticket.sequence, ticket.done, callback)
 
     def flush(self, timeout: float | None) -> None:
@@ -249,12 +249,12 @@ class JournalIntake:
             raise TimeoutError(f"not everything is in the log after {timeout} seconds")
 
     def wait_for(self, holds: Callable[[], bool], timeout: float | None) -> bool:
-        """Until something holds, looked at when `notify` is called; whether it does."""
+        """Wait until `holds()` is true, checked at each `notify`; returns whether it is."""
         self.awaited.set()
         with self._changed:
             return self._changed.wait_for(holds, timeout)
 
     def notify(self) -> None:
-        """Whoever waits looks again."""
+        """Let all waiting threads check again."""
         with self._changed:
             self._changed.notify_all()

@@ -1,10 +1,10 @@
-"""From the journal to the log: one session after another, each where the log says it ended.
+"""From the journal to the log: one session after another, each from where the log ends.
 
-The journal's entries go through an appender's session like any append. When that stops for the
-store's sake the next one begins at the sequence that the log knows: what was sent and not
-answered is there, or is sent again, never both.
+The journal's entries go through an appender's session like any append. If the store stops a
+session, the next one begins after the last sequence in the log. What was sent without an answer is
+in the log or is sent again, never both.
 
-    sending → away (`_lose`: its session stopped for the store's sake) → sending (`_take_up`)
+    sending → away (`_lose`: the store stopped its session) → sending (`_take_up`)
     sending, away → stopped (`_fail`: nothing more is sent) → ended
     sending, away → ended (`end`: the appender is closed)
 """
@@ -39,24 +39,24 @@ from sparkwal.protocol.replay import live_records
 if TYPE_CHECKING:
     from sparkwal.appender.batches import CheckedRows
 
-# Between two attempts to lead the log again: doubled from the first to the last.
+# Seconds between two attempts to lead the log: doubled from the first value to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
-# Of a backlog so many entries are read before any is sent: else the session would cut a record of
-# each few, and a record costs a request.
+# Up to this many entries of a backlog are read before any is sent. Otherwise the session would make
+# a record of each few, and each record costs a request.
 _MOST_ENTRIES = 1000
-# Python runs one thread at a time: what is sent costs those who append. After so many entries that
-# were read they go first, while more is accepted; and once all is sent, what is accepted next
-# gathers, unless somebody waits for it: a PUT takes as long.
+# Python runs one thread at a time, so sending slows appends down. After this many entries read, the
+# sender gives way if more were accepted. Once it has sent all, it lets new entries gather for as
+# long as a PUT takes, unless somebody waits for the log.
 _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
 
 class JournalSender:
-    """The thread that sends what the journal has accepted, and lets go what the log has.
+    """The thread that sends what the journal has accepted, and drains what the log has.
 
     Args:
-        session: the first, already open.
-        open_session: opens the next after one.
+        session: the first one, already open.
+        open_session: opens the session after the given one.
 
     Attributes:
         is_away: whether the store did not answer last.
@@ -72,15 +72,15 @@ class JournalSender:
         self._context, self._intake, self._journal = context, intake, intake.journal
         self._open_session = open_session
         self.session: Session | None = session
-        self._former = session  # the last that is over
+        self._former = session  # the newest that has ended
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
         self._fed = session.known
         self._schema: tuple[bytes, pa.Schema] = b"", pa.schema([])  # the last that was read
-        self._seconds = 0.0  # to wait before the log is led again
+        self._seconds = 0.0  # pause before the next attempt to lead
         self._replays = intake.journal.last if intake.journal.last > session.known else None
         self.is_away = False
         self._ended = False
-        # Set once the appender ends; when there may be something to do.
+        # Set when the appender ends; set when there may be something to do.
         self._ending, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
         self._journal.on_accepted = self._wake.set
@@ -97,7 +97,7 @@ class JournalSender:
         self._thread.start()
 
     def _listen(self, session: Session) -> None:
-        """What it calls back, in its threads."""
+        """Set the session's callbacks, which run in its threads."""
 
         def decided(sequence: int, position: int) -> None:
             self._seconds = 0.0
@@ -131,7 +131,7 @@ class JournalSender:
             self._intake.notify()
 
     def _go_on(self) -> None:
-        """One step; returns after one, or when there was nothing to do."""
+        """Take one step; waits if there is nothing to do."""
         self._wake.clear()
         if self._journal.failure is not None:
             raise self._journal.failure
@@ -146,7 +146,7 @@ class JournalSender:
         self._journal.acknowledge(self._intake.decided)
         self._report_replayed()
         if self._journal.may_drain():
-            # What may be tried again is, with the next acknowledgement.
+            # A retryable drain is tried again with the next acknowledgement.
             try:
                 self._journal.drain()
             except JournalError as error:
@@ -161,7 +161,7 @@ class JournalSender:
             try:
                 ticket = session.intake.append(rows, block=True)
             except SparkWalError:
-                return  # the session has stopped: the next step sees why
+                return  # the session has stopped: the next step reads why
             self._fed += 1
             if ticket.sequence != self._fed:
                 raise OutcomeUnknownError(
@@ -172,7 +172,7 @@ class JournalSender:
             self._give_way(_GATHER_SECONDS)
 
     def _gather(self, upto: int) -> list[CheckedRows]:
-        """The next entries, at most those up to `upto`: as many as one record takes."""
+        """The next entries up to `upto`, at most as many as one record takes."""
         gathered: list[CheckedRows] = []
         size, accepted = 0, upto
         for sequence in range(self._fed + 1, min(upto, self._fed + _MOST_ENTRIES) + 1):
@@ -181,7 +181,7 @@ class JournalSender:
             except JournalReadError:
                 if not gathered:
                     raise
-                break  # those before it are sent
+                break  # send those before it first
             gathered.append(rows)
             size += rows[1]
             if size >= self._context.settings.batch_size:
@@ -192,7 +192,7 @@ class JournalSender:
         return gathered
 
     def _give_way(self, seconds: float) -> None:
-        """Unless somebody waits for the log."""
+        """Let appending threads run, unless somebody waits for the log."""
         self._intake.awaited.wait(seconds)
         self._intake.awaited.clear()
 
@@ -216,12 +216,12 @@ class JournalSender:
     # When the store is away.
 
     def takes_nothing(self) -> bool:
-        """Whether there is no use in waiting for the log."""
+        """Whether waiting for the log is of no use now."""
         session = self.session
         return self.is_away or (session is not None and session.intake.is_full)
 
     def _lose(self, session: Session, error: SparkWalError) -> None:
-        """A session has stopped. Raises what no other session would mend."""
+        """End a session that has stopped. Raises an error that a new session would not mend."""
         with suppress(SparkWalError):
             session.close(None)
         self.session, self._former = None, session
@@ -238,7 +238,7 @@ class JournalSender:
         self._intake.notify()
 
     def _reconnect(self) -> bool:
-        """Lead the log again; False where the appender ends before that."""
+        """Lead the log again; False if the appender ends first."""
         while not self._pause():
             try:
                 session = self._open_session(self._former)
@@ -250,9 +250,9 @@ class JournalSender:
         return False
 
     def _pause(self) -> bool:
-        """Wait, longer each time until the log has taken something; whether the appender ends.
+        """Wait, longer each time until the log takes something. Returns whether the appender ends.
 
-        A store may let itself be led and take no rows: each attempt writes to it.
+        A store may accept leader records and no rows, and each attempt writes one.
         """
         seconds = self._seconds
         self._seconds = min(max(2 * seconds, _FIRST_SECONDS), _LAST_SECONDS)
@@ -264,7 +264,7 @@ class JournalSender:
     def _take_up(self, session: Session) -> None:
         self.session = session
         self._listen(session)
-        # The session's own look reports it before, where that could be made.
+        # The session's own look usually reports this before.
         if session.known > self._fed:
             raise FencedError(
                 f"the log has appends of producer {self._context.producer_id!r} up to "
@@ -285,16 +285,16 @@ class JournalSender:
         self._publish(events.StoreBack(path=self._context.log.url, sequence=self._fed + 1))
 
     def _find_positions(self, session: Session) -> None:
-        """Decide what was sent and not answered, and is in the log."""
+        """Decide appends that were sent without an answer and are in the log."""
         if session.known <= self._intake.decided:
             return
         if self._intake.waits_for(session.known):
-            with suppress(SparkWalError):  # then nobody knows where, and it is there all the same
+            with suppress(SparkWalError):  # then only their positions stay unknown
                 lead = self._former.leadership
                 records = live_records(
                     self._context.log,
                     lead.window,
-                    # Not all that the session ever wrote: what it has no verdict of.
+                    # Only what has no verdict yet, not all that the session wrote.
                     max(lead.next_position, self._intake.reached + 1),
                     session.leadership.began,
                     log_id=lead.log_id,
@@ -327,7 +327,7 @@ class JournalSender:
         self._wake.set()
         session = self.session
         if session is not None:
-            # Begun here, and ended by the thread.
+            # Begin to close it here; the thread ends it.
             with suppress(SparkWalError, TimeoutError):
                 session.close(0)
         if not self._intake.wait_for(lambda: self._ended, timeout):

@@ -1,8 +1,8 @@
 """Limits of the log's size: how much of it is neither in a table nor below its floor.
 
-An appender that has limits looks at the log's lifecycle when it opens, samples what is there,
-and counts what it sends itself. Above the first of its limits it looks again every minute; it
-never asks what it can know.
+An appender that has limits looks at the log's lifecycle when it opens, samples what is there, and
+counts what it sends itself. Above its lower limit it looks again every minute; below it makes no
+request.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sparkwal.store.log_store import LogStore
 _logger = logging.getLogger("sparkwal")
 
 LOOK_MS = 60_000
-# Records whose sizes stand for all of those that were there before.
+# How many records to sample for the size of all that were there before.
 _SAMPLES = 32
-# Own records are counted together until they are this part of a limit.
+# A run of own records closes at the lower limit divided by this.
 _SHARE = 256
 
 
@@ -38,7 +38,7 @@ class Limits:
 
     @property
     def first(self) -> int:
-        """From where on it is worth looking."""
+        """The lower limit: below it nothing has to be looked at."""
         return min(limit for limit in (self.soft, self.hard) if limit is not None)
 
 
@@ -51,14 +51,14 @@ class _Run:
 
 
 class SizeWatch:
-    """Counts what waits in the log, and reports when a limit is reached or undercut again.
+    """Counts what waits in the log, and reports when it reaches a limit or falls below one.
 
-    `add` is for one thread.
+    Only one thread may call `add`.
 
     Args:
         began: the first position that this appender writes.
 
-    Raises InvalidLogError, StoreUnavailableError where the first look fails.
+    Raises InvalidLogError, StoreUnavailableError if the first look fails.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SizeWatch:
         self._woken = threading.Event()
         self._ended = False
         self._runs: deque[_Run] = deque()
-        self._safe, self._before = -1, 0  # as `_look` found them
+        self._safe, self._before = -1, 0  # the last result of `_look`
         self.size = 0
         self._over_soft = self._over_hard = False
         self._count(*self._look())
@@ -87,8 +87,8 @@ class SizeWatch:
         """Begin to watch, in a thread of its own.
 
         Args:
-            entered: called by the thread first.
-            refuse: called with why no more may come, and with None when it may again.
+            entered: the thread calls it first.
+            refuse: called with the reason to accept no more, and with None to accept again.
         """
 
         def watch() -> None:
@@ -100,7 +100,7 @@ class SizeWatch:
         threading.Thread(target=watch, name="sparkwal-size", daemon=True).start()
 
     def add(self, position: int, size: int) -> None:
-        """A record is on its way."""
+        """Count a record that is on its way."""
         with self._lock:
             if self._runs and self._runs[-1].bytes * _SHARE < self._limits.first:
                 self._runs[-1].last = position
@@ -110,14 +110,14 @@ class SizeWatch:
             self.size += size
             if self.size < self._limits.first:
                 return
-            # Compaction may have come far since an old look: nothing is reported before the next.
+            # After an old look compaction may have come far: report nothing before the next look.
             if self._seconds() > 0:
                 self._settle()
             if self.size - size < self._limits.first:
                 self.wake()
 
     def wake(self) -> None:
-        """Look at the clock again."""
+        """Let the thread check the time again."""
         self._woken.set()
 
     def close(self) -> None:
@@ -137,23 +137,23 @@ class SizeWatch:
             try:
                 found = self._look()
             except SparkWalError:
-                pass  # what was counted still holds; the next look may see more
+                pass  # the count still holds; the next look may succeed
             except Exception:
                 _logger.exception("the lifecycle of %s could not be read", self._log.url)
             with self._lock:
                 if found is not None:
                     self._count(*found)
-                # Not before: until then `add` leaves the verdict to this look.
+                # Set this last: until then `add` leaves the report to this look.
                 self._looked_ms = self._clock.boot_ms()
                 self._settle()
 
     def _seconds(self) -> float:
-        """Until the next look."""
+        """Seconds until the next look."""
         return (self._looked_ms + LOOK_MS - self._clock.boot_ms()) / 1000
 
     def _look(self) -> tuple[int, int]:
-        """The first position that waits, and about how many bytes from there to where this
-        appender began: 1 LIST and 1 GET, and samples where that position has moved."""
+        """The first position that waits, and about how many bytes lie from there to where this
+        appender began: 1 LIST and 1 GET, and samples if that position has moved."""
         state = look(self._log, self._log_id)
         safe = 0 if state is None else state.floor if state.target is None else state.cut
         if safe == self._safe:
@@ -167,8 +167,8 @@ class SizeWatch:
         self.size = before + sum(run.bytes for run in self._runs)
 
     def _settle(self) -> None:
-        """Report what has changed, under the lock: or two threads would report it the wrong way
-        round."""
+        """Report what has changed. The caller holds the lock, else two threads could report in the
+        wrong order."""
         soft, hard, url = self._limits.soft, self._limits.hard, self._log.url
         over = soft is not None and self.size >= soft
         if over and not self._over_soft and soft is not None:

@@ -1,9 +1,9 @@
 """Whether what the log has of a producer was sent from its journal, or by another appender.
 
-Sequences show only how far a producer came. An appender that was opened without the journal while
-entries waited there wrote other rows under the sequences of these. The record of the producer's
-last commit says who wrote it, and a note in the journal who sent from there. Where one of the two
-is gone nobody knows, which is neither the one nor the other.
+Sequences show only how far a producer came. If entries wait in the journal and an appender is
+opened without it, that appender writes other rows under their sequences. The producer's last commit
+record names its leader, and the journal's note names who sent from there. If one of the two is
+gone, the answer is unknown: neither yes nor no.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.floor import KEPT_SLOTS, Floor
 
-# Leaders that wrote nothing to step over before the search begins.
+# How many leader records to step over before the search begins.
 _STEPS = 4
 
 
 def check_sent(
     context: AppenderContext, head: Head, log_id: str, known: int, contents: Contents, path: str
 ) -> None:
-    """Before anything is written. No request where nothing can have been sent since the last sender
-    began; else a few, or as many as a binary search takes.
+    """Call before anything is written. Costs no request if nothing can have been sent since the
+    last sender began; else a few, or those of a binary search.
 
-    Raises OptionError where entries that were not known to be in the log may have to give way to
-    rows of another, InvalidLogError.
+    Raises OptionError if the log may hold another appender's rows under the sequences of entries
+    that wait; InvalidLogError.
     """
     segments, cursor, sender = contents.segments, contents.cursor, contents.sender
     mine = (log_id, context.producer_id)
     if segments and segments[0].header.owner != mine:
-        return  # of another log or producer: opening the journal reports it
+        return  # another log's or producer's: opening the journal reports it
     if isinstance(sender, Sender) and sender.whose != whose(*mine):
         sender = f"{path} names a sender of another log or producer"
     known_done = [contents.first - 1]
@@ -81,9 +81,9 @@ def check_sent(
 
 
 def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) -> str | None:
-    """Who wrote the producer's last commit; None where its record was collected."""
+    """The leader that wrote the producer's last commit; None if the record was collected."""
     log, producer = context.log, context.producer_id
-    # No collection has come further: nothing there is a stray in a place that was free again.
+    # No collection has come further, so no slot from here on was freed and refilled.
     # SAFETY(search-kept-slots) §11: the search for the last record covers the 1,000 slots below the
     # floor
     kept = max(0, Floor(log, log_id).current() - KEPT_SLOTS)
@@ -91,21 +91,21 @@ def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) 
     def live(position: int) -> SlotHeader | None:
         record = read_slot(log, position, head.window, GLANCE) if position >= kept else None
         if record is None or max(0, position + 1 - record.header.in_flight_limit) < kept:
-            return None  # of a record that could be dead, too, nobody knows
+            return None  # the record could be dead
         return last_live(log, record).header
 
     def is_it(header: SlotHeader | None) -> TypeGuard[CommitHeader]:
         mine = (producer, known)
         return isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == mine
 
-    # Most often nobody has written since, or leaders only.
+    # Usually only leader records follow it, or none.
     header = live(head.gap - 1)
     for _ in range(_STEPS):
         if isinstance(header, LeaderHeader):
             header = live(header.prev_position)
     if is_it(header):
         return header.leader_id
-    # The first position at which the log had all that it has of the producer, of those that say.
+    # Find the first position whose record knows the producer's last sequence.
     low, high = kept, head.gap
     while low < high:
         middle = (low + high) // 2

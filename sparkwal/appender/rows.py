@@ -1,8 +1,8 @@
-"""What is appended: checked and, where it may change, copied; turned into Arrow a batch at a time.
+"""Checks appended rows, copies what may change, and converts them to Arrow a batch at a time.
 
-An append may cost some microseconds only. Arrow rows are validated at once, in C; of rows
-in Python objects only the names are checked: a value that does not fit its column is
-found when its batch is converted, and then fails its own append alone.
+An append may cost only some microseconds. Arrow rows are validated at once, in C. Of Python rows
+only the names are checked: a value that does not fit its column is found when its batch is
+converted, and then only its own append fails.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame
 
-# One append is one object at most, and Arrow's strings count bytes in 32 bits.
+# An append must fit into one object, and Arrow's strings count bytes in 32 bits.
 LARGEST_APPEND = 2**31 - 2**20
-# Bytes of Arrow memory for each row that are kept as they are.
+# Arrow rows with more bytes of memory a row are copied: they may be a slice of more.
 _MOST_A_ROW = 256
-# Bytes in a record for each value of no fixed width, besides its own.
+# Bytes in a record for each value of variable width, besides the value's own.
 _OFFSET = 4
-# Measured: what Arrow takes for a batch and each array in it, whatever they hold, and
-# what a batch of appends keeps of each. One row of one number is 8 bytes in 1 kB.
+# Measured overhead: of an Arrow batch and of each array in it; of a list of dicts and of each value
+# in it. One row of one number is 8 bytes in 1 kB.
 _HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
 
 
@@ -39,7 +39,7 @@ class RowSchema:
     """The columns every append must have.
 
     Attributes:
-        required: those that take no null.
+        required: the columns that take no null.
 
     Raises OptionError for a column that the log cannot keep.
     """
@@ -57,13 +57,13 @@ class RowSchema:
         # The log's own columns are all nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
         self._fixed = sum(map(_width, self.arrow.types)) + 1
-        # The last schema found to fit, and whether a copy of its rows would share memory with
-        # them. One attribute: threads append rows of different schemas at once.
+        # The last schema that fit, and whether a copy of its rows would share memory with them. One
+        # attribute, because threads append rows of different schemas at once.
         self._known = self.arrow, False
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
 
     def accept(self, rows: Rows) -> CheckedRows:
-        """Check rows, and copy what may change: all but Arrow's memory, which never does.
+        """Check rows, and copy all that may change: everything but Arrow's memory.
 
         Raises OptionError.
         """
@@ -85,7 +85,7 @@ class RowSchema:
             ) from None
 
     def whole(self, batch: pa.RecordBatch) -> CheckedRows:
-        """Rows that `convert` has made, to be kept as they are."""
+        """An Arrow batch, kept as it is."""
         size = batch.get_total_buffer_size()
         return batch, size + 1, size + self._held_arrow
 
@@ -94,7 +94,7 @@ class RowSchema:
             return self._keep(rows, copy=True)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             self._check_names(list(rows.columns))
-            # Its columns may be numpy's memory still.
+            # Its columns may still be numpy's memory.
             return self._keep(frame_table(rows, self.arrow, self._bad_value), copy=True)
         if hasattr(rows, "__arrow_c_stream__"):
             return self._keep(pa.table(rows), copy=True)
@@ -106,8 +106,8 @@ class RowSchema:
     def _keep(self, rows: Any, copy: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)
         try:
-            # First of all: what is malformed may not even be measured or copied. It may come
-            # from a request's body, and would poison every record and reader after it.
+            # Validate first: malformed rows cannot even be measured or copied safely. They may come
+            # from a request's body, and would poison every record and reader after them.
             rows.validate(full=True)
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
@@ -115,8 +115,7 @@ class RowSchema:
         if self.required:
             self._check_nulls(rows)
         size = rows.get_total_buffer_size()
-        # A slice keeps all that it was cut from: more than this a row is copied, and counted
-        # as what is left.
+        # A slice keeps alive all that it was cut from. If that is too much for its rows, copy them.
         if copy or size > _MOST_A_ROW * (rows.num_rows + 1):
             return self._copy_arrow(rows, shares)
         return rows, size + 1, size + self._held_arrow
@@ -147,7 +146,7 @@ class RowSchema:
                     )
                 row = dict(row)
             else:
-                row = row.copy()  # before it is looked at: a thread may change it meanwhile
+                row = row.copy()  # copy before checking: a thread may change it meanwhile
             if not self._names.issuperset(row):
                 unknown = next(name for name in row if name not in self._names)
                 raise OptionError(
@@ -169,7 +168,8 @@ class RowSchema:
         return kept, size, held + 2 * extra
 
     def _check(self, given: pa.Schema) -> bool:
-        """Whether a copy of rows of this schema, which fits, would share memory with them."""
+        """Check that a schema fits. Returns whether a copy of its rows would share memory with
+        them."""
         known, shares = self._known
         if given is known or given.equals(known):
             return shares
@@ -180,7 +180,7 @@ class RowSchema:
                     f"column {name!r} of these rows is not in the schema; it has "
                     f"{', '.join(self._columns)}"
                 )
-            # A column of nulls only has no type yet.
+            # A column of only nulls has no type yet.
             if kind not in (self._columns[name], "void"):
                 raise OptionError(
                     f"column {name!r} is {schema.type_name(self._columns[name])} in the schema "
@@ -198,7 +198,7 @@ class RowSchema:
         for name in self.required:
             column = rows.column(name)
             if pa.types.is_dictionary(column.type):
-                # The null may be in the dictionary, which null_count knows nothing of.
+                # The null may be in the dictionary, where null_count does not see it.
                 column = column.cast(column.type.value_type)
             if column.null_count:
                 place = column.is_null().index(True).as_py()
@@ -234,14 +234,14 @@ class RowSchema:
     def convert(
         self, appends: Sequence[Payload]
     ) -> tuple[list[pa.RecordBatch], dict[int, OptionError]]:
-        """The rows of a batch in order, and which appends (by index) are not among them."""
+        """The rows of a batch in order, and the errors of rejected appends by index."""
         done: list[pa.RecordBatch] = []
         rejected: dict[int, OptionError] = {}
         begin = 0
         for run in _runs(appends):
             try:
                 done += self._convert(run)
-            except Exception:  # a value may be of any class, and that raises what it likes
+            except Exception:  # a value's class may raise anything
                 for index, payload in enumerate(run, begin):
                     try:
                         done.append(self.convert_one(payload))
@@ -251,7 +251,7 @@ class RowSchema:
         return _joined([batch for batch in done if batch.num_rows]), rejected
 
     def convert_one(self, payload: Payload) -> pa.RecordBatch:
-        """The rows of one append. Raises OptionError where they do not fit."""
+        """The rows of one append. Raises OptionError if they do not fit."""
         try:
             return self._convert([payload])[0]
         except Exception as error:
@@ -298,7 +298,7 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _runs(appends: Sequence[Payload]) -> Iterator[list[Payload]]:
-    """Neighbours that are converted together: lists of dicts, or batches of one schema."""
+    """Neighbours to convert together: lists of dicts, or batches of one schema."""
     run: list[Payload] = []
     kind: pa.Schema | None = None
     for payload in appends:
@@ -313,8 +313,8 @@ def _runs(appends: Sequence[Payload]) -> Iterator[list[Payload]]:
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """One batch of many small ones: a frame of each would cost more than its rows."""
-    # Many are small, but the one that closed the batch may be as large as it likes.
+    """Join many small batches into one: a frame for each would cost more than its rows."""
+    # Usually all are small, but the last one, which closed the batch, may have any size.
     most = [*batches[:64], batches[-1]] if batches else []
     if len(batches) < 2 or sum(batch.get_total_buffer_size() for batch in most) > 2**30:
         return batches

@@ -1,4 +1,4 @@
-"""What can still be read of a journal's file, one in quarantine or one of a copy.
+"""Reads what is intact in a journal's file, in quarantine or in a copy.
 
 for sequence, rows in intact_rows("/var/lib/app/wal/quarantine/00000000000000000003.wal"):
     ...
@@ -21,15 +21,15 @@ from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
 
 @dataclass(frozen=True)
 class Incident:
-    """Appends that a journal had accepted and that one damage of its files took.
+    """Accepted appends of a journal that one damage of its files took.
 
     Attributes:
         lost: their sequences.
-        waiting: of these, those that were not appended again; what was appended since then under
-            one of the others is what the log gets.
-        held: of `lost`, those that `files` hold intact.
+        waiting: those of `lost` that were not appended again. Under each of the others the log gets
+            what was appended since.
+        held: those of `lost` that `files` hold intact.
         files: paths of what is left of them, in quarantine.
-        reason: what was found.
+        reason: what was wrong.
     """
 
     lost: range
@@ -56,7 +56,7 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
 
 
 def unreadable_file(path: str, error: OSError) -> JournalReadError:
-    """For a file in quarantine that the disk does not give."""
+    """The error for a file in quarantine that cannot be read."""
     return JournalReadError(
         f"{path}: a file in quarantine cannot be read ({error}): look at the disk. Without that "
         "file, which you may remove then, the rest can be"
@@ -64,9 +64,9 @@ def unreadable_file(path: str, error: OSError) -> JournalReadError:
 
 
 def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(sequence, rows) of each entry that is intact, those after damage too. Changes nothing.
+    """(sequence, rows) of each intact entry, also after damage. Changes nothing.
 
-    Raises JournalReadError where the file's header is damaged, or the disk does not give it.
+    Raises JournalReadError if the file's header is damaged or the file cannot be read.
     """
     try:
         with closing(DiskReader(Path(path))) as reader:

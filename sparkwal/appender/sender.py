@@ -1,9 +1,9 @@
 """The sender: cuts batches, sends them, acknowledges in order.
 
-One thread cuts batches and encodes them; each record is put by a thread of a pool, with retries of
-its own, and the thread whose record fills the oldest gap acknowledges all that waited for it.
+One thread cuts batches and encodes them. A thread of a pool puts each record, with its own retries.
+The thread whose record fills the oldest gap acknowledges all that waited for it.
 
-    sending → stopped (`_stop`)         the first failure; what is in flight before it goes on
+    sending → stopped (`_stop`)         the first failure; records in flight before it go on
     sending, stopped → over (`_end_if_over`)    all is sent or given up, and nothing in flight
 
 A batch is encoded → in flight → done, then acknowledged once all before it are; or it fails.
@@ -36,7 +36,7 @@ from sparkwal.store.log_store import LogStore
 
 @dataclass(frozen=True)
 class Target:
-    """Where records go: a repeating store, and the slots that this appender leads."""
+    """Where records go: a store that repeats requests, and the slots that this appender leads."""
 
     log: LogStore
     producer_id: str
@@ -52,14 +52,14 @@ class _InFlight:
     sequence: int  # the last one that the record holds
     rows: int
     bytes: int
-    empty: list[Batch] = field(default_factory=list)  # after it, with nothing to write
+    empty: list[Batch] = field(default_factory=list)  # batches after it, with nothing to write
 
 
 class _Measured:
-    """Of one leadership: how long PUTs took, for the record after them; and retries.
+    """Measures one leadership: the times of its PUTs and its retries, for the next record.
 
     Attributes:
-        put_ms: position → milliseconds, until it is acknowledged.
+        put_ms: position → milliseconds; an entry goes when its record is acknowledged.
     """
 
     def __init__(self, subscribers: Subscribers) -> None:
@@ -69,12 +69,12 @@ class _Measured:
         self.put_ms: dict[int, float] = {}
 
     def durable(self, position: int) -> float:
-        """How long the PUT of this record took; the next record holds it."""
+        """The time of this record's PUT, which the next record holds."""
         self._last = took = self.put_ms.pop(position)
         return took
 
     def take(self) -> dict[str, float]:
-        """For the next record; each PUT is in at most one. One thread asks."""
+        """Metrics for the next record; each PUT is in at most one. Only one thread may call it."""
         last, self._last = self._last, None
         retried = self._subscribers.retried
         found: dict[str, float] = {"retries": retried - self._retried}
@@ -85,10 +85,11 @@ class _Measured:
 class Sender:
     """Everything between the intake and the store.
 
-    Attributes: both are called in the threads that send, and take no lock of theirs.
+    Attributes: the threads that send call both, which must not take their locks.
         on_decided: (sequence, position): every append up to it is decided; the newest lie there.
-        on_change: of a journal: the log takes no more, or takes again (`Intake.is_full`), or this
-            has stopped (`Intake.failure`), of which no subscriber hears then.
+        on_change: set by a journal. Called when the log takes no more or takes again
+            (`Intake.is_full`), or when this has stopped (`Intake.failure`): then no event is
+            published.
     """
 
     def __init__(
@@ -106,8 +107,7 @@ class Sender:
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
         self._workers = Workers(target.limit, subscribers.enter_thread)
-        # Guards what is in flight, and makes acknowledgements one after another; only the
-        # threads of this appender take it.
+        # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
         self._acks = threading.Lock()
         self._sent: dict[int, _InFlight] = {}
         self._errors: dict[int, SparkWalError] = {}
@@ -184,7 +184,7 @@ class Sender:
             )
         )
         if self._watch is not None:
-            # Before it can be durable: who appends only after that meets the limit at once.
+            # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(sent.position, sent.header.bytes)
         self._workers.submit(partial(self._put, sent))
         if self._target.lookout.is_due():
@@ -203,7 +203,7 @@ class Sender:
             )
 
     def _nothing_to_write(self, batch: Batch) -> None:
-        """All of its appends were rejected: done as soon as those before it are."""
+        """All appends of the batch were rejected: it is done as soon as those before it are."""
         with self._acks:
             if self._sent:
                 self._sent[max(self._sent)].empty.append(batch)
@@ -233,7 +233,7 @@ class Sender:
             self._succeeded(sent.position)
 
     def _look(self) -> None:
-        """Stop when another writer asks for the log; what is in flight goes on."""
+        """Stop if another writer asks for the log; records in flight go on."""
         try:
             self._target.lookout.look()
         except StoreUnavailableError:
@@ -248,14 +248,14 @@ class Sender:
     def _succeeded(self, position: int) -> None:
         with self._acks:
             if position not in self._sent:
-                return  # given up already: one before it failed
+                return  # given up already: a slot before it failed
             # SAFETY(ack-in-order) §7: the appender acknowledges only slots whose predecessors are
             # decided
             for ready in self._pipeline.durable(position):
                 done = self._sent.pop(ready)
                 self._intake.last_sequence = done.sequence
-                # Under the lock: no caller may see a later append durable before this one. Here
-                # nothing of the caller's runs: `Callbacks` calls back.
+                # Complete under the lock: no caller may see a later append durable before this one.
+                # No user code runs here: `Callbacks` calls back.
                 self._complete(done.batch, ready)
                 for batch in done.empty:
                     self._complete(batch, -1)
@@ -282,7 +282,7 @@ class Sender:
                 self._stop(error)
 
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
-        """Accept and send nothing more; what is in flight before the failure goes on."""
+        """Accept and send nothing more; records in flight before the failure go on."""
         if self._intake.stop(error):
             if self.on_change is None:
                 path = self._target.log.url
@@ -298,7 +298,7 @@ class Sender:
         self._settle()
 
     def _settle(self) -> None:
-        """Once the oldest slot has failed, nothing after it can be acknowledged."""
+        """Once the oldest slot has failed, fail all that waits: nothing can be acknowledged."""
         failure = self._intake.failure
         if failure is None or (self._sent and min(self._sent) not in self._errors):
             self._end_if_over()

@@ -29,12 +29,12 @@ from sparkwal.store.conditional_put import prove_put_if_absent
 
 @dataclass(frozen=True)
 class Session:
-    """The backend of an appender without a journal: what was accepted is in memory.
+    """One leadership. Without a journal it is the appender's backend: accepted rows are in memory.
 
     Attributes:
-        leadership: what the log was like when it began; its `next_position` is the first that
-            this session may write.
-        known: the newest sequence of the producer that the log had when it began.
+        leadership: the log when the session began; the session may write from its `next_position`
+            on.
+        known: the producer's newest sequence in the log when the session began.
     """
 
     leadership: Leadership
@@ -44,7 +44,7 @@ class Session:
 
     @property
     def lost(self) -> range:
-        """Nothing: no sequence is lost that the process lives to hear of."""
+        """Always empty: only a journal's rows outlive the process."""
         return range(0)
 
     @property
@@ -71,16 +71,16 @@ def open_session(
     """Take the log over and fence its former writer.
 
     Args:
-        former: the session before it of the same appender: this one goes on in the same log, and
-            takes it from nobody else.
-        check: gets the head of the log, its id and the newest sequence of the producer in it before
-            anything is written; raises where this appender must not lead the log.
+        former: the same appender's session before: the new one must continue in the same log, and
+            takes it over from no other writer.
+        check: called before anything is written, with the log's head, its id and the producer's
+            newest sequence in it; raises if this appender must not lead the log.
 
     Raises StoreUnavailableError, OutcomeUnknownError, FencedError, InvalidLogError, OptionError.
     """
     log, settings, clock = context.log, context.settings, context.clock
     prove_put_if_absent(log.store, log.prefix)
-    # One for each incarnation: its own records, and no others, are ours on a read-back.
+    # Each incarnation draws one: a read-back counts only its own records as ours.
     plan_id = uuid.uuid4().hex
     host = socket.gethostname()
     known = former.leadership if former is not None else None
@@ -136,7 +136,7 @@ def open_session(
         lookout=Lookout(log, leadership.log_id, leadership.term, clock),
         limit=limit,
     )
-    # None, and no request, without limits of the log's size.
+    # Without limits of the log's size there is no watch and no request.
     watch = None
     if settings.soft_limit is not None or settings.hard_limit is not None:
         watch = SizeWatch(

@@ -16,7 +16,7 @@ from sparkwal.events import Event, Missed, Retried
 
 _logger = logging.getLogger("sparkwal")
 
-# Events that may wait for one slow subscriber before some are left out.
+# How many events may wait for a slow subscriber before the oldest are dropped.
 MOST_WAITING = 10_000
 _DRAIN_SECONDS = 5.0
 
@@ -68,28 +68,28 @@ class Subscriber:
             self._thread.join(_DRAIN_SECONDS)
 
     def stop(self) -> None:
-        """No more events after those that wait."""
+        """Deliver what waits, and nothing after it."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
 
 class Subscribers:
-    """All subscribers of an appender; each gets the events in order."""
+    """All subscribers of an appender. Each gets the events in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._list: list[Subscriber] = []
         self._threads: set[int] = set()
         self._closed = False
-        self.retried = 0  # requests of these threads that were sent again
+        self.retried = 0  # repeated requests of this appender's threads
         self._pid = os.getpid()
         # The process's own subscribers may be slow too.
         self._process = Subscriber(events.emit)
         self._forget = events.subscribe(self._overhear)
 
     def add(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Returns the unsubscriber."""
+        """Add a subscriber. Returns a function that removes it."""
         subscriber = Subscriber(callback)
         with self._lock:
             self._list.append(subscriber)
@@ -104,7 +104,7 @@ class Subscribers:
 
     def publish(self, event: Event) -> None:
         """Notify these subscribers and the process's."""
-        # Waking a thread costs more than asking whether it would do anything.
+        # Waking a thread costs more than asking whether anybody wants the event.
         if events.is_wanted(type(event), self._overhear):
             self._process.publish(event)
         self._notify(event)
@@ -114,14 +114,14 @@ class Subscribers:
             subscriber.publish(event)
 
     def enter_thread(self) -> None:
-        """These subscribers also get what this thread emits for the process: retried, fenced, …"""
+        """Let these subscribers also get the events that this thread emits: retried, fenced, …"""
         self._threads.add(threading.get_ident())
 
     def leave_thread(self) -> None:
         self._threads.discard(threading.get_ident())
 
     def _overhear(self, event: Event) -> None:
-        # In a fork thread ids come again, and the queues have no threads.
+        # A fork reuses thread ids, and its queues have no threads.
         if threading.get_ident() in self._threads and os.getpid() == self._pid:
             if isinstance(event, Retried):
                 with self._lock:

@@ -1,9 +1,9 @@
-"""Which Python values, and which pandas frames, a column holds as they are.
+"""Decides which Python values and pandas frames a column holds unchanged.
 
-Arrow converts more than that: 1.5 becomes 1 in a column of integers, a datetime loses
-its time in a column of dates and its zone in one without. A log must not change what it
-was given. Two things are as the column's type says: a float32 column holds the nearest
-float32 of a number in its range, and a datetime without a zone is UTC in a column with one.
+Arrow converts more: 1.5 becomes 1 in a column of integers, a datetime loses its time in a column of
+dates and its zone in a column without one. A log must not change its input. Two conversions follow
+the column's type: a float32 column holds the nearest float32 of a number in its range, and a
+datetime without a zone is UTC in a column with a zone.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NONE = type(None)
-# From here on a number is infinite as a float32: half a step above the largest.
+# A number from here on is infinite as a float32: half a step above the largest one.
 _FLOAT32_END = 2.0**128 - 2.0**103
-# More places after the point than any column has: of a longer number the rest may be zeros.
+# No column has more places after the point.
 _MOST_PLACES = 76
 # Classes whose values are small and cannot change.
 SCALARS = frozenset((_NONE, bool, int, float, datetime, date, time, timedelta, Decimal))
 
 
 def frozen(value: Any) -> Any:
-    """A value that stays as it is, whatever happens to the one it was made of."""
+    """A copy that does not change with the original."""
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, Mapping):
@@ -44,15 +44,15 @@ def frozen(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(frozen(item) for item in value)
     if type(value).__module__ == "numpy" and hasattr(value, "copy"):
-        # An array of objects shares them with its copy.
+        # A copy of an array of objects would share them.
         return frozen(value.tolist()) if value.dtype.hasobject else value.copy()
     return value
 
 
 def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
-    """The index of the first value that a column of this type cannot hold as it is."""
+    """The index of the first value that a column of this type cannot hold unchanged, or None."""
     exact, fits = _rule(kind)
-    # One pass in C: nearly always all values are of the expected classes.
+    # Nearly always all values are of the expected classes: check that in one pass in C.
     if exact.issuperset(map(type, values)):
         return None
     for index, value in enumerate(values):
@@ -63,7 +63,7 @@ def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool]]:
-    """(classes whose every value may pass, what decides on any other value)."""
+    """(classes whose values all fit, a function that decides on any other value)."""
     if types.is_struct(kind):
         return frozenset((_NONE,)), _struct_rule(kind)
     if types.is_map(kind):
@@ -84,7 +84,7 @@ def _rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool]]:
 
 def _leaf_rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool]]:
     if types.is_integer(kind):
-        # JSON knows no integers: 2.0 is one.
+        # JSON has no integers: 2.0 counts as one.
         return frozenset((int,)), lambda v: isinstance(v, float) and v.is_integer()
     if types.is_boolean(kind):
         return frozenset((bool,)), _never
@@ -118,8 +118,8 @@ def _never(value: Any) -> bool:
 def fits_decimal(value: Decimal | int, kind: pa.DataType) -> bool:
     """Whether a column of decimals holds exactly this number.
 
-    Arrow cannot be asked: it crashes at some exponents, and takes some numbers that it has no
-    digits for as others.
+    Arrow cannot decide this: it crashes at some exponents, and changes some numbers that have too
+    many digits.
     """
     whole = kind.precision - kind.scale
     if isinstance(value, int):
@@ -144,13 +144,13 @@ def _is_moment(value: Any) -> bool:
 
 
 def _zone_is_whole(value: datetime) -> bool:
-    # Arrow drops what a zone is off by less than a second.
+    # Arrow drops fractions of a second in a zone's offset.
     offset = value.utcoffset()
     return offset is None or not offset.microseconds
 
 
 def _no_nanoseconds(value: Any) -> bool:
-    # pandas' Timestamp and Timedelta are finer than those they derive from.
+    # pandas' Timestamp and Timedelta are finer than their Python base classes.
     return not getattr(value, "nanosecond", 0) and not getattr(value, "nanoseconds", 0)
 
 
@@ -199,10 +199,10 @@ def _struct_rule(kind: pa.DataType) -> Callable[[Any], bool]:
 def frame_table(
     frame: pd.DataFrame, target: pa.Schema, bad_value: Callable[[int, str, Any], OptionError]
 ) -> pa.Table:
-    """A frame that has the columns of `target`, with its types. It may share memory with it.
+    """The frame as a table with the types of `target`. It may share memory with the frame.
 
     Args:
-        bad_value: (row, column, value) to the error that names them.
+        bad_value: makes the error that names (row, column, value).
 
     Raises OptionError.
     """
@@ -210,7 +210,7 @@ def frame_table(
     for field in target:
         column = frame[field.name]
         if column.dtype == object:
-            # In pandas a float that is not a number stands for null in any column.
+            # In pandas NaN stands for null in any column.
             there = column.notna()
             values = [value if known else None for value, known in zip(column, there, strict=True)]
             place = misfit(values, field.type)
@@ -224,7 +224,7 @@ def frame_table(
     try:
         made = pa.Table.from_pandas(frame, schema=target, preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        # Arrow adds for which column it was, as "Conversion failed for column …".
+        # Arrow's further arguments name the column, as "Conversion failed for column …".
         said = " ".join(str(arg) for arg in error.args)
         raise OptionError(f"the frame does not fit the schema: {said}") from None
     for field in target:
@@ -234,10 +234,10 @@ def frame_table(
 
 
 def _carries(own: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a column of pandas' own type may go into one of the log.
+    """Whether a pandas column of type `own` may go into a column of type `target`.
 
-    Arrow would read 5 as a moment or as true, and drop a time of day or a time zone. What
-    is left it checks itself: numbers that do not fit, nanoseconds.
+    Arrow would read 5 as a timestamp or as true, and drop a time of day or a time zone. It checks
+    the rest itself: numbers that do not fit, nanoseconds.
     """
     if types.is_dictionary(own):
         own = own.value_type
@@ -258,7 +258,7 @@ def _check_range(
     name: str,
     bad_value: Callable[[int, str, Any], OptionError],
 ) -> None:
-    """1e39 is no float32: Arrow would make it infinite."""
+    """Reject numbers such as 1e39, which Arrow would make infinite as a float32."""
     for place in pc.indices_nonzero(pc.is_inf(made)).to_pylist():
         value = column.iloc[place]
         if abs(value) != float("inf"):

@@ -1,7 +1,7 @@
-"""What became of appends that are not acknowledged, when an appender has stopped.
+"""The errors of unacknowledged appends, once an appender has stopped.
 
-Two answers only, each with one thing to do: FencedError, another writer leads; and
-OutcomeUnknownError, a new appender's `last_sequence` shows what is durable.
+Two errors only, each with one thing to do. FencedError: another writer leads. OutcomeUnknownError:
+a new appender's `last_sequence` shows what is durable.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ ASK = "open a new appender with the same producer_id, its last_sequence shows wh
 
 
 def used_up(error: SparkWalError) -> SparkWalError:
-    """Of a slot whose request failed for good."""
-    # A store that refuses, as for want of rights, raises OptionError: for a ticket that would
-    # mean that only its own rows were refused.
+    """The error of a slot whose request failed for good."""
+    # A store that refuses, for example for lack of rights, raises OptionError. From a ticket that
+    # would mean that only its own rows were refused.
     if isinstance(error, (StoreUnavailableError, OptionError)):
         return OutcomeUnknownError(f"{error}; the appender has stopped: {ASK}")
     return fenced(error) if isinstance(error, FencedError) else error
 
 
 def fenced(error: FencedError, journal: str | None = None) -> FencedError:
-    """The same in an appender's words: it has no microbatch and no checkpoint.
+    """The same error in an appender's terms: it has no microbatch and no checkpoint.
 
     Args:
         journal: the folder of its journal, if it has one.
@@ -50,15 +50,15 @@ def fenced(error: FencedError, journal: str | None = None) -> FencedError:
 
 
 def without_advice(error: SparkWalError) -> str:
-    """What happened, where the appender goes on by itself."""
+    """The error's text without advice, for an appender that goes on by itself."""
     return str(error).replace(f"; the appender has stopped: {ASK}", "").replace(f": {ASK}", "")
 
 
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
-    """What became of a slot that is not acknowledged, from the one before it and its own.
+    """The error of an unacknowledged slot, from that of the slot before it and its own.
 
-    After a slot that may hold our record every slot may count, until one shows another leader:
-    every slot after that one is dead.
+    After a slot that may hold our record, every slot may count, until one shows another leader.
+    Every slot after that one is dead.
     """
     if before is None or (isinstance(before, OutcomeUnknownError) and isinstance(own, FencedError)):
         return own
@@ -68,15 +68,15 @@ def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWal
 
 
 def unsent(error: SparkWalError) -> SparkWalError:
-    """For what was accepted and never sent, when the appender stopped for `error`."""
+    """The error of accepted rows that were never sent, after the appender stopped for `error`."""
     if isinstance(error, FencedError):
         return error
     return OutcomeUnknownError(f"not sent, because the appender has stopped: {error}")
 
 
 def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
-    """Of a slot that was written, but so slowly that another writer leads by now."""
-    # It may be the record from before the other came, or one put after a collection.
+    """The error of a slot that was written so slowly that another writer leads by now."""
+    # Our record may have arrived before the other writer led, or after a collection.
     return OutcomeUnknownError(
         f"position {position} of {log.url} was written, but it took so long that another writer "
         f"leads now: {ASK}"
@@ -84,7 +84,7 @@ def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
 
 
 def unexpected(what: str, error: BaseException) -> OutcomeUnknownError:
-    """For an unexpected error: only the log can show what is durable."""
+    """The error for an unexpected one: only the log can show what is durable."""
     return OutcomeUnknownError(
         f"{what} ({type(error).__name__}: {error}); what was sent may be durable: {ASK}"
     )

@@ -1,7 +1,6 @@
 """The threads of an appender that send requests.
 
-They are daemons: a request that hangs must not keep a process alive whose appender
-has failed already.
+They are daemons: a request that hangs must not keep a process alive after its appender failed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from queue import SimpleQueue
 
 
 class Workers:
-    """Up to `limit` threads, started as they are needed. One thread submits."""
+    """Up to `limit` threads, started as needed. Only one thread may submit."""
 
     def __init__(self, limit: int, entered: Callable[[], None]) -> None:
         self._limit, self._entered = limit, entered
@@ -28,8 +27,8 @@ class Workers:
             try:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
             except RuntimeError:
-                # The machine gives no more threads, or the interpreter ends: those there are
-                # go on, and where there is none, this one does it.
+                # The machine has no more threads, or the interpreter ends. The existing threads
+                # take the task; if there are none, this one runs it.
                 self._count -= 1
                 if not self._count:
                     task()

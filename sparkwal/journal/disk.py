@@ -14,7 +14,7 @@ from sparkwal.errors import OptionError
 from sparkwal.journal.storage import QUARANTINE, Bytes, Reader, Writer
 
 LOCK = "lock"
-# So many bytes do not wait for a sync: the disk begins with them.
+# After this many bytes the disk begins to write, before a sync.
 _AHEAD = 16 * 2**20
 
 
@@ -39,7 +39,7 @@ class DiskWriter:
         self.size = end
         if end - self._begun >= _AHEAD:
             with suppress(OSError):  # it is a hint
-                # Linux begins to write what is not on the disk, and drops only the rest of it.
+                # Linux begins to write dirty pages, and drops only clean ones.
                 size = end - self._begun
                 os.posix_fadvise(self._file, self._begun, size, os.POSIX_FADV_DONTNEED)
             self._begun = end
@@ -59,7 +59,7 @@ class DiskWriter:
         if self._file < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         end = self.size
-        # The length is synced too: a file's data cannot be read without.
+        # This syncs the length too: data cannot be read without it.
         os.fdatasync(self._file)
         is_there = os.fstat(self._file).st_nlink > 0
         self._begun = end
@@ -77,7 +77,7 @@ class DiskReader:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # That can be opened, and not be read.
+        # A folder can be opened, but not read.
         if stat.S_ISDIR(os.fstat(self._file).st_mode):
             self.close()
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -104,9 +104,9 @@ class DiskReader:
 
 
 class DiskFolder:
-    """See `Folder`. Opening takes the folder for this process until `close`, or its end.
+    """See `Folder`. Opening locks the folder for this process, until `close` or the process's end.
 
-    Raises OptionError where another process holds it, or it is none that can be used.
+    Raises OptionError if another process holds the folder, or if it cannot be used.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -134,7 +134,7 @@ class DiskFolder:
         import fcntl
 
         try:
-            # Of the open file: it ends with the process, however that ends.
+            # The lock is the open file's: it ends with the process, however that ends.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
@@ -185,7 +185,7 @@ class DiskFolder:
         if self._lock >= 0:
             import fcntl
 
-            # A fork that has not come to `forget` shares it.
+            # A forked process that has not yet called `forget` shares the lock.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             self.forget()
 
@@ -209,7 +209,7 @@ _held: weakref.WeakSet[DiskFolder] = weakref.WeakSet()
 
 
 def _forget() -> None:
-    # A fork shares the lock: with it the folder would stay taken when the parent has died.
+    # A forked process shares the lock: the folder would stay locked after the parent's end.
     for folder in tuple(_held):
         folder.forget()
 

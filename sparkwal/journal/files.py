@@ -1,12 +1,12 @@
-"""The files of a journal's folder, and how each comes to be: whole, or not at all.
+"""The files of a journal's folder. Each is made whole, or not at all.
 
 {id:020d}.wal   a segment
-cursor          how far the log has the entries
-accepted        how far entries were acknowledged, as a hint: never synced by itself
-reserve         given up on a full disk, so that letting go of what the log has goes on
-lost            what damage took of accepted entries, and which files in quarantine had them
+cursor          the last entry that the log has
+accepted        the last accepted entry, as a hint: never synced by itself
+reserve         removed on a full disk, so that the journal can still remove what the log has
+lost            which accepted entries damage took, and which files in quarantine had them
 lock            held by the process that has the journal open
-quarantine/     what was found damaged, untouched
+quarantine/     damaged files, unchanged
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from sparkwal.journal.storage import Folder, Handle, Reader, content_of, sync_fo
 
 CURSOR, ACCEPTED, RESERVE, LOST = "cursor", "accepted", "reserve", "lost"
 TEMPORARY = ".tmp"
-# Bytes for a cursor and the header of a segment, each in blocks of its own.
+# Room for a cursor and the header of a segment, each in blocks of its own.
 _RESERVED = 2**16
 _SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
-# Beyond any that was counted up to: such a name is a stranger's.
+# No journal counts so far: a name with a higher number is not a journal's.
 _IDS = 10**18
 _COPIED = 4 * 2**20
-# Bytes of a cursor that are read.
+# The most bytes of a cursor.
 _MOST = 2**16
 _MARK = struct.Struct("<IQq")
 
@@ -47,7 +47,7 @@ def segment_name(number: int) -> str:
 
 
 def segment_id(name: str) -> int | None:
-    """The id in a segment's name, of one in quarantine too; None for any other file."""
+    """The id in a segment's name, also in quarantine; None for any other file."""
     found = _SEGMENT.fullmatch(name)
     return int(found[1]) if found and int(found[1]) < _IDS else None
 
@@ -59,7 +59,7 @@ def segment_number(name: str) -> int:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether it is a file that was not finished."""
+    """Whether this is the name of an unfinished file."""
     whole = name.removesuffix(TEMPORARY)
     number = segment_id(whole)
     is_segment = number is not None and whole == segment_name(number)
@@ -67,21 +67,20 @@ def is_temporary(name: str) -> bool:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room: that passes, and nothing is broken."""
+    """Whether there is no room. That passes, and nothing is broken."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a log has what a journal holds.
+    """How much of a journal the log has.
 
     Attributes:
-        log_id, producer: whose.
+        log_id, producer: whose entries these are.
         sequence: all entries up to it are in the log.
-        first_segment: segments with a lower id were removed; one that is there came back.
-        next_segment: no id from it on was ever used.
-        ends: of a journal that was closed, its last segment and that one's size; every byte of
-            it is synced.
+        first_segment: segments with a lower id were removed; one that is there was restored.
+        next_segment: neither this id nor a higher one was ever used.
+        ends: of a closed journal: its last segment and that one's size; every byte of it is synced.
     """
 
     log_id: str
@@ -93,7 +92,7 @@ class Cursor:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Whose."""
+        """Whose entries these are."""
         return self.log_id, self.producer
 
     def encode(self) -> bytes:
@@ -102,7 +101,7 @@ class Cursor:
 
 
 def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
-    """The cursor, or None and why it cannot be used; "" where there is none. Raises OSError."""
+    """The cursor, or None and why it cannot be used; "" if there is none. Raises OSError."""
     data = content_of(folder, CURSOR, _MOST)
     if data is None:
         return None, ""
@@ -118,7 +117,7 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
 
 
 def write_cursor(folder: Folder, cursor: Cursor) -> None:
-    """Durable when it returns. Raises JournalError of the stage that failed, OSError where there
+    """Durable when it returns. Raises the JournalError of the stage that failed, OSError if there
     is no room."""
     try:
         data = cursor.encode()
@@ -136,9 +135,8 @@ def make_segment(
     *,
     spare: bool = False,
 ) -> int:
-    """A segment's file with the entries that `source` holds from `begin` to `end`; in place of
-    one of its name. Returns where its entries begin. On a full disk it is made, with `spare`, in
-    the room of the reserve.
+    """Make a segment's file with the entries of `source` from `begin` to `end`. It replaces a file
+    of its name. Returns where its entries begin. On a full disk `spare` uses the reserve's room.
 
     Raises as `write_cursor`.
     """
@@ -161,7 +159,7 @@ def make_segment(
 
 
 def keep_reserve(folder: Folder) -> None:
-    """Keep it, where there is room. Raises JournalError."""
+    """Make the reserve if it is missing and there is room. Raises JournalError."""
     if RESERVE in folder.names():
         return
     with suppress(OSError):
@@ -169,7 +167,7 @@ def keep_reserve(folder: Folder) -> None:
 
 
 def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
-    """A file of this content, durable when it returns; on a full disk in the reserve's room.
+    """Write a file, durable when it returns; on a full disk in the reserve's room.
     Raises as `write_cursor`."""
     try:
         _put(folder, name, data)
@@ -217,7 +215,7 @@ def _put(
 
 
 def failed(what: str, error: OSError) -> JournalWriteError:
-    """For a write that failed for another reason than a full disk."""
+    """The error for a write that failed for another reason than a full disk."""
     return JournalWriteError(
         f"{what} was not written ({error}). Look at the disk, then open the journal again: what "
         "was accepted before is there"
@@ -225,7 +223,7 @@ def failed(what: str, error: OSError) -> JournalWriteError:
 
 
 def no_room(path: str) -> OptionError:
-    """For an opening that needs room which a full disk has not."""
+    """The error for an opening that a full disk prevents."""
     return OptionError(
         f"the disk of {path} is full: the journal cannot be opened. Make room; nothing of it is "
         "lost"
@@ -233,11 +231,11 @@ def no_room(path: str) -> OptionError:
 
 
 class Mark:
-    """How far entries were acknowledged: a lower bound, whatever the disk did with it.
+    """The newest accepted entry: a lower bound, whatever the disk did with it.
 
-    It distinguishes an entry that a crash tore, which was never acknowledged, from one that was
-    acknowledged and is damaged now. Never synced by itself: it is worth most where the process
-    died and the machine did not, and then the machine has it.
+    It distinguishes an entry that a crash tore, which was never accepted, from an accepted one that
+    is damaged now. It is never synced by itself: it helps most if the process died and the machine
+    did not, and then the machine still has it.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -245,7 +243,7 @@ class Mark:
         self._writer = folder.open(ACCEPTED) if there else folder.create(ACCEPTED)
 
     def put(self, segment: int, sequence: int) -> None:
-        """Every entry up to `sequence` in this segment, and all before it, are acknowledged."""
+        """Note that every entry up to `sequence`, which is in this segment, is accepted."""
         with suppress(OSError):  # it is a hint
             self._writer.write_at(0, _mark(segment, sequence))
 
@@ -264,7 +262,7 @@ def _mark(segment: int, sequence: int) -> bytes:
 
 
 def read_mark(folder: Folder) -> tuple[int, int]:
-    """(segment, sequence) as `Mark.put`; (-1, -1) where nothing is known. Raises OSError."""
+    """(segment, sequence) as in `Mark.put`; (-1, -1) if nothing is known. Raises OSError."""
     data = content_of(folder, ACCEPTED, _MARK.size)
     if data is None or len(data) < _MARK.size:
         return -1, -1

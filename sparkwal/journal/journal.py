@@ -1,12 +1,13 @@
 """Accepted entries on a local disk, in order, until the log has them.
 
-Segments of a stated size take the entries; a ring holds where each lies; one fsync is for all
-appends that wait. After Apache Iggy's metadata journal; nothing is evicted: what is full refuses.
+Segments of a fixed size hold the entries, and a ring holds the place of each. One fsync serves all
+appends that wait. The design follows Apache Iggy's metadata journal, but evicts nothing: a full
+journal refuses appends.
 
     open → ending (`close`: nothing is appended, all is synced) → closed
     open, ending → failed (`_stop`) → closed
 
-Of an entry: written → synced → acknowledged (the log has it) → let go (`drain`).
+An entry: written → synced → acknowledged (the log has it) → let go (`drain`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import ALWAYS, INTERVAL, Settings
 from sparkwal.journal.storage import Bytes, Folder
 
-# How often an append looks whether a full disk has room again.
+# How often an append checks whether a full disk has room again.
 _LOOK_SECONDS = 0.5
 
 
@@ -34,16 +35,15 @@ class Journal:
     """An open journal; made by `sparkwal.journal.opening`. Thread-safe.
 
     Args:
-        acked: the log has every entry up to it.
+        acked: the log has every entry up to this sequence.
 
     Attributes:
-        path: of its folder, for messages.
-        last: sequence of the newest entry that was written.
+        path: the folder's, for messages.
+        last: the sequence of the newest entry written.
         failure: why it has stopped.
         is_closed: whether `close` has ended.
-        wants_room: an append waits, or was refused: `drain` should give room.
-        on_accepted: called when there may be something to read or to drain; does nothing that
-            takes long.
+        wants_room: an append waits or was refused: `drain` should make room.
+        on_accepted: called when there may be something to read or to drain; must return quickly.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Journal:
         self._folder, self._settings, self._publish = folder, settings, publish
         self._segments, self.path = segments, folder.path
         self._mark = Mark(folder)
-        # Taken in this order: by who drains; by who syncs or begins a segment; by who writes.
+        # Threads take these locks in this order: to drain; to sync or begin a segment; to write.
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
-        self._turn = threading.Lock()  # of the sync that is under way, or comes next
+        self._turn = threading.Lock()  # held by the thread whose sync runs or comes next
         self._room, self._ending = threading.Event(), threading.Event()
         self.failure: JournalError | None = None
         self.is_closed = self._reported_full = self.wants_room = False
@@ -72,7 +72,7 @@ class Journal:
 
     @property
     def accepted(self) -> int:
-        """The newest sequence of which an append may have returned."""
+        """The newest sequence whose append may have returned."""
         return self._synced if self._settings.sync == ALWAYS else self.last
 
     @property
@@ -81,7 +81,7 @@ class Journal:
         return self._segments.size
 
     def remaining_capacity(self) -> int:
-        """How many more entries it takes before the log has taken some."""
+        """How many more entries fit before the log has taken some."""
         return self._segments.slots - (self.last - self._acked)
 
     # Appending.
@@ -90,10 +90,9 @@ class Journal:
         """The sequence of a new entry. It may be lost until `wait` has returned.
 
         Raises:
-            OptionError: it is too large for a segment, or the journal is closed.
+            OptionError: the entry is too large for a segment, or the journal is closed.
             BackPressureError: the journal or its disk is full: `wait_for_room`.
-            JournalError: it has stopped; whether this entry is on the disk only opening it
-                again can show.
+            JournalError: it has stopped; the next opening shows whether the entry is on the disk.
         """
         length = len(content)
         if length > self._settings.largest:
@@ -101,7 +100,7 @@ class Journal:
                 f"an append of {length} bytes; {self._settings.largest} fit into a segment "
                 "of the journal: split it, or raise journalSegmentBytes"
             )
-        crc = zlib.crc32(content)  # of what may be large: before the lock
+        crc = zlib.crc32(content)  # before the lock: the content may be large
         while True:
             with self._lock:
                 self._check_open()
@@ -110,7 +109,7 @@ class Journal:
                     return self._append(content, crc)
                 full = self._segments.newest
             with self._syncing, self._lock:
-                # Others may have appended in between: look again.
+                # Another thread may have begun a segment in between: look again.
                 self._check_open()
                 if self._segments.newest is full:
                     try:
@@ -124,7 +123,7 @@ class Journal:
         except OSError as error:
             raise self._not_written(error) from error
         self.wants_room = False
-        # Where one entry goes as the next comes, it is full the same time.
+        # Report fullness again only after half of the journal was free.
         room = 2 * self.size <= self._settings.max_bytes
         self._reported_full &= not (room and 2 * self.remaining_capacity() >= self._segments.slots)
         if self._settings.sync != ALWAYS:
@@ -132,7 +131,7 @@ class Journal:
         return self.last
 
     def _not_written(self, error: OSError) -> BackPressureError | JournalError:
-        """What did not fit never was."""
+        """Undo a failed write if the disk is full, else stop. Returns the error to raise."""
         try:
             if not files.is_full(error):
                 raise error
@@ -157,13 +156,13 @@ class Journal:
         return BackPressureError(f"{why}: nothing of this append was accepted, try again later")
 
     def wait_for_room(self, timeout: float) -> None:
-        """After a BackPressureError: until there may be room, at most so many seconds."""
+        """After a BackPressureError: wait until there may be room, at most `timeout` seconds."""
         if self.wants_room:
             self._room.wait(min(timeout, _LOOK_SECONDS))
 
     def _rotate(self, spare: bool = False) -> None:
-        """Go on in a new segment. With the locks of who syncs and of who writes. Raises
-        JournalError, OSError for no room."""
+        """Go on in a new segment. The caller holds the locks to sync and to write. Raises
+        JournalError, OSError if there is no room."""
         try:
             # SAFETY(sync-before-rotate) §11: a full segment is synced before the next begins
             self._segments.writer.sync()
@@ -175,21 +174,22 @@ class Journal:
     # Syncing.
 
     def wait(self, sequence: int) -> None:
-        """Until this entry is on the disk; with `INTERVAL` and `NONE` at once.
+        """Wait until this entry is on the disk; with `INTERVAL` and `NONE` return at once.
 
-        Raises JournalError where that can't be known.
+        Raises JournalError if that cannot be known.
         """
         # SAFETY(sync-before-return) §11: with journalSync=always an append returns after a sync
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
     def sync(self, sequence: int | None = None) -> None:
-        """Until every entry up to this one, or every one, is on the disk: one syncs for all."""
+        """Wait until every entry up to `sequence`, or every one, is on the disk. One thread syncs
+        for all."""
         upto = self.last if sequence is None else sequence
         while self._synced < upto:
             turn = self._turn
             with turn:
-                # Else the sync is over that this thread waited for: look again.
+                # If the turn has changed, the sync that this thread waited for is over: look again.
                 if turn is self._turn:
                     self._sync_once()
                     self._turn = threading.Lock()
@@ -200,7 +200,7 @@ class Journal:
             with self._lock:
                 self._check_failure()
                 newest, writer, upto = self._segments.newest, self._segments.writer, self.last
-            # Others append meanwhile: the next sync is for all of them.
+            # Other threads append meanwhile: the next sync serves all of them.
             try:
                 writer.sync()
             except JournalError as error:
@@ -222,7 +222,7 @@ class Journal:
     # Reading and letting go.
 
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
-        """(content, schema) of an entry that the log does not have. Raises JournalReadError."""
+        """(content, schema) of an entry that the log does not have yet. Raises JournalReadError."""
         try:
             return self._segments.read(sequence)
         except JournalReadError as error:
@@ -237,7 +237,7 @@ class Journal:
                     self._room.set()
 
     def may_drain(self) -> bool:
-        """Whether `drain` would let a file go, or give the room that an append waits for."""
+        """Whether `drain` would remove a file, or make the room that an append waits for."""
         with self._lock:
             if self.failure is not None or self.is_closed:
                 return False
@@ -246,13 +246,13 @@ class Journal:
             return self.wants_room and self._segments.newest_is_done(self._acked)
 
     def drain(self) -> None:
-        """Let go what the log has: the cursor first, then whole segments; where an append waits for
-        room the newest too. Raises JournalError."""
+        """Remove what the log has: first move the cursor, then remove whole segments; the newest
+        too if an append waits for room. Raises JournalError."""
         with self._draining:
             try:
                 self._check_open()
                 if self.wants_room:
-                    # Where the disk is full an append would take the room that the cursor needs.
+                    # On a full disk an append would take the room that the cursor needs.
                     with self._syncing, self._lock:
                         if self._segments.newest_is_done(self._acked):
                             self._rotate(spare=True)
@@ -278,7 +278,7 @@ class Journal:
         files.keep_reserve(self._folder)
 
     def _checkpoint(self, first: int, ends: tuple[int, int] | None = None) -> None:
-        """Write the cursor: segments below `first` are to be removed."""
+        """Write the cursor: segments below `first` may be removed."""
         header, acked = self._segments.oldest.header, self._acked
         following = self._segments.next_id
         cursor = Cursor(header.log_id, header.producer, acked, first, following, ends)
@@ -286,16 +286,16 @@ class Journal:
         self._publish(events.Checkpointed(path=self.path, sequence=acked))
 
     def close(self) -> None:
-        """Sync everything, let another process have the folder. Raises JournalError."""
+        """Sync everything and release the folder. Raises JournalError."""
         if self.is_closed:
             return
         with self._lock:
-            self._ending.set()  # nothing is appended from here on
+            self._ending.set()  # no append from here on
         try:
             if self.failure is None:
                 self.sync()
                 ends = self._segments.newest.header.id, self._segments.newest.size
-                # Without it the next start reads a little more.
+                # Without this the next start writes the last segment again.
                 with self._draining, suppress(JournalError, OSError):
                     self._checkpoint(self._segments.oldest.header.id, ends)
         finally:
@@ -308,7 +308,7 @@ class Journal:
     # What stops it.
 
     def _stopped_by(self, error: JournalError) -> JournalError:
-        """What may be tried again leaves everything as it was."""
+        """Stop the journal, unless the error is retryable: then nothing has changed."""
         return error if error.retryable else self._stop(error)
 
     def _stop(self, error: JournalError) -> JournalError:

@@ -1,7 +1,7 @@
-"""Opening a journal: what it holds is read, mended where a crash tore it, and gone on with.
+"""Opening a journal: read what it holds, mend what a crash tore, and continue there.
 
-In two steps. `scan_folder` changes nothing; then the log is asked how far it has this producer's
-entries; `begin` makes the folder fit both. A crash anywhere in it leaves what it began with.
+`scan_folder` changes nothing. Then the caller asks the log for this producer's last sequence, and
+`begin` makes the folder fit both. If it crashes, the next opening finds no less.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, sync_folder
 
-# What is written anew at once.
+# Bytes that are written again at once.
 _BLOCK = 4 * 2**20
 
 
@@ -34,9 +34,9 @@ class Opened:
     """A journal that is open.
 
     Attributes:
-        lost: sequences that were accepted and cannot be read: they must be sent again, in this
-            order, before anything else. Reported at each opening until they were.
-        quarantine: what is left of them.
+        lost: accepted sequences that cannot be read: send them again, in this order, before
+            anything else. Each opening reports them until then.
+        quarantine: what is left of the lost entries.
     """
 
     journal: Journal
@@ -54,7 +54,7 @@ def begin(
     """Mend the folder and go on with it.
 
     Raises:
-        OptionError: entries of another log or producer are in it that their log may not have,
+        OptionError: the journal holds entries of another log or producer that their log may lack,
             or more entries wait than `slots`.
         InvalidLogError: the log lacks entries that it had acknowledged.
         JournalError: the disk failed.
@@ -63,7 +63,7 @@ def begin(
 
 
 def check(folder: Folder, contents: Contents, owner: Owner) -> None:
-    """Raises as `begin` where that would refuse whatever the disk does. Changes nothing."""
+    """Raises what `begin` would raise, disk errors aside. Changes nothing."""
     _Opening(folder, replace(contents), owner, Settings(), lambda event: None).check()
 
 
@@ -93,7 +93,7 @@ class _Opening:
 
     def _run(self) -> Opened:
         contents, owner = self._contents, self._owner
-        # All that refuses comes first, and changes nothing.
+        # Every check that refuses comes first, and changes nothing.
         foreign = self.check()
         for name in contents.stale:
             self._folder.remove(name)
@@ -102,7 +102,7 @@ class _Opening:
         # SAFETY(drop-what-log-has) §11: if the log has every entry, the journal begins anew after
         # the log's last sequence
         if foreign or (self._segments and contents.last <= owner.durable):
-            # All of it is in the log. Its sequences may go on elsewhere: nothing follows.
+            # The log has all entries. Others may have sent later sequences: begin anew.
             self._remove_all()
         with ExitStack() as failed:
             writer = self._go_on(failed)
@@ -122,7 +122,7 @@ class _Opening:
         return Opened(journal, self._quarantine.lost(journal.last), self._quarantine)
 
     def check(self) -> bool:
-        """Whether what is in the folder is of another, who needs none of it any more."""
+        """Whether the folder belongs to another owner, who needs none of its entries any more."""
         contents, owner = self._contents, self._owner
         self._look_for_gap()
         foreign = check_owner(self._folder.path, contents, owner, self._publish)
@@ -137,7 +137,7 @@ class _Opening:
     # What a crash, or a bad disk, left.
 
     def _look_for_gap(self) -> None:
-        """What lies between the log and the first segment is missing, like any in the middle."""
+        """Report entries that are missing between the log and the first segment as damage."""
         contents, owner = self._contents, self._owner
         if not self._segments or not owner.owns(self._segments[0].header):
             return
@@ -214,12 +214,12 @@ class _Opening:
             writer.sync()
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
-        """The damaged file and all after it into quarantine, its intact beginning into a new file.
+        """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
 
-        In this order, and the damaged one last: a crash in between finds the same again.
+        Copy first, and move the damaged file last: an opening after a crash finds the same.
         """
         name = damage.name
-        # A crash in between finds no less.
+        # After a crash in between, the next opening finds no less.
         if damage.newest >= damage.sequence:
             number = segment_id([name, *damage.also][-1])
             assert number is not None
@@ -248,7 +248,7 @@ class _Opening:
         return Segment(name, header, begin, segment.size + by, segment.last)
 
     def _free(self, name: str) -> str:
-        """A name that nothing has: an older copy of the folder may have left the same there."""
+        """A free name: an older copy of the folder may have left a file of this name."""
         names, free, count = set(self._folder.names()), name, 1
         while free in names:
             free, count = f"{name}.{count}", count + 1
@@ -257,12 +257,12 @@ class _Opening:
     # Where it goes on.
 
     def _remove_all(self) -> None:
-        """Nothing of it is needed. A cursor first: after a crash in between it calls them old."""
+        """Remove all segments. The cursor goes first: after a crash it marks them as old."""
         owner, number = self._owner, self._next_id
         cursor = Cursor(owner.log_id, owner.producer, owner.durable, number, number)
         whose = self._segments[0].header if self._segments else cursor
         if not owner.owns(whose):
-            # A cursor says nothing of another's segments: first one of theirs.
+            # A cursor covers only its owner's segments: first write one of their owner.
             theirs = Cursor(whose.log_id, whose.producer, self._contents.last, number, number)
             files.write_cursor(self._folder, theirs)
         else:
@@ -289,7 +289,7 @@ class _Opening:
         )
 
     def _go_on(self, failed: ExitStack) -> Handle:
-        """The segment that takes the next entry, which `failed` closes."""
+        """The writer of the segment that takes the next entry; `failed` closes it."""
         last = self._segments[-1] if self._segments else None
         if (
             last is not None
@@ -300,7 +300,7 @@ class _Opening:
             handle = failed.enter_context(self._writer(last.name))
             if not self._is_synced(last):
                 self._write_again(last, handle)
-            # Who made the file may have died before it was certain that its name stays.
+            # The process that made the file may have died before its name was durable.
             # SAFETY(sync-inherited-name) §11: the opening syncs the folder before it appends to a
             # file that another process made
             sync_folder(self._folder)
@@ -329,10 +329,10 @@ class _Opening:
         )
 
     def _write_again(self, segment: Segment, handle: Handle) -> None:
-        """Put its bytes on the disk: that they can be read proves only that memory has them.
+        """Put a segment's bytes on the disk: reading them proves only that memory has them.
 
-        After a failed fsync Linux takes pages for clean that are not on the disk; only what is
-        written once more is synced. The same bytes over the same: a crash in between changes none.
+        After a failed fsync Linux marks pages as clean that are not on the disk, and syncs them
+        only if they are written again. The bytes stay the same, so a crash in between changes none.
         """
         with closing(self._folder.read(segment.name)) as reader:
             offset = 0

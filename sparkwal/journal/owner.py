@@ -1,4 +1,4 @@
-"""Whose entries a journal holds, and whether the log that it is opened for fits them."""
+"""Whose entries a journal holds, and whether they fit the log that it is opened for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Owner:
     Attributes:
         log: for messages.
         durable: the newest sequence of the producer that the log has; −1 for none.
-        schema: how to read the content of entries to come.
+        schema: how to read the content of new entries.
     """
 
     log: str
@@ -40,10 +40,10 @@ class Owner:
 def check_owner(
     path: str, contents: Contents, owner: Owner, publish: Callable[[Event], None]
 ) -> bool:
-    """Whether what is in the journal at `path` is of another, who needs none of it any more.
+    """Whether the journal at `path` has another owner, who needs none of it any more.
 
     Raises:
-        OptionError: it holds entries of another log or producer that their log may not have.
+        OptionError: the journal holds entries of another log or producer that their log may lack.
         InvalidLogError: the log lacks entries that it had acknowledged.
     """
     cursor, segments = contents.cursor, contents.segments
@@ -91,9 +91,9 @@ def _check_unused(path: str, contents: Contents, owner: Owner) -> None:
 
 
 def _check_log(path: str, contents: Contents, owner: Owner) -> None:
-    """The log has everything that it acknowledged, or the journal has it still."""
+    """Check that the log or the journal has everything that the log acknowledged."""
     cursor = contents.cursor
-    # What the journal still has it sends again, whatever the cursor says.
+    # The journal sends again what it still has, whatever the cursor says.
     if contents.segments and owner.durable >= contents.first - 1:
         return
     acknowledged = contents.first - 1 if contents.segments else -1

@@ -1,7 +1,7 @@
-"""What damage took of a journal: a note of each incident, and what is left in `quarantine/`.
+"""What damage took from a journal: a note of each incident, and the files in `quarantine/`.
 
-A sequence whose append was lost is given again, and may be lost again with other rows. So each
-incident names its own files, and of the incidents that took a sequence only the newest counts.
+A lost append's sequence is used again, and may be lost again with other rows. So each incident
+names its own files. If several incidents took a sequence, only the newest counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
 from sparkwal.journal.storage import QUARANTINE, Folder, Reader, content_of
 
 LOST = files.LOST
-# Bytes that are read of the note: more than any journal has files.
+# The most bytes of the note that are read: more than any note has.
 _MOST = 2**24
 
 # (content, schema) of an entry.
@@ -27,13 +27,13 @@ Entry = tuple[memoryview, bytes]
 
 @dataclass(frozen=True)
 class Incident:
-    """Appends that were accepted and that one damage took.
+    """Accepted appends that one damage took.
 
     Attributes:
         name: of the file in which the damage begins.
         first, last: sequences of the appends.
-        files: what is left of them, in the order of the entries: names in the journal's folder.
-        reason: what was found.
+        files: names, in the journal's folder, of what is left; in the order of the entries.
+        reason: what was wrong.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Incident:
     reason: str
 
     def took(self, name: str) -> bool:
-        """Whether it took this segment: it takes all from the damaged one to the last there is."""
+        """Whether this incident took a segment: it takes all from the damaged one to the last."""
         numbers = [*map(files.segment_number, (self.name, *self.files))]
         return min(numbers) <= files.segment_number(name) <= max(numbers)
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Every incident of a producer's journal, the oldest first."""
+    """All incidents of a producer's journal, the oldest first."""
 
     folder: Folder
     log_id: str
@@ -58,7 +58,7 @@ class Quarantine:
     incidents: tuple[Incident, ...] = ()
 
     def waiting(self, last: int) -> list[tuple[Incident, range]]:
-        """Incidents with sequences that were not appended again, and which these are, in order.
+        """Incidents with sequences that were not appended again, and those sequences, in order.
 
         Args:
             last: the newest sequence that was appended.
@@ -77,8 +77,7 @@ class Quarantine:
         return range(last + 1, max(newest, last) + 1)
 
     def entries(self, last: int) -> Iterator[tuple[int, Entry | None]]:
-        """Each append that is lost and was not appended again, in order; None where it cannot be
-        read. Raises OSError."""
+        """Each lost append not yet appended again, in order; None if unreadable. Raises OSError."""
         for incident, sequences in self.waiting(last):
             for sequence in range(last + 1, sequences.start):
                 yield sequence, None
@@ -116,16 +115,16 @@ class Quarantine:
     # The note.
 
     def add(self, new: Incident) -> Quarantine:
-        """With one more incident, durable. Raises as `files.write_cursor`."""
+        """This quarantine with one more incident, durable. Raises as `files.write_cursor`."""
         names, before = set(self.folder.names()), list(self.incidents)
-        # An opening that died noted it already, and may have moved the last of its files: no
-        # other segment has the number of one of them.
+        # An opening that died may have noted this incident and moved its last files. No other
+        # segment has the number of one of these.
         # SAFETY(one-incident) §11: a damaged file numbered among the last incident's belongs to it
         if before and before[-1].took(new.name):
             same = before.pop()
             moved = [name for name in same.files if name not in new.files]
             new = replace(new, last=max(new.last, same.last), files=(*new.files, *moved))
-        # What was appended again, and whose files somebody removed, is of no use.
+        # Drop an incident if its appends were sent again and somebody removed its files.
         kept = [each for each in before if each.last >= new.first or names & {*each.files}]
         found = replace(self, incidents=(*kept, new))
         files.put_with_reserve(self.folder, LOST, found._encode())
@@ -136,13 +135,13 @@ class Quarantine:
             [self.log_id, self.producer, [asdict(each) for each in self.incidents]]
         )
         line = json.dumps({"crc32": zlib.crc32(document.encode()), "lost": document}).encode()
-        # Twice: no bit that flips hides it.
+        # Written twice: one flipped bit does not hide it.
         return line + line
 
 
 def read_quarantine(folder: Folder) -> Quarantine:
-    """What the note says. Raises JournalReadError where it cannot be read, which is not "nothing
-    was lost"; OSError."""
+    """What the note says. Raises OSError, and JournalReadError if the note cannot be read: that
+    does not mean that nothing was lost."""
     data = content_of(folder, LOST, _MOST)
     if data is None:
         return Quarantine(folder, "", "")

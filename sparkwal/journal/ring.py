@@ -1,4 +1,4 @@
-"""Where each live entry lies: by its sequence in O(1), in memory that was not touched before."""
+"""Finds the place of each live entry by its sequence, in O(1)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _PLACE = struct.Struct("<QQQ")
 
 
 class Ring:
-    """The places of the newest `slots` entries; 24 bytes each, once it is used."""
+    """The places of the newest `slots` entries. Each takes 24 bytes of memory once it is used."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._places = mmap.mmap(-1, slots * _PLACE.size)
 
     def put(self, segment: int, found: Found) -> None:
-        """Takes the place of the entry `slots` before it."""
+        """Note where an entry lies. It replaces the entry `slots` sequences before it."""
         at = found.sequence % self.slots * _PLACE.size
         _PLACE.pack_into(self._places, at, segment, found.offset, found.length)
 
     def get(self, sequence: int) -> tuple[int, Found]:
-        """(id of its segment, its place there). Of a live entry only."""
+        """(segment id, place there) of an entry, which must be among the newest `slots`."""
         at = sequence % self.slots * _PLACE.size
         segment, offset, length = _PLACE.unpack_from(self._places, at)
         return segment, Found(sequence, offset, length)
 
     def shift(self, sequences: range, by: int, into: int) -> None:
-        """The newest entries lie so many bytes further on, in another segment."""
+        """Note that these entries now lie `by` bytes further on, in the segment `into`."""
         for sequence in sequences[-self.slots :]:
             _, found = self.get(sequence)
             self.put(into, Found(sequence, found.offset + by, found.length))

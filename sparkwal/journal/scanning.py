@@ -1,7 +1,7 @@
-"""What a journal's folder holds, read in order with the memory of one block; changes nothing.
+"""Reads a journal's folder in order, one block in memory at a time; changes nothing.
 
-After otel-arrow's Quiver: reading stops at the first invalid entry. What is invalid is a torn tail,
-which a crash leaves and which was never acknowledged, or damage.
+As in otel-arrow's Quiver, reading stops at the first invalid entry. That is a torn tail, which a
+crash leaves and which was never accepted, or it is damage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Segment:
     Attributes:
         begin: where its entries begin.
         size: bytes up to the end of its last entry.
-        last: sequence of its last entry, `header.first` − 1 while there is none.
+        last: sequence of its last entry; `header.first` − 1 if it has none.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Segment:
 
 @dataclass
 class Damage:
-    """The first invalid entry, or the first that is not there and was acknowledged.
+    """The first invalid entry, or the first accepted entry that is missing.
 
     Attributes:
-        name: of its file; `also` are those after it.
-        sequence: that it has, or would have.
+        name: of its file; `also` names the files after it.
+        sequence: the one that it has, or would have.
         reason: what is wrong.
-        complete: so many complete entries lie after it.
-        newest: the highest sequence that may have been there; `sequence` − 1 where none was.
+        complete: how many complete entries lie after it.
+        newest: the highest sequence that may have been there; `sequence` − 1 if none.
         torn: whether it is a torn tail and no damage.
     """
 
@@ -78,12 +78,12 @@ class Contents:
     """What `scan_folder` found.
 
     Attributes:
-        segments: in order, up to the damage; the last may be the damaged one's intact beginning.
-        rejected: why the cursor cannot be used; "" where it can, or there is none.
-        quarantine: what was lost before.
-        sender: the last appender that may have sent entries, or why nobody knows it.
-        stale: files that are left of what was removed before.
-        next_id: no segment from it on was ever there.
+        segments: in order, up to the damage; the last may be the intact beginning of a damaged one.
+        rejected: why the cursor cannot be used; "" if it can, or there is none.
+        quarantine: earlier losses.
+        sender: the last appender that may have sent entries, or why it is unknown.
+        stale: unfinished files, and segments that were removed before.
+        next_id: no segment ever had this id or a higher one.
     """
 
     segments: list[Segment]
@@ -98,23 +98,23 @@ class Contents:
 
     @property
     def last(self) -> int:
-        """The last sequence that can be read; −1 for none."""
+        """The last readable sequence; −1 if none."""
         return self.segments[-1].last if self.segments else -1
 
     @property
     def first(self) -> int:
-        """The first sequence that can be read; `last` + 1 for none."""
+        """The first readable sequence; `last` + 1 if none."""
         return self.segments[0].header.first if self.segments else 0
 
 
 def scan_folder(folder: Folder, largest: int, slots: int | None, default_slots: int) -> Contents:
-    """Read everything.
+    """Read everything in the folder.
 
     Args:
-        largest: bytes of the largest content of an entry.
-        slots: of the ring; None: as many as the newest segment has, else `default_slots`.
+        largest: the largest size of an entry's content, in bytes.
+        slots: the ring's; None: those of the newest segment, or `default_slots`.
 
-    Raises JournalReadError where the disk does not give the bytes, or nobody knows what was lost.
+    Raises JournalReadError if the disk cannot be read, or the note of losses cannot.
     """
     try:
         return _scan(folder, largest, slots, default_slots)
@@ -139,7 +139,7 @@ def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -
         # whatever the disk brings back
         old = [name for name in live if ids[name] < cursor.first_segment]
         whose = {name: _owner(folder, name) for name in old}
-        # Only of the cursor's journal; what cannot be read is left alone, it may be another's.
+        # Only segments of the cursor's owner. Leave unreadable ones: they may be another's.
         gone = [name for name in old if whose[name] == cursor.owner]
         live = [name for name in live if name not in gone and whose.get(name, name) is not None]
         stale += gone
@@ -177,10 +177,10 @@ class _Reading:
         self.ring = Ring(slots or default_slots)
         self.segments: list[Segment] = []
         self.damage: Damage | None = None
-        self.first = 0  # the least that an entry without one before it can be
+        self.first = 0  # the sequence to expect if no segment is there
 
     def read(self, name: str, number: int, after: list[str]) -> None:
-        """One file; sets `damage` where that ends the reading."""
+        """Read one file; sets `damage` if reading ends there."""
         with closing(self._folder.read(name)) as reader:
             try:
                 header, begin = read_header(reader)
@@ -207,7 +207,7 @@ class _Reading:
                 rest = reader.size - scan.end
                 self._count(scan.rest())
                 self._look_into(after)
-                # At least a part of the invalid one is there.
+                # At least a part of the invalid entry is there.
                 damage.newest = max(damage.newest, damage.sequence)
                 self._include_acknowledged(number)
                 damage.torn = (
@@ -221,7 +221,7 @@ class _Reading:
                 )
 
     def check_end(self, oldest: int) -> None:
-        """Whether all that was acknowledged is there; segments below `oldest` are removed."""
+        """Check that every accepted entry is there; segments below `oldest` were removed."""
         number, upto = self._mark
         there = self.segments[-1].header.id if self.segments else oldest
         # SAFETY(missing-is-damage) §11: an entry that the mark knows and that is missing is damage
@@ -244,12 +244,12 @@ class _Reading:
         self._use(header)
 
     def _use(self, header: Header) -> None:
-        """The newest segment's ring, unless another was asked for."""
+        """Use the newest segment's number of slots, unless the caller gave one."""
         if self._given is not None or header.slots == self.ring.slots:
             return
         former, self.ring = self.ring, Ring(header.slots)
         for segment in self.segments:
-            # Those that the former one still has; more can't be live.
+            # Copy what the former ring still has; no more can be live.
             for sequence in range(
                 max(segment.header.first, segment.last + 1 - former.slots), segment.last + 1
             ):
@@ -280,8 +280,8 @@ class _Reading:
                         self._count(scan)
                         self._count(scan.rest())
                 except Invalid:
-                    # Without a salt an entry may be one in another's content: only the very next
-                    # is.
+                    # Without a salt, an entry may be part of another's content: only the very next
+                    # sequence counts.
                     self._count(Scan(reader, 0, None).rest(), chained=True)
 
     def _is_ours(self, header: Header) -> bool:

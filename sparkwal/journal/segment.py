@@ -1,10 +1,10 @@
-"""The bytes of one segment file: a header, then entries, each at a multiple of 8.
+"""The bytes of one segment file: a header, then entries, each at an offset divisible by 8.
 
 Header: magic, length and CRC-32 of a JSON document, the document, zeros.
-Entry: magic, CRC-32 of the next three, sequence, length, CRC-32 of the content, the content, zeros.
+Entry: magic, CRC-32 of the next three, sequence, length, CRC-32 of the content, content, zeros.
 
-The CRC-32 of an entry's head begins with the segment's salt: an entry of another file, which may
-show up in a block of the disk that was used before, is none.
+The CRC-32 of an entry's head begins with the segment's salt. So an entry of another file, which a
+reused disk block may show, is invalid.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _ENTRY = struct.Struct("<4sIQII")
 _CHECKED = struct.Struct("<QII")
 ENTRY_BYTES = _ENTRY.size
 _PAD = bytes(8)
-# Larger than any header with the schema of a table in it; read before anything is known.
+# Larger than any header, which holds a table's schema. Limits a read of an unchecked length.
 LARGEST_HEADER = 16 * 2**20
-# What a scan reads at once, at least.
+# The least that a scan reads at once.
 _BLOCK = 2**20
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a segment says of itself.
+    """The header of a segment.
 
     Attributes:
-        id: no other segment of this journal ever had it.
+        id: unique among all segments that this journal ever had.
         log_id, producer: whose entries these are.
-        slots: of the ring when it was made.
+        slots: of the ring when the segment was made.
         first: sequence of its first entry.
-        salt: where the CRC-32 of an entry's head begins.
+        salt: the initial value of the CRC-32 of an entry's head.
         schema: how to read the entries' content; opaque here.
     """
 
@@ -68,7 +68,7 @@ class Header:
 
 
 class Invalid(Exception):
-    """Not what a segment holds."""
+    """The bytes are not a segment's."""
 
 
 def read_header(reader: Reader) -> tuple[Header, int]:
@@ -105,12 +105,12 @@ def entry(sequence: int, content: Bytes, crc: int, salt: int) -> list[Bytes]:
 
 
 def entry_size(length: int) -> int:
-    """Bytes of an entry whose content has so many."""
+    """Bytes of an entry whose content has `length` bytes."""
     return ENTRY_BYTES + length + -length % 8
 
 
 class Found(NamedTuple):
-    """A complete entry of a file. A tuple: a recovery makes one of each entry there is."""
+    """A complete entry of a file. It is a tuple for speed: a recovery makes one for each entry."""
 
     sequence: int
     offset: int
@@ -122,15 +122,15 @@ class Found(NamedTuple):
 
 
 class Scan:
-    """The entries of one file in turn, up to the first that is not complete; memory of a block,
-    or of the largest entry.
+    """The entries of one file in order, up to the first incomplete one. Holds one block, or the
+    largest entry, in memory.
 
     Args:
-        salt: the header's; None where that is not known, for `rest` alone.
+        salt: the header's; None if unknown, for `rest` only.
 
     Attributes:
         end: where the last complete entry ends.
-        wrong: why there is none at `end`; "" where the file ends there.
+        wrong: why no entry begins at `end`; "" if the file ends there.
     """
 
     def __init__(self, reader: Reader, begin: int, salt: int | None) -> None:
@@ -153,7 +153,7 @@ class Scan:
             yield found
 
     def _at(self, offset: int) -> Found | None:
-        # Where a small entry costs its time: nothing is copied or looked up that need not be.
+        # The cost of small entries is here: copy and look up no more than needed.
         at, there = offset - self._base, len(self._block)
         if at < 0 or at + ENTRY_BYTES > there:
             if offset == self._size:
@@ -170,10 +170,10 @@ class Scan:
             raise Invalid("the CRC-32 of an entry's head is not that of its content")
         end = begin + length + -length % 8
         if end > there:
-            # Before anything is read or allocated: the length is a stranger's word.
+            # Check before anything is read or allocated: the length is not verified.
             if offset + entry_size(length) > self._size:
                 raise Invalid("the file ends within an entry")
-            # With the next one's head: of large entries each is read once.
+            # Load the next entry's head too: so each large entry is read once.
             at, there = self._load(offset, entry_size(length) + ENTRY_BYTES)
             begin = at + ENTRY_BYTES
             if entry_size(length) > there:
@@ -184,7 +184,7 @@ class Scan:
         return Found(sequence, offset, length)
 
     def _load(self, offset: int, size: int) -> tuple[int, int]:
-        """A block from `offset` on, of `size` at least where the file has so many; 0 and its
+        """Load a block of at least `size` bytes (fewer at the file's end). Returns 0 and its
         length."""
         self._base, self._block = offset, self._reader.read_at(offset, max(size, _BLOCK))
         self._view = memoryview(self._block)
@@ -197,14 +197,14 @@ class Scan:
         return self._view[begin : begin + size]
 
     def rest(self) -> Iterator[Found]:
-        """Complete entries anywhere from `end` on, where none begins: what damage lies before."""
+        """Complete entries anywhere after `end`: those that lie behind the damage."""
         offset = self.end
         while offset + ENTRY_BYTES <= self._size:
             if not self._bytes(offset, ENTRY_BYTES):
                 return  # it became shorter
             place = self._block.find(_ENTRY_MAGIC, offset - self._base)
             if place < 0:
-                # One may begin in the last bytes of the block.
+                # An entry may begin in the block's last bytes.
                 offset = self._base + len(self._block) - len(_ENTRY_MAGIC) + 1
                 offset += -offset % 8
                 continue
@@ -224,7 +224,7 @@ class Scan:
 
 
 def read_content(reader: Reader, found: Found, salt: int) -> memoryview:
-    """An entry's content, checked anew. Raises Invalid, OSError."""
+    """An entry's content, checked again. Raises Invalid, OSError."""
     data = reader.read_at(found.offset, ENTRY_BYTES + found.length)
     if len(data) < ENTRY_BYTES + found.length:
         raise Invalid("the file ends within an entry")

@@ -16,12 +16,12 @@ from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 
 class Segments:
-    """In order; the last takes entries. Appending is for one thread at a time, and so is letting
-    go; reading goes on beside both.
+    """The segments in order; the last takes entries. One thread at a time may append, and one may
+    remove; reading goes on beside both.
 
     Args:
-        writer: of the last of them.
-        next_id: no segment from it on was ever there.
+        writer: of the last segment.
+        next_id: no segment ever had this id or a higher one.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class Segments:
         self.next_id = next_id
         self._reading = threading.Lock()
         self._reader: tuple[str, Reader] | None = None
-        # What was begun: (size, last) of the newest before an append, the name of a new one.
+        # Unfinished: (size, last) of the newest segment before an append, the name of a new one.
         self._begun: tuple[int, int] | None = None
         self._making: str | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """Bytes of all segments."""
         return sum(each.size for each in tuple(self._list))
 
     @property
@@ -54,18 +54,18 @@ class Segments:
         return self._list[-1]
 
     def done(self, acked: int) -> list[Segment]:
-        """Those that hold nothing after `acked`, but the newest."""
+        """The segments that hold nothing after `acked`, except the newest."""
         # SAFETY(remove-when-acked) §11: a segment goes only if the log has its last entry
         return [each for each in tuple(self._list)[:-1] if each.last <= acked]
 
     def newest_is_done(self, acked: int) -> bool:
-        """Whether nothing of the newest, which is not empty, lies after `acked`."""
+        """Whether the newest segment holds entries, and none after `acked`."""
         return self.newest.header.first <= self.newest.last <= acked
 
     # Appending.
 
     def append(self, content: Bytes, crc: int) -> int:
-        """The sequence of a new entry. Raises OSError; then `undo`, or never append again."""
+        """Append an entry; returns its sequence. Raises OSError; then `undo`, or append no more."""
         self.undo()
         segment = self.newest
         sequence = segment.last + 1
@@ -78,8 +78,8 @@ class Segments:
         return sequence
 
     def undo(self) -> None:
-        """What was begun and not ended never was: an entry that did not fit, or one, or a rotation,
-        that a signal's handler ended by an exception. Raises OSError."""
+        """Undo what was begun and not finished: an entry that did not fit, or an entry or rotation
+        that a signal handler's exception interrupted. Raises OSError."""
         segment = self.newest
         if self._making is not None:
             if self._making != segment.name:
@@ -91,20 +91,20 @@ class Segments:
         if self._begun is not None:
             # SAFETY(undo-append) §11: an append that did not finish leaves no sequence and no bytes
             segment.size, segment.last = self._begun
-            # The next is written over it; a shorter one would leave the rest of it behind.
+            # The next entry goes there; a shorter one would leave the rest of this one behind.
             self.writer.truncate(segment.size)
             self._begun = None
 
     def fits(self, length: int, limit: int) -> bool:
-        """Whether the newest segment takes an entry of such a content."""
+        """Whether the newest segment takes an entry with a content of `length` bytes."""
         segment = self.newest
         is_empty = segment.last < segment.header.first
         return is_empty or segment.size + entry_size(length) <= limit
 
     def rotate(self, spare: bool) -> None:
-        """Go on in a new one, with `spare` in the reserve's room; the former is synced.
+        """Go on in a new segment; `spare` may use the reserve. The former one must be synced.
 
-        Raises JournalError, OSError for no room.
+        Raises JournalError, OSError if there is no room.
         """
         self.undo()
         former = self.newest

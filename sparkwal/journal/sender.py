@@ -1,4 +1,4 @@
-"""Which appender sends a journal's entries: what the log has of another is not the journal's."""
+"""Which appender sends a journal's entries. What another appender sent is not the journal's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sparkwal.journal.files import failed, is_full, no_room
 from sparkwal.journal.storage import Folder, Handle, content_of, sync_folder
 
 SENDER = "sender"
-# It is there twice, one written after the other: no crash and no bit that flips hides it. Written
-# over, not anew, because a full disk has no room for a new file, and is made empty by sending.
+# The note is written twice, one copy after the other: no crash and no flipped bit hides it. The
+# file is overwritten in place: a full disk has no room for a new one, and only sending makes room.
 _PLACE = 4096
 _HEAD = struct.Struct("<IIQ")
 
@@ -25,7 +25,7 @@ class Sender:
 
     Attributes:
         whose: see `whose`.
-        leader_id: in each of its records.
+        leader_id: that each of its records names.
         sequence: entries up to it were in the log when it began.
     """
 
@@ -35,12 +35,12 @@ class Sender:
 
 
 def whose(log_id: str, producer: str) -> str:
-    """Stands for a producer of a log, however long its name."""
+    """A short name for a producer of a log, however long its own."""
     return sha256(f"{log_id}\0{producer}".encode()).hexdigest()
 
 
 def read_sender(folder: Folder) -> Sender | str:
-    """The last that was written, or why nobody knows it. Raises OSError."""
+    """The last sender that was written, or why it is unknown. Raises OSError."""
     found = _places(folder)
     if found:
         return max(found, key=lambda each: each[0])[1]
@@ -50,7 +50,7 @@ def read_sender(folder: Folder) -> Sender | str:
 
 
 def _places(folder: Folder) -> list[tuple[int, Sender]]:
-    """(how many were written before it, what is there) of each that is whole."""
+    """(number of the write, sender) of each intact copy."""
     data = content_of(folder, SENDER, 2 * _PLACE) or b""
     found = []
     for place in (data[:_PLACE], data[_PLACE:]):
@@ -64,7 +64,7 @@ def _places(folder: Folder) -> list[tuple[int, Sender]]:
 
 
 def write_sender(folder: Folder, sender: Sender) -> None:
-    """Durable when it returns. Raises JournalError, OptionError for no room."""
+    """Durable when it returns. Raises JournalError, OptionError if there is no room."""
     body = json.dumps(vars(sender)).encode()
     try:
         is_new = SENDER not in folder.names()

@@ -1,4 +1,4 @@
-"""What a journal may take, and when an append returns."""
+"""How much a journal may hold, and when an append returns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ DEFAULT_SLOTS = 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """What a journal may take.
+    """How much a journal may hold, and when an append returns.
 
     Attributes:
-        segment_bytes: of one file; also the largest entry's.
-        max_bytes: of all files. Appends leave one segment of it free.
-        slots: entries that may wait; None: as many as it was made with.
-        sync: when an append returns: `ALWAYS` once it is on the disk; `INTERVAL`, `NONE` at once,
-            and it is synced every `interval_ms`, or when its segment is full.
+        segment_bytes: of one file, and so of the largest entry.
+        max_bytes: of all files. Appends leave room for one segment.
+        slots: entries that may wait; None: as many as when the journal was made.
+        sync: when an append returns: `ALWAYS` once it is on the disk, `INTERVAL` and `NONE` at
+            once. `INTERVAL` syncs every `interval_ms`, `NONE` when a segment is full.
     """
 
     segment_bytes: int = 64 * 2**20
@@ -30,5 +30,5 @@ class Settings:
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest content of an entry."""
+        """The largest size of an entry's content, in bytes."""
         return self.segment_bytes - entry_size(0)

@@ -1,7 +1,7 @@
-"""What a journal asks of a folder, and the rule that every folder's handles keep.
+"""The interface of a journal's folder, and the rule that all its handles follow.
 
-After Apache Iggy's journal: positional reads and writes, appends, truncation and syncs behind an
-interface that a local disk and a twin in memory share.
+As in Apache Iggy's journal, a local disk and a twin in memory share one interface: positional reads
+and writes, appends, truncation and syncs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Protocol
 
 from sparkwal.errors import JournalFolderSyncError, JournalSyncError
 
-# Something that holds bytes without a copy.
+# Bytes, or a view of bytes without a copy.
 Bytes = bytes | memoryview
-# A folder in the folder, for what must not be touched again.
+# A folder inside the folder, for files that must not change again.
 QUARANTINE = "quarantine"
 
 
 class Writer(Protocol):
-    """One file, to be written. Each of its calls raises OSError.
+    """A file open for writing. Each call may raise OSError.
 
     Attributes:
         size: bytes from its beginning up to where the next `append` writes.
@@ -28,35 +28,35 @@ class Writer(Protocol):
     size: int
 
     def append(self, parts: Sequence[Bytes]) -> int:
-        """Write at the end and return where that was. Where it raises, `size` is as before, and
-        the file may be longer than that."""
+        """Write at the end and return the offset. After an error `size` is as before, and the file
+        may be longer."""
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write over what is there."""
 
     def truncate(self, size: int) -> None:
-        """Cut it to so many bytes."""
+        """Cut the file to `size` bytes."""
 
     def sync(self) -> None:
-        """Until it returns, a loss of power may take back anything written since the last."""
+        """Sync. Until this returns, a power loss may take back what was written since the last."""
 
     def close(self) -> None: ...
 
 
 class Reader(Protocol):
-    """One file, to be read. Each of its calls raises OSError."""
+    """A file open for reading. Each call may raise OSError."""
 
     @property
     def size(self) -> int: ...
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """So many bytes; fewer where the file ends."""
+        """`size` bytes; fewer at the end of the file."""
 
     def close(self) -> None: ...
 
 
 class Folder(Protocol):
-    """The files of one journal, by name. Each of its calls raises OSError.
+    """The files of one journal, by name. Each call may raise OSError.
 
     A name may begin with `QUARANTINE` and a slash.
     """
@@ -65,33 +65,33 @@ class Folder(Protocol):
     def path(self) -> str: ...
 
     def names(self) -> list[str]:
-        """Of its files, sorted; those in quarantine with its name before theirs."""
+        """The names of all files, sorted; those in quarantine begin with its name and a slash."""
 
     def create(self, name: str) -> Writer:
-        """A new, empty file."""
+        """Create an empty file."""
 
     def open(self, name: str) -> Writer:
-        """A file that is there, to be written on from its end."""
+        """Open an existing file to write on from its end."""
 
     def read(self, name: str) -> Reader: ...
 
     def rename(self, old: str, new: str) -> None:
-        """At once, and over a file of the new name."""
+        """Rename a file atomically; it replaces a file of the new name."""
 
     def remove(self, name: str) -> None: ...
 
     def sync(self) -> None:
-        """Until it returns, a loss of power may take back names made, changed or removed."""
+        """Sync all names. Until this returns, a power loss may undo their changes."""
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder to other processes."""
 
 
 class Handle:
-    """A writer that is of no use after a failed sync.
+    """A writer that refuses everything after a failed sync.
 
-    Linux marks pages that it could not write as clean: the next fsync says that all is well,
-    though nothing is on the disk. Only what is read anew, written anew and synced is there.
+    Linux marks pages that it could not write as clean: the next fsync succeeds, though nothing is
+    on the disk. Only what is read, written and synced again is there.
     """
 
     def __init__(self, writer: Writer, name: str) -> None:
@@ -133,7 +133,7 @@ class Handle:
 
 
 def content_of(folder: Folder, name: str, most: int) -> bytes | None:
-    """The first `most` bytes of a file; None where there is none. Raises OSError."""
+    """The first `most` bytes of a file; None if there is none. Raises OSError."""
     try:
         reader = folder.read(name)
     except FileNotFoundError:

@@ -30,7 +30,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
     reply was lost, all end with the same object. Another writer's object means that we are fenced.
 
     Args:
-        content: of our own rows; None where nothing is known of them any more.
+        content: of our own rows; None if it is not known any more.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, InvalidLogError.
     """
@@ -54,8 +54,8 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
             "checkpoint takes the log over again"
         )
     batch, stored = measure(log, header, opened)
-    # A stage that is computed again may deal its rows out otherwise: beside the other
-    # partitions' new rows an old object would lose some and double some.
+    # A recomputed stage may distribute its rows otherwise. Beside the other partitions' new
+    # objects, an old one would lose some rows and double others.
     if header.stage_attempt != ours.stage_attempt and stored != content:
         raise _recomputed(where, content)
     events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
@@ -106,9 +106,9 @@ class _Tape(io.RawIOBase):
 
 
 def measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """What the commit record says of an object, from the object itself, and its rows' content.
+    """The commit record's entry for an object and its rows' content, measured from the object.
 
-    Holds a part of the object at a time. Raises NotFound, InvalidLogError.
+    Holds one part of the object in memory at a time. Raises NotFound, InvalidLogError.
     """
     tape = _Tape(log, header.number)
     tape.read(opened.body)

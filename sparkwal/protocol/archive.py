@@ -1,9 +1,9 @@
 """The archive: the transactions of queries that wrote to the log long ago.
 
 Every record repeats the transactions of all queries, producers and batch writes. A leader that
-finds more than a thousand PUTs the oldest, with those of the archive before, as one object. Its
-records name that object beside the rest. A reader that meets an unknown query looks into the
-archive: a log that forgot a query would write its rows again.
+finds more than a thousand moves the oldest, and the former archive, into one new object. Its
+records name that object beside the rest. A query that a record does not name is looked up in the
+archive: if the log forgot a query, the query would write its rows again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparkwal.format.memory import (
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
-# As many entries a record holds at most when a leader begins, and as many it keeps.
+# A leader that finds more entries than MOST keeps the KEPT newest in its records.
 MOST, KEPT = 1000, 500
 
 
@@ -45,8 +45,8 @@ class Memory(Protocol):
 
 
 def last_batch(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> int:
-    """The last microbatch of a query that the log holds, −1 for none. Only of one that the
-    records do not name any more 1 GET."""
+    """The last microbatch of a query that the log holds, −1 for none. Costs 1 GET if the record
+    does not name the query and names an archive."""
     return recall(open_log, memory, query_id)[0]
 
 
@@ -55,7 +55,7 @@ def recall(
 ) -> tuple[int, Checkpoint | None]:
     """As `last_batch`, and where the query's checkpoint is.
 
-    Raises InvalidLogError where the archive is missing or damaged: never "unknown".
+    Raises InvalidLogError if the archive is missing or damaged: that is never "unknown".
     """
     memory = _knowing(open_log, memory, query_id)
     last, _ = memory.txns.get(query_id, (-1, 0))
@@ -68,7 +68,7 @@ def last_write(open_log: Callable[[], LogStore], memory: Memory, query_id: str) 
 
 
 def _knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> Memory:
-    """Where a query stands: it is archived as a whole."""
+    """The memory that names the query, if any: the record's or the archive's."""
     # SAFETY(ask-archive) §5: a query that the record does not know is looked up in the archive
     if query_id not in memory.txns and memory.txns_archive:
         return read_archive(open_log(), memory.txns_archive)
@@ -76,12 +76,11 @@ def _knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) ->
 
 
 def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, bytes]:
-    """What a new leader's records remember after `live`, and the archive of the rest for
-    `put_archive`; b"" where nothing is too much.
+    """What a new leader's records inherit from `live`, and the archive of the rest for
+    `put_archive`; b"" if the records can keep all.
 
     Args:
-        name: of this attempt to lead, as no other has. What an attempt leaves that then loses is
-            named by no record.
+        name: unique to this attempt to lead. If the attempt fails, no record names its archive.
     """
     if len(live.txns) <= MOST:
         # SAFETY(inherit-archive) §5: a leader that archives nothing inherits the archive's name
@@ -89,7 +88,6 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
     newest = sorted(live.txns, key=lambda query: live.txns[query][1])[-KEPT:]
     # SAFETY(archive-is-whole) §5: an archive includes the archive before it
     older = read_archive(log, live.txns_archive) if live.txns_archive else QueryProgress({}, {})
-    # Where both know a query the record is newer.
     # SAFETY(record-is-newer) §5: where record and archive know a query, the record is newer
     archived = QueryProgress({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
     kept = {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)}
@@ -105,7 +103,7 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
 def put_archive(log: LogStore, archive: str, body: bytes) -> None:
     """Make an archive durable, before the leader record that names it is sent: 1 PUT, or none."""
     if body:
-        # Refused: a reply was lost, and these bytes are there. The name holds their CRC.
+        # A refusal means that a reply was lost: these bytes are there, as the name holds their CRC.
         log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
 
 
@@ -133,7 +131,7 @@ def decode(body: bytes, where: str) -> QueryProgress:
 
 
 def read_archive(log: LogStore, archive: str) -> QueryProgress:
-    """An archive. Raises InvalidLogError where it is missing or damaged."""
+    """Read an archive. Raises InvalidLogError if it is missing or damaged."""
     key = keys.archive_key(log.prefix, archive)
     where = f"{log.store.url}/{key}"
     try:

@@ -1,9 +1,9 @@
 """The chain of lifecycle records: one conditional PUT at a time, each made from the one before.
 
-Whoever moves a log's life on looks at the newest record, makes the next from it and puts that
-at the next number. Someone else did so first: the PUT is refused, and one starts again. So each
-record is made from the one before it, however long its maker slept. Records are never deleted:
-a number is never free twice.
+A process reads the newest record, makes the next one from it and puts that at the next number. If
+another process was first, the store refuses the PUT and the process starts again. So each record
+follows from the one before it, however long the process slept. Nobody deletes a record: no number
+is free twice.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sparkwal.store.log_store import LogStore
 
 
 def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
-    """The newest record of the chain, None where there is none: 1 LIST, and 1 GET if there is.
+    """The newest record of the chain, or None: 1 LIST, and 1 GET if there is one.
 
     Args:
-        log_id: of the log, if the caller knows it: the chain of a log that was there before
-            says nothing of this one, and counts as none.
+        log_id: of the log, if the caller knows it. A chain that an earlier log left at this path
+            counts as none.
 
     Raises InvalidLogError for a damaged record.
     """
     prefix = keys.lifecycle_prefix(log.prefix)
-    # After the prefix itself, which some tools make an object that stands for a folder.
+    # List after the prefix itself: some tools create an object there to stand for a folder.
     while entries := log.store.list(prefix, 1, prefix).entries:
         key = entries[0].key
         number = keys.decode(key.removeprefix(prefix))
@@ -49,7 +49,7 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
 
 
 def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> LifecycleRecord:
-    """What is true of a log without a chain; `following` makes its first record."""
+    """The state of a log without a chain; `put_next` makes the first record from it."""
     return LifecycleRecord(
         kind="",
         number=keys.MAX + 1,
@@ -78,7 +78,7 @@ def put_next(
         head: what `look` found, or `beginning`.
         changes: fields of the new record that differ from the head's.
 
-    Returns the record, or None where somebody else's is there: look again and decide anew.
+    Returns the record, or None if another process's is there: look again and decide anew.
     Raises InvalidLogError for a damaged record there.
     """
     record = replace(
@@ -95,7 +95,7 @@ def put_next(
     key = keys.lifecycle_key(log.prefix, record.number)
     if log.store.put_if_absent(key, encode(record)):
         return record
-    # Taken, perhaps by our own PUT whose reply was lost.
+    # The number is taken, perhaps by our own PUT whose reply was lost.
     try:
         found = decode(log.store.get(key), f"{log.store.url}/{key}")
     except NotFound:

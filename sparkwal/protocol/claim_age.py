@@ -1,9 +1,8 @@
 """The one age rule: how long a writer may act on what it saw of the log.
 
-A driver or a service may sleep for hours between two instructions. Meanwhile
-another writer may have led and filled the slot, and a collection removed its record; or the
-log was deleted and recreated. The number is free then, and a conditional PUT there succeeds
-outside of the log.
+A driver or a service may sleep for hours between two instructions. Meanwhile another writer may
+fill the slot, and a collection may remove that record. Or somebody deletes and recreates the log.
+Then the number is free, and a conditional PUT there succeeds outside of the log.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from sparkwal.store.log_store import LogStore
 class ClaimAge:
     """When a writer last looked at the log; thread-safe.
 
-    Nothing is collected sooner than `ttl_ms`, and the time a store accepts a signed request,
-    after it could last be claimed. So a slot is claimed only on a look younger than `ttl_ms`,
-    and an answer that took longer than that is believed only after another look.
+    A collection waits until no claim can arrive any more: `ttl_ms`, and the time for which a store
+    accepts a signed request. So a writer claims a slot only if its last look is younger than
+    `ttl_ms`. It believes an answer that took longer only after another look.
 
     Args:
-        began: the position of its leader record.
-        limit: slots the writer has in flight at most; all before them must be there.
+        began: the position of the writer's leader record.
+        limit: the writer's in-flight limit; all slots before those in flight must be there.
         looked_ms, boot_id: of the last look, on the boot-time clock; now if not given.
-        known: of an appender, the producer's last sequence in the log at that look.
+        known: for an appender: the producer's last sequence in the log at that look.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class ClaimAge:
         self._lock = threading.Lock()
 
     def before(self, header: CommitHeader, *, look: bool = False) -> int:
-        """Call before the slot of `header` is claimed; the answer is for `stands`.
+        """Call before the slot of `header` is claimed. Pass the result to `confirm_after_put`.
 
         Args:
             look: look at the log however young the last look is.
@@ -65,7 +64,7 @@ class ClaimAge:
         """
         began = self._clock.boot_ms()
         if look or self._is_old():
-            # One thread looks for all that wake up together.
+            # Threads that wake up together share one look.
             with self._lock:
                 # SAFETY(look-before-claim) §6: a slot is claimed only after a look at the head
                 # younger than planTtl
@@ -75,10 +74,10 @@ class ClaimAge:
         return began
 
     def confirm_after_put(self, header: CommitHeader, began: int) -> SlotRecord | None:
-        """Call when the PUT has succeeded: None where the slot counts for sure.
+        """Call when the PUT has succeeded. Returns None if the slot surely counts.
 
-        If the answer took too long and another leads now: the live record of the head, whose
-        transactions show whether the log holds what was put. Raises InvalidLogError.
+        If the answer took too long and another writer leads now, returns the live record of the
+        head. Its transactions show whether the log holds what was put. Raises InvalidLogError.
         """
         # SAFETY(look-after-slow-put) §6: an answer that took planTtl or longer counts only after
         # another look at the head
@@ -108,9 +107,9 @@ class ClaimAge:
         if head.live.header.term > header.term:
             taken = read_slot(self._log, header.position, header.window)
             raise fenced(self._log, taken or head.live)
-        # What this writer knows to be durable must be there: a short log from its beginning on.
-        # (A collection leaves more than one LIST shows.) Else it was deleted meanwhile, and
-        # what stands there is what this writer put into the hole since.
+        # All that this writer knows to be durable must be there. A log that one LIST shows whole
+        # must hold it from `began` on. (A collection leaves more than one LIST shows.) If not, the
+        # log was deleted, and what stands there is what this writer put since.
         if head.gap <= header.position - self._limit:
             raise self._gone(header, f"it ends at position {head.position}")
         begins = head.oldest or 0
@@ -157,10 +156,10 @@ class ClaimAge:
 
 
 def check_same_log(log: LogStore, lead: Leader) -> None:
-    """Before an object is written by a plan that builds on another run's commit: 1 GET.
+    """Check the log before a plan that builds on another run's commit writes: 1 GET.
 
-    Between the two runs the log may have been deleted. An object in a hole above its new
-    beginning would keep every writer from starting there.
+    Between the two runs somebody may delete the log. An object above its new beginning would then
+    keep every writer from starting there.
     """
     before = read_slot(log, lead.next_position - 1, lead.window, GLANCE)
     if before is None or before.header.log_id != lead.log_id:

@@ -25,22 +25,22 @@ class Clock(Protocol):
         """Milliseconds since this machine booted, time asleep included. Never goes back."""
 
     def boot_id(self) -> str:
-        """Names this boot of this machine: `boot_ms` is comparable only within one."""
+        """Identifies this boot. Values of `boot_ms` compare only within one boot."""
 
     def sleep(self, seconds: float) -> None:
-        """Let others act."""
+        """Pause for `seconds`."""
 
 
 def next_timestamp(now_ms: int, before_ms: int) -> int:
     """The timestamp of a record: now, but never before that of the record before it.
 
-    So a clock that is ahead dates every later record too, for ever. Stores like S3 refuse a
-    request that is 15 minutes off; a local disk does not, and there what is surely wrong is
-    refused here: 2100, or ten years after the last record.
+    So one clock that is ahead also dates every later record. S3 and similar stores refuse a request
+    whose time is 15 minutes off. A local disk does not, so this function refuses what is surely
+    wrong: 2100, or ten years after the last record.
 
     Args:
         now_ms: this machine's clock, milliseconds since 1970.
-        before_ms: of the log's last live record; 0 in an empty log.
+        before_ms: the timestamp of the log's last live record; 0 in an empty log.
 
     Raises OptionError.
     """
@@ -58,7 +58,7 @@ def _day(since_1970_ms: int) -> str:
 
 
 def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:
-    """Whether a moment of `boot_ms` is `ttl_ms` ago, or of another boot."""
+    """Whether the moment `since_ms` is `ttl_ms` ago or longer, or belongs to another boot."""
     age = clock.boot_ms() - since_ms
     # SAFETY(claim-expires) §6: a claim is old after planTtl or in another boot
     return boot_id != clock.boot_id() or not 0 <= age < ttl_ms

@@ -33,13 +33,13 @@ from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.log_store import LogStore
 
-# After so many microbatches without rows, or so long, a record carries the checkpoint forward.
+# After this many microbatches without rows, or this long, a record carries the checkpoint forward.
 FORWARD, FORWARD_MS = 100, 300_000
 
 
 class Carrier(Protocol):
-    """The checkpoint of a query, as `checkpoints.carry` knows it: what its records carry, and what
-    its replays are held against."""
+    """The checkpoint of a query, as `checkpoints.carry` implements it: what its records carry, and
+    how its replays are checked."""
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None: ...
 
@@ -58,7 +58,7 @@ class Carrier(Protocol):
 
 @dataclass(frozen=True)
 class _Microbatch:
-    """What a commit knows, whatever becomes of it."""
+    """The inputs of one commit."""
 
     open_log: Callable[[], LogStore]
     plan: Plan
@@ -95,14 +95,14 @@ def commit(
     carrier: Carrier | None = None,
     metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> int | None:
-    """Make one microbatch durable: 1 PUT, or nothing when it is a replay. Of many without rows one
-    now and then is 1 PUT: a record that carries the checkpoint.
+    """Make one microbatch durable: 1 PUT. A replay costs none. Microbatches without rows cost none
+    either, except an occasional record that carries the checkpoint.
 
     Args:
         results: of every task, at least one.
         carrier: the checkpoint of a stream; None in a batch write.
-        metrics: that the record holds besides the tasks': `retries` since the record before, and
-            `last_put_ms`, how long the PUT of that took.
+        metrics: for the record, besides the tasks': `retries` since the record before, and
+            `last_put_ms`, the time of that record's PUT.
 
     Returns:
         The position, or None when there was nothing to write.
@@ -157,14 +157,14 @@ def _replayed(batch: _Microbatch) -> None:
 
 
 def _release(batch: _Microbatch) -> None:
-    """The window was planned and not used; every task is done, so it is free again."""
+    """Free a planned window that was not used: every task is done."""
     plan, now = batch.plan, batch.clock
     lead, run_id = plan.leadership, batch.run_id
     remember_committed(batch.hints, plan, lead, run_id, plan.looked_ms, now, plan.run_id)
 
 
 def _forward(batch: _Microbatch) -> Carried | None:
-    """What the record of a microbatch without rows carries; None where it needs none."""
+    """What the record of a microbatch without rows carries; None if it needs no record."""
     if batch.carrier is None:
         return None
     before, then_ms = batch.plan.leadership.txns.get(batch.query_id, (-1, 0))
@@ -174,7 +174,7 @@ def _forward(batch: _Microbatch) -> Carried | None:
 
 
 def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> int | None:
-    """The record is durable, another leader's is there, or the log went on while this slept."""
+    """Put the record. None if the driver slept and the log holds the microbatch already."""
     plan, log = batch.plan, batch.open_log()
     looked_ms, boot_id, first = plan.looked_ms, plan.boot_id, plan.leadership.began
     age = ClaimAge(log, batch.clock, ttl_ms, first, 1, looked_ms=looked_ms, boot_id=boot_id)
@@ -185,7 +185,7 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
     try:
         other = age.confirm_after_put(header, began)
     except (StoreUnavailableError, OptionError) as error:
-        # It is in the store; whether it is in the log could not be seen.
+        # The record is in the store. Whether it is in the log is not known.
         raise unknown(log, header, error, _advice(header)) from None
     if other is not None:
         _outside(batch, header, other.header)
@@ -206,8 +206,8 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
 
 
 def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None:
-    """The driver slept, and put a record outside of a log that goes on elsewhere: whether the log
-    holds the microbatch is for the head's transactions to say."""
+    """The driver slept and put its record outside of the log, which went on without it. The head's
+    transactions show whether the log holds the microbatch."""
     log = batch.open_log()
     if last_batch(batch.open_log, head, header.query_id) < header.batch_id:
         raise FencedError(
@@ -218,13 +218,13 @@ def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None
     try:
         _skip(batch, _after(batch.plan.leadership, head))
     except InvalidLogError as error:
-        # Its own objects may be gone with the record that it put outside of the log.
+        # The microbatch's own objects lie outside of the log too, and may be gone.
         raise unknown(log, header, error, _advice(header)) from None
 
 
 def _skip(batch: _Microbatch, lead: Leadership) -> None:
-    """Only the same rows are there already: a checkpoint that was restored from a backup gives
-    this number to others, and so does a machine that slept while another went on."""
+    """Skip a replay if the log has the same rows. A checkpoint restored from a backup gives this
+    number to other rows, and so does a machine that slept while another went on."""
     content = partial(content_of, batch.open_log, batch.results)
     query_id, batch_id = batch.query_id, batch.batch_id
     if batch.carrier is not None:
@@ -236,7 +236,7 @@ def _skip(batch: _Microbatch, lead: Leadership) -> None:
 
 
 def _after(lead: Leadership, record: SlotHeader) -> Leadership:
-    """Where the log goes on after this record, with what that remembers of its queries."""
+    """The leadership after this record: the next position, and what the record remembers."""
     return replace(
         lead,
         next_position=record.position + 1,
@@ -248,8 +248,8 @@ def _after(lead: Leadership, record: SlotHeader) -> Leadership:
 
 
 def _warn_of_another(batch: _Microbatch) -> None:
-    """Before the first rows of a query in a log that another one wrote: with a new checkpoint it is
-    the same one, and delivers all rows of its source again."""
+    """Warn before a query's first rows in a log that another query wrote. It may be the same query
+    with a new checkpoint, which writes all rows of its source again."""
     checkpoints = batch.plan.leadership.checkpoints
     if checkpoints and batch.known[0] < 0:
         other, last = max(checkpoints.items(), key=lambda item: item[1].position)
@@ -279,7 +279,7 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
     """Put a commit record at its slot; returns when it is durable.
 
     Args:
-        advice: what the user does when nobody knows whether it is durable.
+        advice: what the user should do if nobody knows whether it is durable.
 
     Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError.
     """
@@ -287,7 +287,6 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
         if log.store.put_if_absent(log.key(header.number), data):
             return
     except StoreUnavailableError as error:
-        # Once a request may have arrived, we do not know that it failed.
         # SAFETY(no-answer-unknown) §6: a commit that may have arrived and has no answer is unknown,
         # not durable
         if not error.maybe_applied:
@@ -311,7 +310,7 @@ def unknown(
 
 
 def check_ours(log: LogStore, header: CommitHeader) -> None:
-    """After a refusal: checks that the record at the slot is our own, whose reply was lost.
+    """After a refused PUT: check that the slot holds our own record, whose reply was lost.
 
     Raises FencedError if it is another's.
     """

@@ -24,7 +24,7 @@ class Carried:
     Attributes:
         block: files, as opaque bytes; b"" for none.
         reason, inputs, name: as in `Checkpoint`.
-        files: {name: (position, bytes)} of what earlier records carry, or none.
+        files: {name: (position, bytes)} of files that earlier records carry; NOWHERE: none does.
         lasting: {name: bytes} of files in the block that later records need not carry again.
     """
 
@@ -39,7 +39,7 @@ class Carried:
 def with_checkpoint(
     checkpoints: Checkpoints, query_id: str, position: int, rows: int, carried: Carried | None
 ) -> Checkpoints:
-    """Where the checkpoints are after this record; a batch write has none."""
+    """The `checkpoints` of the record at `position`. A batch write adds none."""
     # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
     if carried is None:
         return checkpoints
@@ -61,7 +61,7 @@ def with_checkpoint(
 
 
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
-    """The transactions after this one; the next record drops the entries of anonymous appends."""
+    """The `txns` of the next record, without the entries of earlier anonymous appends."""
     kept = {query: last for query, last in txns.items() if not query.startswith(ANONYMOUS)}
     # SAFETY(txns-include-own) §6: a record's txns include its own
     return {**kept, query_id: (batch_id, timestamp_ms)}
@@ -76,7 +76,7 @@ def microbatch_record(
     metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[CommitHeader, bytes]:
     lead = plan.leadership
-    # Never back along the log, whatever the wall clock does.
+    # Timestamps never go back along the log, whatever the wall clock does.
     timestamp_ms = next_timestamp(clock.now_ms(), lead.timestamp_ms)
     query_id, batch_id = written[0].query_id, written[0].batch_id
     batches = tuple(r.batch for r in written if r.batch)
@@ -122,7 +122,7 @@ def encode_record(
     """The record with its rows after the header, one partition after the other.
 
     Args:
-        header: `inline` still empty, `bytes` those of its data objects.
+        header: its `inline` is still empty, its `bytes` count the data objects only.
         inlined: (partition, rows, record batches) in partition order.
         block: the files of a checkpoint; see `arrowfile.with_block`.
     """

@@ -1,13 +1,13 @@
 """Asking a busy leader for its log.
 
 A leader with many slots in flight moves the first gap faster than another can LIST, GET
-and PUT. So a newcomer that loses that race puts a request, named by the term that
-is to end. The leader of that term looks for it now and then and sends nothing more: the
+and PUT. So a newcomer that loses that race puts a request, named by the term that is to end.
+The leader of that term looks for one now and then. If it finds one, it sends nothing more: the
 gap stands still.
 
-A request carries no right. Who asked leads by its record in the first gap and by nothing
-else, and a leader that never looks is fenced by that record. A request that is lost,
-late or left over can at worst stop one leader, as any newcomer may.
+A request gives no right. Only a record in the first gap makes a leader, and it fences a leader
+that never looks. A request that is lost, late or left over can at worst stop one leader, as any
+newcomer may.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
-# A leader looks after so many records, but no more often than that: far below one GET
-# for sixteen PUTs. One that sends fewer leaves a newcomer time enough.
+# A leader looks after this many records and this time: at most one GET for sixteen PUTs. A leader
+# that sends fewer leaves a newcomer time enough.
 LOOK_RECORDS = 16
 LOOK_MS = 500
 
 
 class Requests:
-    """What one newcomer asks for, and takes back in the end."""
+    """The requests of one newcomer, which it deletes in the end."""
 
     def __init__(self, log: LogStore, leader_id: str) -> None:
         self._log, self._leader_id = log, leader_id
         self._keys: list[str] = []
 
     def ask(self, leader: Header) -> None:
-        """Ask the current leader, by a record of its own."""
+        """Ask the writer of the record with this header for the log."""
         # SAFETY(request-old-term) §7: a request names the term that is to end
         key = keys.handover_key(self._log.prefix, leader.log_id, leader.term)
-        # Each time: another newcomer that asked may have taken its request back since.
-        # Refused: it is still there, which will do.
+        # Put it each time: another newcomer may have deleted the same request since. A refusal
+        # means that it is still there.
         self._log.store.put_if_absent(key, self._leader_id.encode())
         if key not in self._keys:
             self._keys.append(key)
             events.emit(events.HandoverAsked(path=self._log.url, term=leader.term))
 
     def withdraw(self) -> None:
-        """The log was handed over, or the newcomer gives up."""
+        """Call when the newcomer leads or gives up."""
         for key in self._keys:
             try:
                 self._log.store.delete(key)
             except SparkWalError as error:
-                # Its term has ended, or a newcomer that needs it will ask again.
+                # Harmless: its term has ended, or a newcomer that needs it asks again.
                 events.emit(events.HandoverLeftBehind(key=key, reason=str(error)))
 
 
 class Lookout:
-    """A leader looks whether another writer asks for its log. Not thread-safe, but for `look`."""
+    """Looks for a request for the leader's log. Only `look` is thread-safe."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Lookout:
         ms: int = LOOK_MS,
     ) -> None:
         self._log, self._clock, self._records, self._ms = log, clock, records, ms
-        # By term: a request that was left over must not stop those who come later.
+        # The term is part of the key: a leftover request must not stop a later leader.
         self._key, self._term = keys.handover_key(log.prefix, log_id, term), term
         self._sent, self._looked_ms = 0, clock.boot_ms()
 

@@ -1,8 +1,8 @@
 """What the planner remembers between microbatches, on the driver's own disk.
 
-A hint saves the LIST and the GET of a cold start. It is only a hint: every
-claim is a conditional PUT, so a wrong one ends in a refusal, never in a wrong
-log. Missing, unreadable, stale or from another boot: cold start.
+A hint saves the LIST and the GET of a cold start. Every claim is a conditional PUT, so a wrong hint
+leads to a refusal, never to a wrong log. A hint that is missing, unreadable, old or from another
+boot means a cold start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparkwal.format.memory import checkpoints_in, txns_in
 from sparkwal.protocol.leader import Leadership
 
 _VERSION = 4
-# As many ended runs a session remembers at least; a run of a query is noted once.
+# How many ended runs a session remembers at least. A run of a query is noted once.
 _MOST_ENDED = 1000
 
 
@@ -36,10 +36,10 @@ class Hint:
     Attributes:
         planned: the plan that owns `leadership.next_position`, or None when the
             last plan was committed (then that position is free).
-        run_id: of the query's run whose commit this describes.
-        goes_on: the run whose microbatch was done last; it may have had no rows.
+        run_id: of the query's run that last committed a record or looked at the log.
+        goes_on: the run whose microbatch was done last, with or without rows.
         looked_ms: when the log was last looked at, on the boot-time clock.
-        boot_ms: when it was written, on the same clock.
+        boot_ms: when the hint was written, on the same clock.
     """
 
     leadership: Leadership
@@ -56,8 +56,8 @@ class FencingNote:
     """What a leader leaves in place of the hints of the leaders that it fenced on its machine.
 
     Attributes:
-        run_id: of the run that was fenced; "" if that is unknown; None if the hint described a plan
-            that was not committed: `remember_committed` adds the run.
+        run_id: the run that was fenced; "" if unknown. None if the hint was of a plan that was not
+            committed: `remember_committed` adds the run.
     """
 
     leader_id: str
@@ -68,7 +68,7 @@ class FencingNote:
     run_id: str | None = ""
 
     def over(self, before: Hint | FencingNote | None) -> FencingNote:
-        """This note in the place of what stands there now."""
+        """This note, with the fenced run taken from what it replaces."""
         if before is None:
             return self
         if isinstance(before, FencingNote):
@@ -90,8 +90,8 @@ class Hints:
     """Hints of one user on this machine for one log, one file for each leader.
 
     Args:
-        log: names the log and no other, however its path is spelled: `LogStore.identity`.
-        ended: the file of `note_ended`; None where nobody notes which runs have ended.
+        log: identifies the log, however its path is spelled: `LogStore.identity`.
+        ended: the file of `note_ended`; None if nobody notes which runs have ended.
 
     The folder is private (0700) and checked to be so: a file that another user
     could plant or redirect is not read.
@@ -106,8 +106,8 @@ class Hints:
         return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | FencingNote | None:
-        """The last hint of this leader, or the note of the one that fenced it; None if there is
-        none that can be trusted."""
+        """The last hint of this leader, or the note of the leader that fenced it; None if neither
+        is there or can be trusted."""
         found = self._read(self._file(leader_id))
         if isinstance(found, Hint) and found.leadership.leader_id != leader_id:
             return None
@@ -128,8 +128,8 @@ class Hints:
             return None
 
     def save(self, hint: Hint) -> bool:
-        """Replace this leader's hint. A reader finds the old one, none or the new one,
-        never a part. False when the disk did not take it."""
+        """Replace this leader's hint. A reader finds the old one, none or the new one, never a
+        part. False if the disk refused it."""
         file = self._file(hint.leadership.leader_id)
         return self._write(file, {"version": _VERSION, **vars(hint)})
 
@@ -139,12 +139,12 @@ class Hints:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
-            # Another process's draft has another name; within one there is one at a time.
+            # Each process has a draft of its own name, and writes one at a time.
             draft = file.with_suffix(f".{os.getpid()}")
             try:
                 draft.write_text(text)
-                # ext4 writes a file's data to the disk before it may replace another, and a
-                # microbatch waits milliseconds for it. Between the two: no hint, a cold start.
+                # Unlink first: a file that replaces another waits milliseconds for ext4 to write
+                # its data to the disk. A crash before the rename leaves no hint: a cold start.
                 file.unlink(missing_ok=True)
                 os.replace(draft, file)
             except BaseException:
@@ -152,8 +152,8 @@ class Hints:
                     os.unlink(draft)
                 raise
         except OSError as error:
-            # The one there describes an earlier plan: by it this leader would claim a slot that
-            # it has filled itself, and fence itself. (A full disk still removes files.)
+            # The old hint describes an earlier plan. By it this leader would claim a slot that it
+            # filled itself, and fence itself. (A full disk can still remove files.)
             with suppress(OSError):
                 file.unlink(missing_ok=True)
             events.emit(events.HintNotSaved(folder=str(self.folder), reason=str(error)))
@@ -161,14 +161,14 @@ class Hints:
         return True
 
     def forget(self, leader_id: str) -> None:
-        """Remove what stands for this leader: its next plan starts cold."""
+        """Remove this leader's hint or note: its next plan starts cold."""
         with suppress(OSError):
             self._file(leader_id).unlink(missing_ok=True)
 
     @contextmanager
     def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
-        """A leader that learns here that it is fenced does not learn it again at its next start,
-        which takes the log over."""
+        """Forget the leader's hint if the block raises FencedError: its next start must take the
+        log over, not raise again."""
         try:
             yield
         except FencedError:
@@ -176,10 +176,10 @@ class Hints:
             raise
 
     def fence_others(self, note: FencingNote) -> None:
-        """Leave the note of a leader to the others of this log on this machine.
+        """Leave a leader's note to the log's other leaders on this machine.
 
-        Without it, one that slept meanwhile would find no hint or an old one, start cold and
-        take the log back silently.
+        Without it, a leader that slept would find no hint or an old one, start cold and take the
+        log back silently.
         """
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
@@ -187,7 +187,7 @@ class Hints:
                     self._write_note(file, note.over(self._read(file)))
 
     def save_note(self, leader_id: str, note: FencingNote) -> None:
-        """Replace what stands for this leader by a note of the one that fenced it."""
+        """Replace this leader's hint or note by a note of the leader that fenced it."""
         self._write_note(self._file(leader_id), note)
 
     def _write_note(self, file: Path, note: FencingNote) -> None:
@@ -221,7 +221,7 @@ def note_ended(file: Path, run_id: str) -> None:
 
 
 def short_hash(text: str) -> str:
-    """A name for a file, of any text."""
+    """A file name for any text."""
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

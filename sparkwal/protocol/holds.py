@@ -1,8 +1,8 @@
-"""What a rebuilt checkpoint would read again of a log: no consumer says that it needs it no more.
+"""Positions that a rebuilt checkpoint would read again: no consumer may release them.
 
-A query that reads one log and writes to another may pass over many microbatches without a row.
-Its last record then lies far back, and so does what a rebuild begins with. The sink knows
-that; the source publishes how far it is to the log that it reads. They share the driver's disk.
+A query that reads one log and writes to another may have many microbatches without rows. Then its
+last record lies far back, and a rebuild begins there. The sink knows that record; the source
+reports to the log that it reads. They share the driver's disk.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sparkwal.protocol.hint import short_hash
 
 # Where a rebuild begins to read, and how far the query has come without a row.
 Span = tuple[int, int]
-# With a sequencer's name it stands before the id of a log in the offsets of a stream over it.
+# In a stream's offsets, this and a sequencer's name are the key of that log's id.
 LOG_ID = "log_id:"
 
 
 def lowest(spans: Iterable[Span], position: int) -> int:
-    """The position that may be published for a reader at `position`. A span does not hold back one
-    beyond it: the sink wrote a record since, or would have made the span longer."""
+    """The position that a reader at `position` may report. A span holds back no position beyond its
+    end: since then the sink wrote a record, or it would have made the span longer."""
     held = (need for need, upto in spans if need < position <= upto)
     # SAFETY(hold-for-rebuild) §12: a consumer reports no position above what a rebuild on this
     # machine would read
@@ -36,7 +36,7 @@ class Holds:
     """The spans of the queries on this machine: one file for each checkpoint and log it reads.
 
     Args:
-        state: of this user on this machine; None for one without a home: nothing can be held.
+        state: the folder of this user on this machine; None without a home: nothing can be held.
     """
 
     state: Path | None
@@ -53,7 +53,7 @@ class Holds:
             os.replace(draft, file)
 
     def lowest(self, log_id: str, position: int) -> int:
-        """As `lowest`, of all queries. Raises OptionError for a damaged file."""
+        """`lowest` over the spans of all queries. Raises OptionError for a damaged file."""
         if self.state is None:
             return position
         pattern = self._files(log_id, "*")

@@ -15,7 +15,7 @@ class Leader:
 
     Attributes:
         began: the position of its leader record.
-        in_flight_limit: the leader's own. Its commit records carry it: they are sent when
+        in_flight_limit: the leader's own. Its commit records carry it: it sends them only when
             every slot that a former leader could reach is decided.
     """
 
@@ -31,10 +31,10 @@ class Leader:
     spark_schema: str
 
     def fields(self, plan_id: str, position: int, decided: int) -> dict[str, Any]:
-        """What the header of every object says that this leader writes by a plan.
+        """The header fields that all objects of one plan share.
 
         Args:
-            decided: the last position up to which every record is durable for sure.
+            decided: the position up to which every record is surely durable.
         """
         return {
             "log_id": self.log_id,
@@ -52,7 +52,7 @@ class Leader:
 
 @dataclass(frozen=True)
 class Leadership(Leader):
-    """What a leader knows after its record is in place: also what the log remembers."""
+    """A leader whose record is in place, and what the log remembers of its queries."""
 
     txns: Txns
     checkpoints: Checkpoints
@@ -60,5 +60,5 @@ class Leadership(Leader):
 
     @property
     def leader(self) -> Leader:
-        """Without what the log remembers."""
+        """The leader without what the log remembers."""
         return Leader(**{each.name: getattr(self, each.name) for each in fields(Leader)})

@@ -20,29 +20,29 @@ from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
-# How often another writer may take the gap first before this one gives up. It has been asked
-# to stop, and the pauses give it some 20 seconds for that.
+# How often another writer may take the gap first before this one gives up. This one asks it to
+# stop; the pauses leave some 20 seconds for that.
 ATTEMPTS = 40
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A writer that wants to lead, and with what.
+    """What a writer that wants to lead brings along.
 
     Attributes:
         leader_id: stays the same over recycled workers of one query.
         plan_id: unique; a read-back compares this and nothing else.
         spark_schema: of the rows to be written (normalized JSON).
-        window: asked for by the user, or None.
+        window: the `windowSize` that the user set, or None.
         in_flight_limit: slots this writer will have in flight; the sink: 1.
         reason: why the leader record is written, for people.
-        log_id: of the log that the writer's checkpoint belongs to; the name of the log if it
-            is the writer that begins it.
-        continues: whether that checkpoint has committed microbatches: its log must be there.
-        check_place: called before a log begins; raises where none may be.
-        check_head: called with the head and the log's id before anything is written; raises
-            where this writer must not lead.
+        log_id: of the log that the writer's checkpoint belongs to. If this writer begins the log,
+            the log gets this id.
+        continues: whether that checkpoint has committed microbatches. Then its log must exist.
+        check_place: called before a log begins; raises if no log may be there.
+        check_head: called with the head and the log's id before anything is written; raises if this
+            writer must not lead.
     """
 
     leader_id: str
@@ -59,7 +59,7 @@ class Claim:
     check_head: Callable[[Head, str], None] | None = None
 
     def check_window(self, window: int) -> None:
-        """Raises OptionError where the log has another than the one that is asked for."""
+        """Raises OptionError if the user set another window than the log's."""
         if self.window not in (None, window):
             raise OptionError(
                 f"windowSize is {self.window}, but this log was created with {window}; "
@@ -78,20 +78,20 @@ def lead(
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
     Args:
-        ttl_ms: a look at the log that is older than this is not acted upon.
+        ttl_ms: the writer does not act on a look at the log that is older.
         known: what this leader led before it slept, or None after a restart.
 
     Raises OptionError when the schema or window contradicts the log's,
     DivergedCheckpointError when the writer's checkpoint is of another log, FencedError when other
-    writers keep getting there first, or one leads since `known`; InvalidLogError.
+    writers take the gap each time, or one led since `known`; InvalidLogError.
     """
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
     # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other writes
     _seal(log, header, spark_schema, reach, head.after)
-    # Again: it may have slept between the look and a PUT, and what was put lies outside of a
-    # log that has gone on and was collected there.
+    # Check again: this writer may have slept between look and PUT. Its PUTs then lie outside of a
+    # log that went on and was collected there.
     if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
         _check_still_leads(log, header)
     events.emit(
@@ -127,8 +127,8 @@ def _take_gap(
     known: Leadership | None,
     attempts: int,
 ) -> tuple[int, Head, LeaderHeader, str]:
-    """When the log was looked at, the head that was found, and our leader record in the first
-    gap after it."""
+    """Put our leader record into the first gap. Returns the time of the look, the head that it
+    found, the record's header and the log's schema."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
     for attempt in range(attempts):
@@ -148,14 +148,14 @@ def _take_gap(
         # SAFETY(archive-first) §5: the archive is durable before the leader record that names it
         put_archive(log, header.txns_archive, archived)
         if is_old(clock, looked_ms, boot_id, ttl_ms):
-            continue  # slept since: the gap may have been filled, and collected
-        # Into the FIRST gap: a late PUT of the former leader can then never fill it,
-        # and whatever data it left in that window is abandoned.
+            continue  # slept since: others may have filled the gap, and collected that
+        # The record goes into the FIRST gap, so that no late PUT of the former leader can fill it.
+        # Data that the former leader left in that window is abandoned.
         if put_leader(log, header, spark_schema):
             requests.withdraw()
             return looked_ms, head, header, spark_schema
-        # Another writer was faster: look again, never overwrite. It may have been chance; but a
-        # leader with many in flight is faster each time, so it is asked to stop.
+        # Another writer was faster: look again, never overwrite. A leader with many slots in flight
+        # is faster each time, so ask it to stop.
         if head.live is not None:
             # SAFETY(loser-asks) §7: a newcomer that loses the race asks for the log
             # SAFETY(request-no-right) §7: a request gives no right: only a record in the first gap
@@ -171,8 +171,8 @@ def _take_gap(
 
 
 def _check_beginning(log: LogStore, head: Head) -> None:
-    """Raises InvalidLogError where a short log lacks its beginning: it was deleted while a writer
-    went on. Readers would never reach what is written there."""
+    """Raises InvalidLogError if a short log lacks its beginning: it was deleted while a writer went
+    on. Readers would never reach a new record."""
     if head.oldest:
         number = keys.slot(0, head.window)
         raise InvalidLogError(
@@ -183,7 +183,7 @@ def _check_beginning(log: LogStore, head: Head) -> None:
 
 
 def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
-    """Raises DivergedCheckpointError where the writer's checkpoint is of another log: the rows
+    """Raises DivergedCheckpointError if the writer's checkpoint belongs to another log: the rows
     that it counts as written are not in this one."""
     found = head.live.header.log_id if head.live else None
     if found is None and claim.continues:
@@ -202,7 +202,7 @@ def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
 
 
 def _check_not_replaced(log: LogStore, claim: Claim, known: Leadership, live: SlotRecord) -> None:
-    """Raises FencedError where another leader wrote the head since `known`."""
+    """Raises FencedError if another leader wrote the head since `known`."""
     header = live.header
     if header.leader_id != claim.leader_id and (
         header.log_id != known.log_id or header.term > known.term
@@ -223,7 +223,7 @@ def _check_still_leads(log: LogStore, leader: LeaderHeader) -> None:
 def _leader_header(
     log: LogStore, head: Head, claim: Claim, clock: Clock
 ) -> tuple[LeaderHeader, str, bytes]:
-    """The leader record, its schema, and the archive that must be there before it."""
+    """The leader record's header, the log's schema, and the archive to put before the record."""
     live = head.live.header if head.live else None
     window = head.window if live else (claim.window or DEFAULT_WINDOW)
     claim.check_window(window)
@@ -236,7 +236,7 @@ def _leader_header(
     if live is not None:
         progress, archived = shortened(log, live, claim.plan_id)
     header = LeaderHeader(
-        # The plan_id is random and of this claim alone, so it can name a log that begins here.
+        # The plan_id is random and unique to this claim, so it can be the id of a new log.
         # SAFETY(log-id-from-checkpoint) §12: a log gets the log_id that its first checkpoint drew
         log_id=live.log_id if live else claim.log_id or claim.plan_id,
         number=keys.slot(head.gap, window),
@@ -254,7 +254,7 @@ def _leader_header(
         timestamp_ms=next_timestamp(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
-        # Of the seals too: other seals of the zone may not be there yet.
+        # Seals carry the same: the zone's other seals may still be missing.
         decided=head.position,
         # SAFETY(inherit-txns) §5: a leader inherits txns from the last live record
         txns=progress.txns,
@@ -269,11 +269,11 @@ def _leader_header(
 
 
 def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
-    """Whether the record is in its slot now; False where another record is there."""
+    """Whether the record is in its slot now; False if another one is there."""
     key = log.key(header.number)
     if log.store.put_if_absent(key, arrowfile.encode(header, spark_schema)):
         return True
-    # Taken, perhaps by our own PUT whose reply was lost.
+    # The slot is taken, perhaps by our own PUT whose reply was lost.
     found = read_slot(log, header.position, header.window)
     # SAFETY(leader-read-back) §5: a refused leader record counts only if its plan_id is there
     return found is not None and found.header.plan_id == header.plan_id
@@ -289,10 +289,10 @@ def _seal(
     """Decide every slot that the former leader could still reach: `reach` from the gap on.
 
     Args:
-        there: records that were there before: one of a lower term has decided its slot.
+        there: records found after the gap. One of a lower term has decided its slot already.
 
-    Until all are decided nothing may be written after them: a late PUT of the
-    former leader could land between our own records.
+    Until all are decided this leader writes nothing else: a late PUT of the former leader could
+    land between its records.
     """
 
     def seal(position: int) -> None:
@@ -305,7 +305,7 @@ def _seal(
         found = read_slot(log, position, leader.window)
         if found is None:
             raise deleted(log, position)
-        # A lower term is dead by rule; an equal or higher one has overtaken us.
+        # A record of a lower term is dead, and decides its slot.
         # SAFETY(refused-seal-fences) §5: a seal refused by an equal or higher term means fenced
         if found.header.term >= leader.term:
             raise fenced(log, found)
@@ -317,7 +317,7 @@ def _seal(
 
 
 def deleted(log: LogStore, position: int) -> InvalidLogError:
-    """The error for a record that refused a PUT and is not there."""
+    """The error for a slot that refused a PUT and holds no record."""
     return InvalidLogError(
         f"the record of position {position} of {log.url} was there and is gone; nothing may delete "
         "records of a live log"
@@ -334,7 +334,7 @@ def fenced(log: LogStore, other: SlotRecord) -> FencedError:
 def fenced_by(
     log: LogStore, leader_id: str, host: str, position: int, term: int, timestamp_ms: int
 ) -> FencedError:
-    """As `fenced`, of a leader that is known otherwise than by its record."""
+    """As `fenced`, for a leader known from a note instead of its record."""
     since = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     events.emit(events.Fenced(path=log.url, position=position, by=leader_id, term=term))
     leader = (

@@ -20,8 +20,8 @@ from sparkwal.store.log_store import LogStore
 class TaskLimits:
     """When a frame closes, when rows stay in the message, when a multipart upload begins.
 
-    Sizes in bytes, `batch_timeout_ms` in milliseconds; `inline_threshold` None for a
-    default that keeps the record of as many partitions as the window holds below 64 MiB.
+    Sizes in bytes, `batch_timeout_ms` in milliseconds; `inline_threshold` None: a default that
+    keeps a record below 64 MiB, even of as many partitions as the window holds.
     """
 
     batch_size: int
@@ -67,7 +67,7 @@ def write_object(
 
     Args:
         header: with `rows` at its widest, until the count is known.
-        compare: keep track of the rows' content also where they do not stay in memory.
+        compare: compute the rows' content even if the rows do not stay in memory.
 
     Raises FencedError, RecomputedError, StoreUnavailableError.
     """
@@ -119,8 +119,8 @@ def write_object(
 
 
 class _Parts:
-    """Cuts a growing object into parts, and holds back its beginning: the header
-    there gives the number of rows, which is known only at the end."""
+    """Cuts a growing object into parts and sends the first one last: its header gives the number of
+    rows, which is known only at the end."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
@@ -131,7 +131,7 @@ class _Parts:
         self._room = PART_SIZE - prefix_size
 
     def add(self, data: bytes) -> None:
-        """More of the object; copied once, into its part."""
+        """Append to the object. The data is copied once, into its part."""
         view = memoryview(data)
         while len(view) >= self._room:
             self._held.append(view[: self._room])

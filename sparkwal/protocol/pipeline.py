@@ -1,7 +1,6 @@
 """Many slots in flight, decided in any order, acknowledged in order.
 
-This decides what may be sent and what may be acknowledged; the caller sends. It has no
-thread of its own.
+`Pipeline` decides what may be sent and acknowledged. The caller sends; there is no thread here.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Pipeline:
         self._timestamp_ms = leadership.timestamp_ms
         self._next = leadership.next_position
         self._undecided = leadership.next_position  # the oldest slot not known to be durable
-        self._durable: set[int] = set()  # after it, done before their turn
+        self._durable: set[int] = set()  # later slots, durable before their turn
 
     @property
     def in_flight(self) -> int:
@@ -80,13 +79,13 @@ class Pipeline:
 
         Args:
             sequence: of the batch's last append.
-            metrics: that the record holds besides what is in flight.
+            metrics: for the record, besides `in_flight`.
         """
         assert self.has_room()
         lead = self._lead
         self._timestamp_ms = next_timestamp(now_ms, self._timestamp_ms)
-        # Includes the transactions of the records before it, though they are not decided yet:
-        # where this record is live, they are live too.
+        # Include the transactions of undecided records before this one: if this record is live, so
+        # are they.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
             # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
@@ -116,10 +115,10 @@ class Pipeline:
         return Sent(header.position, key, header, data)
 
     def durable(self, position: int) -> range:
-        """A slot is decided as ours: the positions that may be acknowledged now, in order.
+        """Note that a slot holds our record. Returns the positions to acknowledge now, in order.
 
-        Never one before its predecessors: a takeover could still find the gap and
-        make what comes after it dead.
+        None is acknowledged before its predecessors: a takeover could still find the gap, and what
+        comes after it would be dead.
         """
         self._durable.add(position)
         first = self._undecided

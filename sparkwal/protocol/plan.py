@@ -26,9 +26,9 @@ class _Claimed:
     """One microbatch's claim on a window. Two plans never have the same `plan_id`.
 
     Attributes:
-        run_id: of the query's run whose commit this plan builds on; None when the log was
-            looked at for it. Another run must look before it writes: between two runs the
-            log may have been deleted and recreated.
+        run_id: of the query's run whose commit this plan builds on; None if the planner looked at
+            the log. Another run must look before it writes: between two runs somebody may have
+            deleted and recreated the log.
         looked_ms, boot_id: when the log was last looked at, on the driver's boot-time clock.
     """
 
@@ -53,7 +53,7 @@ class Plan(_Claimed):
         return self.leadership.next_position
 
     def for_tasks(self) -> TaskPlan:
-        """As it travels."""
+        """The plan as it travels."""
         lead = self.leadership
         return TaskPlan(
             self.plan_id,
@@ -69,10 +69,10 @@ class Plan(_Claimed):
 
 @dataclass(frozen=True)
 class TaskPlan(_Claimed):
-    """A plan as it travels: to every task, and from that of partition 0 to the commit.
+    """A plan as it travels: to every task, and from the task of partition 0 to the commit.
 
-    What the log remembers of a thousand queries is most of a plan. No task writes any of it, and
-    the commit needs it once: so it stays compressed, and one task alone sends it back.
+    What the log remembers of a thousand queries is most of a plan. No task writes it, and the
+    commit needs it once. So it stays compressed, and only one task sends it back.
 
     Attributes:
         txns, checkpoints: packed.
@@ -88,11 +88,11 @@ class TaskPlan(_Claimed):
         return self.leader.next_position
 
     def known_txns(self) -> QueryProgress:
-        """What holds the last microbatch of any query; leaves out the checkpoints."""
+        """What the log remembers, without the checkpoints."""
         return QueryProgress(_unpack(self.txns).txns, {}, self.txns_archive)
 
     def whole(self) -> Plan:
-        """For the commit."""
+        """The plan with all that the log remembers, for the commit."""
         leadership = Leadership(
             **vars(self.leader),
             txns=_unpack(self.txns).txns,
@@ -120,15 +120,15 @@ def make_plan(
         open_log: called on a cold start only; a client costs tens of milliseconds.
         claim: its plan_id becomes the plan's.
 
-    Raises what `leadership.lead` raises, and FencedError when another leader took the log
-    over since this one's last microbatch: once, then the next start takes it over again. Nobody
-    fenced a run that had ended: its query's next run takes the log over.
+    Raises what `leadership.lead` raises. If another leader took the log over since this one's last
+    microbatch, raises FencedError once; the next start takes it over again. Nobody fences a run
+    that has ended: its query's next run takes the log over.
     """
     hint = hints.load(claim.leader_id)
     if isinstance(hint, FencingNote):
         hints.forget(claim.leader_id)
-        # A run goes on after a microbatch only when that is committed. So a note for one that is
-        # planned is met by another run.
+        # A run plans its next microbatch only when the last one is committed. So a note without a
+        # run, left for a planned microbatch, is found by another run.
         # SAFETY(fenced-run-stops) §6: a fenced run raises FencedError; it does not take the log
         # back
         # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
@@ -139,9 +139,9 @@ def make_plan(
         hint = None
     plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
     if plan is None:
-        # A plan that was not committed failed in front of its user, who starts again. One that
-        # was committed has slept, or its run has ended: only the sleeper must not take back what
-        # another took meanwhile.
+        # If the last plan was not committed, its user saw the failure and starts again. If it was,
+        # the run slept or has ended. Only a run that slept must not take back what another leader
+        # took.
         slept = hint is not None and hint.planned is None and not hints.has_ended(hint.goes_on)
         known = hint.leadership if hint is not None and slept else None
         with hints.forgotten_when_fenced(claim.leader_id):
@@ -163,7 +163,7 @@ def cold_plan(
     """Take the log over and plan its next window; see `leadership.lead`.
 
     Args:
-        known: what this leader led before; it is fenced if another leads since.
+        known: what this leader led before; if another one led since, that fences it.
     """
     looked_ms = clock.boot_ms()
     leadership = lead(log, claim, clock, ttl_ms, known)
@@ -193,8 +193,8 @@ def _planned(plan: Plan, start: str) -> None:
 
 
 def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
-    # A plan that was not committed may still have tasks running: its window is
-    # theirs until a leader record in its slot takes it away.
+    # Tasks of a plan that was not committed may still run: its window is theirs until a leader
+    # record in its slot takes it away.
     if hint.planned is not None or is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
     known = hint.leadership
@@ -207,9 +207,9 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
             known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
         ),
     )
-    # Saved before any task may act on the plan: a planner that dies here leaves
-    # "planned", and the next one starts cold. Where it cannot be written, a later
-    # planner would plan this window again, so do not use the hint at all.
+    # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
+    # and starts cold. If that cannot be written, a later planner would plan this window again. So
+    # do not use the hint at all.
     if not _save(hints, leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, clock):
         return None
     return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
@@ -240,28 +240,28 @@ def remember_committed(
     """Note for the next planner that `plan` is done and `after` holds. Never fails a commit.
 
     Args:
-        run_id: of the microbatch that is done.
+        run_id: the run of the microbatch that is done.
         looked_by: the run that saw the log last; None: this one.
     """
-    # Only if the hint still speaks of this plan: a commit that was stopped for
-    # hours must not overwrite newer hints when it wakes up.
+    # Save only if the hint still names this plan: a commit that was stopped for hours must not
+    # overwrite newer hints when it wakes up.
     leader_id = plan.leadership.leader_id
     hint = hints.load(leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
         # SAFETY(hint-names-run) §6: a hint names the run whose microbatch was done last
         _save(hints, after, None, looked_by or run_id, run_id, looked_ms, clock)
-    # Another leader took the log over meanwhile, and this run goes on: it must learn it.
+    # Another leader took the log over meanwhile, and this run goes on: its next plan must raise.
     # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
     elif isinstance(hint, FencingNote) and hint.run_id is None:
         hints.save_note(leader_id, replace(hint, run_id=run_id))
 
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:
-    """For a task on a local disk: is it the disk that the driver planned on? 1 GET.
+    """Check that a task sees the local disk on which the driver planned: 1 GET.
 
-    What a task writes to another machine's disk would be committed, and no reader could find it.
+    Rows on another machine's disk would be committed, and no reader could find them.
 
-    Raises OptionError where the record before the plan's window is not there.
+    Raises OptionError if the record before the plan's window is missing.
     """
     number = keys.slot(plan.position - 1, plan.leader.window)
     try:

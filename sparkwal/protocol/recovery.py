@@ -19,7 +19,7 @@ from sparkwal.store.parallel import run_parallel
 
 LIST_LIMIT = 1000
 DEFAULT_WINDOW = 1000
-# How often a LIST may miss what is filled while it runs.
+# How often to look again at a log that changes while the LIST runs.
 _LOOKS = 5
 
 
@@ -32,10 +32,10 @@ class Head:
         live: the last live record at or before `position`; None in an empty log.
             Its term, transactions, schema and in-flight limit are the log's.
         window: numbers for each position.
-        oldest: the first position whose slot the LIST showed, where it showed all there is: fewer
-            objects than a collection leaves.
-        after: records that lie after the gap, newest first, of those that were read: the newest, or
-            all of them in a thorough look.
+        oldest: the first position in the LIST, if that showed the whole log: fewer objects than a
+            collection leaves. Else None.
+        after: the records that were read after the gap, newest first: only the newest, or all in a
+            thorough look.
     """
 
     position: int
@@ -51,7 +51,7 @@ class Head:
 
     @property
     def in_flight_limit(self) -> int:
-        """Slots from the gap on that writers so far may still reach; 1 in an empty log."""
+        """How many slots, from the gap on, earlier writers may still reach; 1 in an empty log."""
         return self.live.header.in_flight_limit if self.live else 1
 
 
@@ -64,17 +64,16 @@ def find_head(
 ) -> Head:
     """The head by one LIST and, in a log that only the sink wrote, one GET.
 
-    Where records lie after the gap, one GET more: the newest shows whether the gap was filled once.
+    Records after the gap cost one GET more: the newest shows whether the gap was once filled.
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
         thorough: read all records after the gap, fewer than the in-flight limit. For a writer that
             is about to fill the gap, and for a check.
-        tolerant: where records are missing or damaged, report the newest intact one
-            instead of raising. For readers that are to go on; a writer must never do
-            this, its record would kill acknowledged commits.
+        tolerant: if records are missing or damaged, report the newest intact one instead of
+            raising. For readers only: a writer's record there would kill acknowledged commits.
 
-    Raises InvalidLogError where a record is damaged, or missing though the protocol wrote it.
+    Raises InvalidLogError if a record is damaged, or was written and is missing.
     """
     missing: MissingRecord | None = None
     for _ in range(_LOOKS):
@@ -83,8 +82,8 @@ def find_head(
         except MissingRecord as error:
             twice = missing is not None and missing.position == error.position
             missing = error
-        # A LIST is not a snapshot: what looks like a hole may have been filled while it ran, or
-        # the log may be recreated just now. Only a hole that is there twice is one.
+        # A LIST is no snapshot: a hole may have been filled while it ran, or the log is being
+        # recreated just now. Only a hole that two looks find counts.
         if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
             break
     assert missing is not None
@@ -92,7 +91,7 @@ def find_head(
 
 
 class MissingRecord(InvalidLogError):
-    """The record at `position` is absent though what comes after it shows that it was written."""
+    """The record at `position` is missing, though a later object shows that it was written."""
 
     position: int
 
@@ -132,7 +131,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         head, lost = _looked_after(log, head, numbers, tolerant, thorough)
     if lost:
         if not tolerant:
-            # One that was listed may be gone by now.
+            # A record that was listed may be gone by now.
             gone = max(last, 0) if record is None else last + 1
             raise MissingRecord(log, gone, window)
         slots = [n for n in numbers if keys.is_slot(n, window)]
@@ -140,8 +139,8 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         if slots:
             last, record = _intact(log, keys.position(slots[0], window), window, tolerant)
         head = _head(log, last, record, window, tolerant)
-    # A collection leaves 1000 slots below its bound. A full page may be all there is, and be short
-    # of nothing.
+    # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
+    # rightly lacks its beginning.
     # SAFETY(full-list-not-whole) §10: a full LIST never counts as the whole log
     if page.more or len(page.entries) >= LIST_LIMIT:
         return head
@@ -152,14 +151,13 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
 def _looked_after(
     log: LogStore, head: Head, numbers: list[int], tolerant: bool, thorough: bool
 ) -> tuple[Head, bool]:
-    """The head with what lies after its gap, and whether that says that the gap was filled once.
+    """The head with the records after its gap, and whether they show that the gap was once filled.
 
-    What one writer knows grows from record to record, so its newest knows most. Only a leader
-    record between them may know more than the newest of all: of a takeover that did not come to
-    its last seal, else that would be the newest.
+    What one writer knows only grows, so its newest record knows most. Only one other record may
+    know more: the leader record of a takeover that died before its last seal.
 
-    Raises InvalidLogError for a record that is damaged or of another log: what it knew nobody
-    can say. The tolerant ask the one before it.
+    Raises InvalidLogError for a record that is damaged or of another log: what it knew is unknown.
+    If tolerant, the record before it is asked.
     """
     assert head.live is not None
     after = [n for n in numbers if keys.position(n, head.window) > head.gap]
@@ -199,9 +197,9 @@ def _head(log: LogStore, last: int, record: SlotRecord | None, window: int, tole
 def _intact(
     log: LogStore, position: int, window: int, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
-    """`position` and its record; for the tolerant the newest intact one at or before it.
+    """`position` and its record; if tolerant, the newest intact one at or before it.
 
-    Raises InvalidLogError for a damaged record; to the tolerant where none is intact.
+    Raises InvalidLogError for a damaged record; if tolerant, only at position 0.
     """
     while True:
         try:
@@ -230,7 +228,7 @@ def _last_record(
     oldest = -((numbers[-1] - keys.MAX) // window)
     low = oldest if truncated else min(listed, default=0)
     if low > newest:
-        # Only with windows above 1000: the LIST shows nothing but data of one window.
+        # Only with windows above 1000: the LIST shows only data of one window.
         record = read_slot(log, newest, window)
         if record is not None:
             return newest, record
@@ -251,15 +249,14 @@ def last_live(
 
     Args:
         tolerant: judge by the records that are there and intact, instead of raising.
-        head: of the log, where it is known. No record before it has a higher term than its last
-            live one: a record of that term is live, and nothing is read.
+        head: of the log, if it is known. No record up to it has a higher term than its live one. So
+            a record of that term is live, and nothing is read.
 
-    A record whose term is lower than one before it is dead: its writer had been
-    fenced when it arrived. A writer of limit m leaves dead records only within
-    the m−1 positions after the leader record that fenced it, so looking back
-    m−1 slots decides, with the m of `record` itself: a commit carries its writer's
-    own, a leader record or seal that of all writers that can still reach its zone. After a
-    commit of the sink m is 1 and costs nothing.
+    A record is dead if a record before it has a higher term: its writer had been fenced when it
+    arrived. A writer of limit m leaves dead records only within the m−1 positions after the leader
+    record that fenced it, so looking back m−1 slots decides. That m is the limit in `record`: a
+    commit carries its writer's own, a leader record or seal that of all writers that can still
+    reach its zone. For a commit of the sink m is 1, and nothing is read.
     """
     newest = head.live.header if head and head.live else None
     term, position = record.header.term, record.header.position

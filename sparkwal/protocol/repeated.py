@@ -1,4 +1,4 @@
-"""A microbatch or a batch write that the log has already: are its rows those of the log?"""
+"""Compares a repeated microbatch or batch write with the rows that the log has of it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def check_transaction(
     version: int,
     content: Callable[[], Content],
 ) -> None:
-    """Before a batch write is skipped because the log has its txnVersion.
+    """Check a batch write before it is skipped because the log has its txnVersion.
 
     Raises OptionError for a lower version than the last, DivergedCheckpointError for other rows.
     """
     if app_id.startswith(ANONYMOUS):
-        return  # the record is its own: nobody else has this name
+        return  # no other write has this name, so the record is its own
     check_newest(open_log, lead, app_id, version)
     _, timestamp_ms = last_write(open_log, lead, app_id)
     log = open_log()
@@ -76,15 +76,15 @@ def other_rows(
     position: int | None = None,
     timestamp_ms: int = 0,
 ) -> str | None:
-    """How rows that are repeated differ from those of the log's record; None: they are the same.
+    """How repeated rows differ from those of the log's record; None if they are the same.
 
-    Reads all rows of that record, a part at a time. Of a record that was collected nothing is
-    known but its number: an event says so, and the rows count as the same.
+    Reads all rows of that record, a part at a time. If the record was collected, only its number is
+    known: an event says so, and the rows count as the same.
 
     Args:
-        position: of the record, if it is known; else it is searched by `timestamp_ms`.
+        position: of the record, if it is known; else `timestamp_ms` finds it.
 
-    Raises InvalidLogError for what is damaged, or missing though it was not collected.
+    Raises InvalidLogError if something is damaged, or missing and not collected.
     """
     state = chain.look(log, lead.log_id)
     floor = state.floor if state else 0
@@ -116,7 +116,7 @@ def other_rows(
 def _find(
     log: LogStore, lead: Leadership, wanted: tuple[str, int], timestamp_ms: int, floor: int
 ) -> SlotRecord | None:
-    """The record of a write (query, number) that has this time: log₂ of the log's length GETs."""
+    """The record of a write (query, number) with this time: log₂(length of the log) GETs."""
     head = Head(lead.next_position - 1, None, lead.window)
     start = first_at_or_after(log, head, timestamp_ms, start=floor)
     for found in live_records(log, lead.window, start, head.gap, size=GLANCE):
@@ -146,7 +146,7 @@ def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
 
 
 def content_of(open_log: Callable[[], LogStore], results: Sequence[TaskResult]) -> Content:
-    """The rows that tasks were given: of those that wrote them, what is stored. Raises
+    """The content of the tasks' rows. If a task wrote its rows, what it stored is read. Raises
     InvalidLogError."""
     known = sum((result.content for result in results if result.content), Content())
     objects = [result.batch for result in results if result.batch]

@@ -1,4 +1,4 @@
-"""Reading the log in order: the committed records of a range, the growing head, a moment."""
+"""Reading the log in order: a range of records, new records at the head, a moment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, fetch_slot, open_
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
-# Records fetched at once while reading on; grows as long as there is more.
+# The most records fetched at once. A probe grows up to this while more records come.
 WIDEST_PROBE = 32
-# Bytes that are asked for ahead of the reader.
+# Bytes requested ahead of the reader.
 _AHEAD = WIDEST_PROBE * WHOLE
 
 
@@ -45,10 +45,10 @@ def live_records(
     Args:
         end: at most the head's gap: every position below must hold a record.
         log_id: the log that is read, if the caller knows it; else the first record has it.
-        term: of the last live record before `start`, if the caller knows it; else it is looked
-            for among the records before.
+        term: of the last live record before `start`, if the caller knows it; else it is read from
+            the records before `start`.
         head: of the log, as for `last_live`.
-        tolerant: go on after a position that holds none, instead of raising.
+        tolerant: pass over a position without a record, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for a caller that does not read their rows.
         at_once: records to fetch at once in the beginning; WIDEST_PROBE to read all of them.
@@ -57,7 +57,7 @@ def live_records(
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
     asked, largest = size, 0
-    # While all records are small, more of them fit. A larger one is asked for its rows once more.
+    # While all records are small, ask for less of each. A larger one costs another request.
     wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
     def fetch(each: tuple[int, int]) -> bytes | InvalidLogError | None:
@@ -72,7 +72,7 @@ def live_records(
     )  # fmt: skip
     for position, front in zip(positions, fetched, strict=True):
         try:
-            # Here: threads that decode wait for each other.
+            # Decode in this thread: decoding threads would wait for each other.
             record = known.get(position) or open_slot(log, position, window, front)
             if record is None and not tolerant:
                 raise MissingRecord(log, position, window)
@@ -119,11 +119,11 @@ def _chunks(start: int, end: int) -> Iterator[range]:
 
 
 def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
-    """The records of the log `log_id` from `gap` on, up to the first gap: one GET when nothing
-    came. A busy log is probed wider and wider.
+    """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none.
+    It probes a busy log wider and wider.
 
-    Raises InvalidLogError for a damaged record, MissingRecord where one after the gap says that
-    the gap was filled once, AnotherLog (both among them).
+    Raises InvalidLogError for a damaged record, and two kinds of it: MissingRecord if a record
+    after the gap shows that the gap was once filled, AnotherLog.
     """
 
     def fetch(position: int) -> SlotRecord | None:
@@ -132,11 +132,11 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
     for chunk in _chunks(gap, keys.last_position(window)):
         records = run_parallel(log.store, fetch, chunk)
         for position, record in zip(chunk, records, strict=True):
-            # A record after a gap is not committed; but it may know more of the gap.
+            # A record after a gap is not committed, but it may know that the gap was once filled.
             if record is None:
                 asked = islice(records, log.store.concurrency - 1)  # at once with the gap
                 for later in filter(None, asked):
-                    # Perhaps the gap was filled since it was asked for.
+                    # The gap may have been filled since its first GET.
                     if later.knows(position, log_id) and fetch(position) is None:
                         raise MissingRecord(log, position, window)
                 return
@@ -149,11 +149,11 @@ def first_at_or_after(
 ) -> int:
     """The first position whose record is not older than `timestamp_ms`, by binary search.
 
-    The head's gap when all are older. Timestamps never go back along live records.
+    Returns the head's gap if all are older. Timestamps never go back along live records.
 
     Args:
         start: the first position to look at.
-        tolerant: a position that holds no intact record counts as the next that does.
+        tolerant: a position without an intact record counts as the next one that has one.
     """
 
     def intact(position: int) -> SlotRecord | None:
@@ -172,7 +172,7 @@ def first_at_or_after(
             position += 1
             if position == head.gap:
                 return True
-        # A dead record's clock was another's; the live one before it counts.
+        # A dead record has a fenced writer's time; the live one before it counts.
         live = last_live(log, record, tolerant=tolerant, head=head)
         return live.header.timestamp_ms >= timestamp_ms
 

@@ -10,15 +10,15 @@ from sparkwal.format.header import CommitHeader, Header, LeaderHeader, SlotHeade
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
-# One request reads any record of up to some ten thousand frames; a longer header costs a
-# second. A smaller object transfers only what it holds.
+# One request of this size reads any record of up to some ten thousand frames. A longer header costs
+# a second request; a smaller object transfers only what it holds.
 WHOLE = 4 * 2**20
 # For a caller that looks at many records and does not read their rows.
 GLANCE = 64 * 2**10
 
 
 class WrongWindow(InvalidLogError):
-    """The log's window is not the one that was assumed; `window` is."""
+    """The log has another window than was assumed: `window`."""
 
     def __init__(self, message: str, window: int) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ def read_front(
     """The first `size` bytes of an object, more if its header is longer, and the header.
 
     Args:
-        window: of the log, if it is known; an error names the position that follows from it.
+        window: of the log, if it is known; then errors name the position too.
 
     Raises NotFound, InvalidLogError.
     """
@@ -87,7 +87,7 @@ def read_header(log: LogStore, number: int, window: int) -> Header | None:
 
 
 def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> SlotRecord | None:
-    """The record at `position`, or None where no record is.
+    """The record at `position`, or None if there is none.
 
     Args:
         size: bytes to ask for; inlined rows among them come along.
@@ -101,7 +101,7 @@ def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> S
 def fetch_slot(
     log: LogStore, position: int, window: int, size: int = WHOLE
 ) -> bytes | InvalidLogError | None:
-    """The first bytes at `position`, for `open_slot`: what `read_slot` asks the store for."""
+    """The first bytes at `position`, for `open_slot`; an InvalidLogError is returned."""
     try:
         return _front(log, keys.slot(position, window), window, size)
     except NotFound:
@@ -113,7 +113,7 @@ def fetch_slot(
 def open_slot(
     log: LogStore, position: int, window: int, fetched: bytes | InvalidLogError | None
 ) -> SlotRecord | None:
-    """The record at `position` of what was fetched there. Raises as `read_slot`."""
+    """The record at `position` from what `fetch_slot` returned. Raises as `read_slot`."""
     if fetched is None:
         return None
     try:
@@ -141,7 +141,7 @@ def slot_record(
         raise InvalidLogError(
             f"{where}: a {header.kind} object where the record of position {position} is expected"
         )
-    # A copied or renamed object says another number than its key.
+    # In a copied or renamed object the number differs from the key's.
     if header.number != number:
         raise InvalidLogError(f"{where}: the header says number {header.number}")
     inlined = None
