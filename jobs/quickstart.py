@@ -216,10 +216,10 @@ def _lock(work: Path) -> IO[str]:
 
 @click.command()
 @click.option("--path", help="Of the log: a folder or s3://bucket/prefix.  [default: in .cache/]")
-@click.option("--endpoint", help="URL of an S3-compatible server; of http:// requests are counted.")
+@click.option("--endpoint", help="URL of an S3-compatible server; requests to http:// are counted.")
 @click.option(
     "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-    help="An option of the log; repeatable. Credentials rather come from the environment.",
+    help="An option of the log; repeatable. Set credentials in the environment instead.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Go on with the log of the last run.")
 @click.option("--rows", type=click.IntRange(1), help="Only so many flights.  [default: all]")

@@ -188,7 +188,7 @@ def _from_cursor(
     "--sequencers", metavar="a,b",
     help="Of --cursor: replay these logs under the path in one order.",
 )  # fmt: skip
-@click.option("--all", "every", is_flag=True, help="Of --cursor: all logs under the path, so too.")
+@click.option("--all", "every", is_flag=True, help="With --cursor too: all logs under the path.")
 @click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
 @click.option("--checkpoint", help="Of --stream.")
 @click.option(

@@ -29,11 +29,11 @@ def open_log(options: StoreOptions, *, fail_fast: bool = False) -> LogStore:
 
 
 def check_place(path: str, log: LogStore) -> None:
-    """Before a log begins at `path`. Raises OptionError where the path is somebody else's: inside a
-    Delta table, or among Parquet files.
+    """Check `path` before a log begins there. Raises OptionError if it lies inside a Delta table or
+    holds Parquet files.
 
-    On a disk the folder and all above it are looked at. On S3 it is 1 LIST: of the folder above, or
-    of the path itself where nothing but the bucket is above.
+    On a disk it looks at the folder and all above it. On S3 it costs 1 LIST: of the folder above,
+    or of the path itself if only the bucket is above.
     """
     table: str | None = None
     if is_local(path):

@@ -36,9 +36,9 @@ class StoreOptions:
     encryption: str | None = option("serverSideEncryption", one_of("aes256", "aws:kms", "aws:kms:dsse"), None, "of every object that is written: AES256, aws:kms or aws:kms:dsse", "the bucket's")  # fmt: skip  # noqa: E501
     kms_key_id: str | None = option("kmsKeyId", text, None, "with aws:kms or aws:kms:dsse: the key's id or ARN", "the bucket's, or AWS' own")  # fmt: skip  # noqa: E501
     bucket_key: bool | None = option("bucketKeyEnabled", boolean, None, "with aws:kms: one key of the bucket for many objects, which makes far fewer requests to KMS", "the bucket's")  # fmt: skip  # noqa: E501
-    storage_class: str | None = option("storageClass", one_of("standard", "standard_ia", "onezone_ia", "intelligent_tiering", "glacier_ir", "reduced_redundancy"), None, "of every object that is written; archives, which have to be restored first, are none", "STANDARD")  # fmt: skip  # noqa: E501
-    checksum: str = option("checksum", one_of("none", "crc32"), "none", "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock takes nothing without")  # fmt: skip  # noqa: E501
-    requester_pays: bool = option("requesterPays", boolean, False, "the bucket's requests are paid by who makes them")  # fmt: skip  # noqa: E501
+    storage_class: str | None = option("storageClass", one_of("standard", "standard_ia", "onezone_ia", "intelligent_tiering", "glacier_ir", "reduced_redundancy"), None, "of every object that is written; classes that need a restore before a read are refused", "STANDARD")  # fmt: skip  # noqa: E501
+    checksum: str = option("checksum", one_of("none", "crc32"), "none", "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock demands it")  # fmt: skip  # noqa: E501
+    requester_pays: bool = option("requesterPays", boolean, False, "the requester pays for the bucket's requests")  # fmt: skip  # noqa: E501
     bucket_owner: str | None = option("expectedBucketOwner", account_id, None, "S3 refuses all requests if the bucket is another account's")  # fmt: skip  # noqa: E501
     max_in_flight: int = option("maxInFlightRequests", whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
     pool_size: int = option("targetPoolSize", whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
