@@ -33,7 +33,7 @@ class S3Requests:
     @property
     def on_all(self) -> dict[str, Any]:
         """Parameters of every request."""
-        return _said(
+        return said(
             RequestPayer="requester" if self.requester_pays else None,
             ExpectedBucketOwner=self.bucket_owner,
         )
@@ -42,7 +42,7 @@ class S3Requests:
     def on_new(self) -> dict[str, Any]:
         """Parameters of the request that begins an object: a PUT, or CreateMultipartUpload."""
         encryption = "AES256" if self.encryption == "aes256" else self.encryption
-        return self.on_all | _said(
+        return self.on_all | said(
             ServerSideEncryption=encryption,
             SSEKMSKeyId=self.kms_key_id,
             BucketKeyEnabled=self.bucket_key,
@@ -56,7 +56,8 @@ class S3Requests:
         return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
 
 
-def _said(**parameters: Any) -> dict[str, Any]:
+def said(**parameters: Any) -> dict[str, Any]:
+    """Those that are not None."""
     return {name: value for name, value in parameters.items() if value is not None}
 
 

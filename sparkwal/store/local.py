@@ -104,8 +104,8 @@ class LocalStore:
         with self.errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):
             self._path(key).unlink()
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove the files, then sync each of their folders once."""
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        """Remove the files, whatever is in them, then sync each of their folders once."""
         paths = [self._path(key) for key in keys]
         for key, path in zip(keys, paths, strict=True):
             with self.errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):

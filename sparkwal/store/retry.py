@@ -99,10 +99,10 @@ class RetryingStore:
         """Remove the object."""
         self.attempt("delete", key, lambda: self._store.delete(key))
 
-    def delete_many(self, keys: Sequence[str]) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove the objects; all are sent again while any of them fails in passing."""
         if keys:
-            self.attempt("delete", keys[0], lambda: self._store.delete_many(keys))
+            self.attempt("delete", keys[0], lambda: self._store.delete_many(keys, etags))
 
     def age_ms(self, key: str) -> int:
         """How old the object is, at least. Raises NotFound."""

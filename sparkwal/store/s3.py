@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
-from sparkwal.store.config import S3Config, is_aws, normal_endpoint
+from sparkwal.store.config import S3Config, is_aws, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
 from sparkwal.store.s3_errors import (
     BeyondEnd,
@@ -32,6 +34,8 @@ from sparkwal.store.tls import speaks_tls
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+# How a store refuses a DeleteObjects with ETags, which AWS knows since 2025.
+_NO_ETAGS = ("NotImplemented", "MalformedXML", "InvalidArgument")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 # Endpoints that have answered, or were asked whether they speak TLS: none is asked twice.
@@ -65,6 +69,7 @@ class S3Store:
         self._bucket = bucket
         self._config = config
         self.requests = config.requests
+        self._knows_etags = True
         # What every request says.
         self.at: Any = {"Bucket": bucket, **config.requests.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -198,7 +203,10 @@ class S3Store:
                     reply = client.list_objects_v2(**at)
             except NotFound:
                 raise not_s3(self.url) from None
-            entries = [Entry(each["Key"], each["Size"]) for each in reply.get("Contents", [])]
+            entries = [
+                Entry(each["Key"], each["Size"], each.get("ETag", ""))
+                for each in reply.get("Contents", [])
+            ]
             more = reply.get("IsTruncated", len(entries) >= limit)
             if entries or not more:
                 return Page(entries, more)
@@ -213,17 +221,31 @@ class S3Store:
         with suppress(NotFound), self.request(key) as client:
             client.delete_object(**self.at, Key=key)
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """One DeleteObjects. Raises Transient, OptionError, also for a single key."""
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        """One DeleteObjects; one more where the store turns out not to know ETags in it.
+
+        Raises Transient, OptionError, also for a single key.
+        """
         if not keys:
             return
-        asked: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        # As the XML of the LIST has them.
+        known = [html.unescape(etag) for etag in etags] if self._knows_etags else []
+        objects = [said(Key=key, ETag=etag or None) for key, etag in zip_longest(keys, known)]
+        asked: Any = {"Objects": objects, "Quiet": True}
         try:
             with self.request(keys[0]) as client:
-                reply = client.delete_objects(**self.at, Delete=asked)
+                try:
+                    errors = client.delete_objects(**self.at, Delete=asked).get("Errors", [])
+                except client.exceptions.ClientError as refused:
+                    errors = [refused.response["Error"]]  # type: ignore[list-item]
+                    if not known or errors[0].get("Code") not in _NO_ETAGS:
+                        raise
         except NotFound:
             raise not_s3(self.url) from None
-        failure = not_deleted(reply.get("Errors", []), self.url, self._config.secrets)
+        if known and any(each.get("Code") in _NO_ETAGS for each in errors):
+            self._knows_etags = False
+            return self.delete_many(keys)
+        failure = not_deleted(errors, self.url, self._config.secrets)
         if failure is not None:
             raise failure
 

@@ -178,7 +178,8 @@ def _of_certificate(said: str) -> str:
 
 
 def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exception | None:
-    """The error for what one DeleteObjects could not delete, or None where all are gone.
+    """The error for what one DeleteObjects could not delete, or None where all are gone, or are
+    somebody's new objects.
 
     It names the first such key. What no attempt would mend goes before what may pass.
     """
@@ -186,7 +187,7 @@ def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exce
     passing: Exception | None = None
     for each in errors:
         code = str(each.get("Code", ""))
-        if code == "NoSuchKey":
+        if code in ("NoSuchKey", "PreconditionFailed"):
             continue
         said = text(f"delete of {each.get('Key', '')}: {code}: {each.get('Message', '')}")
         failure = _refusal(code, 0, said, {}, url, text)

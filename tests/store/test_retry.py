@@ -68,7 +68,7 @@ class Scripted:
         self.step()
         self.store.delete(key)
 
-    def delete_many(self, keys: Sequence[str]) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         step = self.step()
         # Some are gone, and the reply says that the others are not.
         self.store.delete_many(keys[:1] if step == "partly" else keys)
