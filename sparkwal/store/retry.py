@@ -1,4 +1,5 @@
-"""A `Store` that retries transient failures with exponential backoff and full jitter."""
+"""A `Store` that retries transient failures with exponential backoff and full jitter, and sends a
+late request twice."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from sparkwal import events
@@ -21,6 +23,7 @@ from sparkwal.store.base import (
     Upload,
 )
 from sparkwal.store.config import RetryPolicy
+from sparkwal.store.hedge import Pace, hedged
 
 R = TypeVar("R")
 
@@ -41,6 +44,8 @@ class RetryingStore:
             no server: a wrong endpoint must not look like a slow one.
         parts_in_flight: how many parts of one upload are sent at once; with 1 they
             are sent by the caller's thread.
+        pace: gives this process's for the store, whose attempts then run in any thread; None: no
+            request is sent twice.
     """
 
     def __init__(
@@ -52,73 +57,59 @@ class RetryingStore:
         rng: Callable[[], float] = random.random,
         fail_fast: bool = False,
         parts_in_flight: int = 1,
+        pace: Callable[[], Pace] | None = None,
     ) -> None:
         self._store = store
+        self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
         self._policy = policy
         self._sleep = sleep
         self._rng = rng
         self._fail_fast = fail_fast
         self._parts_in_flight = parts_in_flight
-
-    @property
-    def url(self) -> str:
-        """Of the decorated store."""
-        return self._store.url
-
-    @property
-    def identity(self) -> str:
-        """Of the decorated store."""
-        return self._store.identity
-
-    @property
-    def concurrency(self) -> int:
-        """Of the decorated store."""
-        return self._store.concurrency
+        self._pace = pace
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object. False may mean: created by an attempt whose reply was lost."""
-        return self.attempt("put", key, lambda: self._store.put_if_absent(key, body), writes=True)
+        """Create the object. False may mean: created by an attempt whose reply was lost, or came
+        after the refusal of the other one."""
+        put = partial(self._store.put_if_absent, key, body)
+        return self.attempt("put", key, put, size=len(body), writes=True)
 
     def put(self, key: str, body: bytes) -> None:
-        """Write or overwrite the object."""
+        """Sent once: its late twin would overwrite a newer value."""
         self.attempt("put", key, lambda: self._store.put(key, body), writes=True)
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises NotFound."""
-        return self.attempt("get", key, lambda: self._store.get(key))
+        return self.attempt("get", key, lambda: self._store.get(key), size=0)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Part of the object. Raises NotFound."""
-        return self.attempt("get", key, lambda: self._store.get_range(key, offset, length))
+        get = partial(self._store.get_range, key, offset, length)
+        return self.attempt("get", key, get, size=length)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first keys under `prefix` that are greater than `after`."""
-        return self.attempt("list", prefix, lambda: self._store.list(prefix, limit, after))
+        page = partial(self._store.list, prefix, limit, after)
+        return self.attempt("list", prefix, page, size=0)
 
     def delete(self, key: str) -> None:
-        """Remove the object."""
         self.attempt("delete", key, lambda: self._store.delete(key))
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Remove the objects; all are sent again while any of them fails in passing."""
+        """All are sent again while any of them fails in passing."""
         if keys:
             self.attempt("delete", keys[0], lambda: self._store.delete_many(keys, etags))
 
     def age_ms(self, key: str) -> int:
-        """How old the object is, at least. Raises NotFound."""
-        return self.attempt("get", key, lambda: self._store.age_ms(key))
+        return self.attempt("get", key, lambda: self._store.age_ms(key), size=0)
 
     def upload(self, key: str) -> RetryingUpload:
-        """Begin a large object; each of its requests is repeated on its own."""
+        """Each of its requests is repeated on its own. A part that comes twice replaces itself."""
         inner = self.attempt("upload", key, lambda: self._store.upload(key))
         return RetryingUpload(self, inner, key, self._parts_in_flight)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """Unfinished uploads to keys under `prefix`."""
-        return self.attempt("list", prefix, lambda: self._store.unfinished(prefix, after, limit))
+        page = partial(self._store.unfinished, prefix, after, limit)
+        return self.attempt("list", prefix, page, size=0)
 
     def discard(self, upload: Unfinished) -> None:
-        """Abort an unfinished upload."""
         self.attempt("abort", upload.key, lambda: self._store.discard(upload))
 
     def attempt(
@@ -127,16 +118,24 @@ class RetryingStore:
         key: str,
         request: Callable[[], R],
         *,
+        size: int | None = None,
         writes: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> R:
-        """Run `request` until it answers, the attempts are used up, or `stopped`."""
+        """Run `request` until it answers, the attempts are used up, or `stopped`.
+
+        Args:
+            size: about how many bytes go or come; None where it may not be sent twice.
+        """
         attempt = 0
         maybe_applied = False
         while True:
             attempt += 1
             try:
-                result = request()
+                if size is None or self._pace is None:
+                    result = request()
+                else:
+                    result = hedged(self._pace(), operation, key, size, request)
             except NotFound:
                 self._fail_fast = False
                 raise
@@ -224,7 +223,9 @@ class RetryingUpload:
         self._join()
         if self._failure is not None:
             raise self._failure
-        return self._store.attempt("complete", self._key, self._upload.complete, writes=True)
+        return self._store.attempt(
+            "complete", self._key, self._upload.complete, size=0, writes=True
+        )
 
     def abort(self) -> None:
         """Give up. Never raises for the store: an event reports parts that remain."""
@@ -247,6 +248,7 @@ class RetryingUpload:
                     "part",
                     self._key,
                     lambda: self._upload.part(number, offset, body),
+                    size=len(body),
                     stopped=lambda: self._stopped or self._failure is not None,
                 )
         except Exception as error:

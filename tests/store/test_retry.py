@@ -27,7 +27,7 @@ class Scripted:
         self.store = store
         self.script = list(script)
         self.requests = 0
-        self.url = "test://store"
+        self.url = self.identity = "test://store"
         self.concurrency = 8
         self.lock = threading.Lock()
 
