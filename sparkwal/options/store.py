@@ -18,7 +18,7 @@ from sparkwal.options.types import (
     text,
     whole,
 )
-from sparkwal.store.config import RetryPolicy, S3Config, S3Requests, check_endpoint
+from sparkwal.store.config import RetryPolicy, S3Config, S3Requests
 from sparkwal.store.path import check_path
 
 
@@ -73,14 +73,9 @@ class StoreOptions:
             )
         if self.retry_delay_ms <= 0:
             raise OptionError("retryBaseDelayMs must be greater than 0")
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
-        if self.session_token is not None and self.access_key_id is None:
-            raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
+        _ = self.s3  # it checks the keys and the endpoint
         if self.profile is not None and self.access_key_id is not None:
             raise OptionError("profile and accessKeyId contradict each other: give one of them")
-        if self.endpoint is not None:
-            check_endpoint(self.endpoint)
         if self.kms_key_id is not None and self.encryption not in ("aws:kms", "aws:kms:dsse"):
             raise OptionError("kmsKeyId needs serverSideEncryption=aws:kms or aws:kms:dsse")
         if self.bucket_key is not None and self.encryption != "aws:kms":

@@ -85,12 +85,9 @@ class S3Config:
         if self.endpoint is not None:
             check_endpoint(self.endpoint)
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise OptionError("accessKeyId and secretAccessKey go together: set both or neither")
+            raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
         if self.session_token is not None and self.access_key_id is None:
             raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
-        for name in ("max_pool_connections", "max_in_flight_parts"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -152,17 +149,11 @@ def is_aws(endpoint: str) -> bool:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently. Raises OptionError for what makes no sense."""
+    """How often and how patiently."""
 
     max_retry_attempts: int = 3
     base_delay_ms: int = 100
     max_delay_ms: int = 20_000
-
-    def __post_init__(self) -> None:
-        if self.max_retry_attempts < 0:
-            raise OptionError(f"maxRetryAttempts must be 0 or more, not {self.max_retry_attempts}")
-        if self.base_delay_ms <= 0 or self.max_delay_ms <= 0:
-            raise OptionError("delays between attempts must be above 0 ms")
 
     def delay(self, attempt: int, rng: Callable[[], float], retry_after: float | None) -> float:
         """Seconds to wait after failed attempt `attempt` (1, 2, …).

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
@@ -27,9 +28,8 @@ from sparkwal.store.s3_errors import (
     translate,
 )
 from sparkwal.store.s3_get import get_object
-from sparkwal.store.s3_replies import age_ms, markers, unfinished_page, whole
-from sparkwal.store.s3_upload import S3Upload
-from sparkwal.store.tls import speaks_tls
+from sparkwal.store.s3_replies import age_ms, given, markers, unfinished_page, whole
+from sparkwal.store.tls import answered, needs_tls
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -37,18 +37,6 @@ if TYPE_CHECKING:
 # How a store refuses a DeleteObjects with ETags, which AWS knows since 2025.
 _NO_ETAGS = ("NotImplemented", "MalformedXML", "InvalidArgument")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
-
-# Endpoints that have answered, or were asked whether they speak TLS: none is asked twice.
-_plain: set[str | None] = set()
-
-
-def _needs_tls(endpoint: str) -> bool:
-    if not endpoint.startswith("http:") or endpoint in _plain:
-        return False
-    if speaks_tls(endpoint):
-        return True
-    _plain.add(endpoint)
-    return False
 
 
 class S3Store:
@@ -107,8 +95,12 @@ class S3Store:
             return provider(self._config, self.endpoint)
 
     @contextmanager
-    def request(self, key: str) -> Iterator[S3Client]:
-        """The client for one request; what goes wrong inside comes out translated."""
+    def request(self, key: str, *, finds: bool = True) -> Iterator[S3Client]:
+        """The client for one request; what goes wrong inside comes out translated.
+
+        Args:
+            finds: whether a 404 is an answer; else who gives it is no S3 store.
+        """
         client = None
         try:
             client = s3_client(self._config, self.endpoint)
@@ -124,12 +116,14 @@ class S3Store:
             ) from None
         except Exception as error:
             failure = self._failure(error, key, client)
+            if isinstance(failure, NotFound) and not finds:
+                failure = not_s3(self.url)
             if failure is error:
                 raise
             # Not chained: what the library below prints may hold a signed header.
             raise failure from None
         else:
-            _plain.add(self.endpoint)
+            answered(self.endpoint)
 
     def _failure(self, error: Exception, key: str, client: S3Client | None) -> Exception:
         """`error` as this library's, or itself where it is a programming error."""
@@ -139,28 +133,23 @@ class S3Store:
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
-        if self.endpoint and not_http(error) and _needs_tls(self.endpoint):
+        if self.endpoint and not_http(error) and needs_tls(self.endpoint):
             return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
         return translate(error, key, self.url, self._config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object with If-None-Match. Raises Transient, OptionError."""
         try:
-            with self.request(key) as client:
+            with self.request(key, finds=False) as client:
                 client.put_object(**self.sent(key, body), IfNoneMatch="*")
         except KeyTaken:
             return False
-        except NotFound:
-            raise not_s3(self.url) from None
         return True
 
     def put(self, key: str, body: bytes) -> None:
         """Write or overwrite the object. Raises Transient, OptionError."""
-        try:
-            with self.request(key) as client:
-                client.put_object(**self.sent(key, body))
-        except NotFound:
-            raise not_s3(self.url) from None
+        with self.request(key, finds=False) as client:
+            client.put_object(**self.sent(key, body))
 
     def sent(self, key: str, body: bytes) -> Any:
         """What the PUT of an object is made of."""
@@ -198,11 +187,8 @@ class S3Store:
         """
         at: Any = {**self.at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
         while True:
-            try:
-                with self.request(prefix) as client:
-                    reply = client.list_objects_v2(**at)
-            except NotFound:
-                raise not_s3(self.url) from None
+            with self.request(prefix, finds=False) as client:
+                reply = client.list_objects_v2(**at)
             entries = [
                 Entry(each["Key"], each["Size"], each.get("ETag", ""))
                 for each in reply.get("Contents", [])
@@ -232,16 +218,13 @@ class S3Store:
         known = [html.unescape(etag) for etag in etags] if self._knows_etags else []
         objects = [said(Key=key, ETag=etag or None) for key, etag in zip_longest(keys, known)]
         asked: Any = {"Objects": objects, "Quiet": True}
-        try:
-            with self.request(keys[0]) as client:
-                try:
-                    errors = client.delete_objects(**self.at, Delete=asked).get("Errors", [])
-                except client.exceptions.ClientError as refused:
-                    errors = [refused.response["Error"]]  # type: ignore[list-item]
-                    if not known or errors[0].get("Code") not in _NO_ETAGS:
-                        raise
-        except NotFound:
-            raise not_s3(self.url) from None
+        with self.request(keys[0], finds=False) as client:
+            try:
+                errors = client.delete_objects(**self.at, Delete=asked).get("Errors", [])
+            except client.exceptions.ClientError as refused:
+                errors = [refused.response["Error"]]  # type: ignore[list-item]
+                if not known or errors[0].get("Code") not in _NO_ETAGS:
+                    raise
         if known and any(each.get("Code") in _NO_ETAGS for each in errors):
             self._knows_etags = False
             return self.delete_many(keys)
@@ -264,19 +247,90 @@ class S3Store:
 
     def upload(self, key: str) -> S3Upload:
         """Begin a multipart upload; the first request goes out with the first part."""
-        return S3Upload(self, self._bucket, key)
+        return S3Upload(self, key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """One ListMultipartUploads. Raises Transient, OptionError."""
         at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
-        try:
-            with self.request(prefix) as client:
-                reply = client.list_multipart_uploads(**at)
-        except NotFound:
-            raise not_s3(self.url) from None
+        with self.request(prefix, finds=False) as client:
+            reply = client.list_multipart_uploads(**at)
         return unfinished_page(reply, after, self.url)
 
     def discard(self, upload: Unfinished) -> None:
         """One AbortMultipartUpload. Raises Transient, OptionError."""
         with suppress(NotFound, UploadGone), self.request(upload.key) as client:
             client.abort_multipart_upload(**self.at, Key=upload.key, UploadId=upload.upload_id)
+
+
+class S3Upload:
+    """A multipart upload whose methods are one attempt each and safe to repeat.
+
+    `part` returns when its bytes are stored and may be called from many threads:
+    `RetryingStore` sends parts in the background and repeats each on its own.
+    """
+
+    def __init__(self, store: S3Store, key: str) -> None:
+        self._store = store
+        self._requests = store.requests
+        self._at: Any = {**store.at, "Key": key}
+        self._key = key
+        self._id: str | None = None
+        self._parts: dict[int, dict[str, str]] = {}
+        self._lock = threading.Lock()
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        """Store one part; a repeat replaces it. Raises Transient, OptionError."""
+        checksum: Any = self._requests.checksum_of(body)
+        try:
+            with self._store.request(self._key, finds=False) as client:
+                # A repeated part must not begin a second upload next to the first.
+                with self._lock:
+                    if self._id is None:
+                        begun = client.create_multipart_upload(**self._new())
+                        self._id = given(begun, "UploadId", self._store.url)
+                reply = client.upload_part(
+                    **self._at, UploadId=self._id, PartNumber=number, Body=body, **checksum
+                )
+        except UploadGone:
+            raise OptionError(
+                f"{self._store.url}: the upload of {self._key} was removed while it ran; "
+                "a lifecycle rule that aborts uploads must leave them a day"
+            ) from None
+        self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
+
+    def _new(self) -> Any:
+        algorithm = {"ChecksumAlgorithm": "CRC32"} if self._requests.checksum else {}
+        return {**self._at, **self._requests.on_new, **algorithm}
+
+    def complete(self) -> bool:
+        """Publish with If-None-Match. Raises Transient, OptionError."""
+        if self._id is None:
+            return self._store.put_if_absent(self._key, b"")
+        parts: Any = [
+            {"PartNumber": number, **part} for number, part in sorted(self._parts.items())
+        ]
+        try:
+            with self._store.request(self._key) as client:
+                # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
+                client.complete_multipart_upload(
+                    **self._at,
+                    UploadId=self._id,
+                    IfNoneMatch="*",
+                    MultipartUpload={"Parts": parts},
+                )
+        except KeyTaken:
+            with suppress(Transient, SparkWalError):
+                self.abort()
+            return False
+        except (UploadGone, NotFound):
+            # A lost reply to an earlier Complete looks like this: the object may be
+            # there, and ours. The caller reads it back.
+            return False
+        return True
+
+    def abort(self) -> None:
+        """Free the parts. Raises Transient, OptionError."""
+        if self._id is None:
+            return
+        with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
+            client.abort_multipart_upload(**self._at, UploadId=self._id)

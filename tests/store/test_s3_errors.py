@@ -385,7 +385,6 @@ def test_unknown_profile(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
         {"access_key_id": None},
         {"secret_access_key": None},
         {"access_key_id": None, "secret_access_key": None},
-        {"max_in_flight_parts": 0},
     ],
 )
 def test_wrong_configuration(wrong: dict[str, object]) -> None:
