@@ -18,10 +18,31 @@ LONGEST_WAIT = 60.0
 _AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 
 
-@dataclass(frozen=True)
-class S3Requests:
-    """What requests ask of S3 besides what they do. What is None is the bucket's to say."""
+def said(**parameters: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in parameters.items() if value is not None}
 
+
+@dataclass(frozen=True)
+class S3Config:
+    """How to reach S3, and what requests ask of it besides what they do.
+
+    What is None comes from the environment, as with any AWS tool, or is the bucket's to say.
+
+    Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    max_pool_connections: int = 100
+    connect_timeout: float = 5.0
+    read_timeout: float = 60.0
+    max_in_flight_parts: int = 4
+    hedge: bool = True
     encryption: str | None = None
     kms_key_id: str | None = None
     bucket_key: bool | None = None
@@ -29,6 +50,20 @@ class S3Requests:
     checksum: bool = False
     requester_pays: bool = False
     bucket_owner: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.endpoint is not None:
+            check_endpoint(self.endpoint)
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
+        if self.session_token is not None and self.access_key_id is None:
+            raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that no message may show."""
+        values = (self.access_key_id, self.secret_access_key, self.session_token)
+        return tuple(value for value in values if value)
 
     @property
     def on_all(self) -> dict[str, Any]:
@@ -54,46 +89,6 @@ class S3Requests:
         if not self.checksum:
             return {}
         return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
-
-
-def said(**parameters: Any) -> dict[str, Any]:
-    """Those that are not None."""
-    return {name: value for name, value in parameters.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class S3Config:
-    """How to reach S3. What is None comes from the environment, as with any AWS tool.
-
-    Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
-    """
-
-    endpoint: str | None = None
-    region: str | None = None
-    profile: str | None = None
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    max_pool_connections: int = 100
-    connect_timeout: float = 5.0
-    read_timeout: float = 60.0
-    max_in_flight_parts: int = 4
-    hedge: bool = True
-    requests: S3Requests = S3Requests()
-
-    def __post_init__(self) -> None:
-        if self.endpoint is not None:
-            check_endpoint(self.endpoint)
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
-        if self.session_token is not None and self.access_key_id is None:
-            raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """The values that no message may show."""
-        values = (self.access_key_id, self.secret_access_key, self.session_token)
-        return tuple(value for value in values if value)
 
 
 def check_endpoint(endpoint: str) -> None:

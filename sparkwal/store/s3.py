@@ -54,45 +54,39 @@ class S3Store:
                 f"{bucket} is an S3 directory bucket: it does not list in order, which the log "
                 "needs to find its newest record; use a general purpose bucket"
             )
-        self._bucket = bucket
-        self._config = config
-        self.requests = config.requests
+        self.bucket = bucket
+        self.config = config
         self._knows_etags = True
         # What every request says.
-        self.at: Any = {"Bucket": bucket, **config.requests.on_all}
+        self.at: Any = {"Bucket": bucket, **config.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
 
     @property
-    def bucket(self) -> str:
-        """The bucket's name."""
-        return self._bucket
-
-    @property
     def url(self) -> str:
         """s3://bucket, or endpoint/bucket where the endpoint distinguishes the stores."""
         if self.endpoint:
-            return f"{self.endpoint}/{self._bucket}"
-        return f"s3://{self._bucket}"
+            return f"{self.endpoint}/{self.bucket}"
+        return f"s3://{self.bucket}"
 
     @property
     def identity(self) -> str:
         """As `url`. AWS's own endpoints share one set of buckets; a profile may name another."""
         if self.endpoint:
-            return f"s3://{self._bucket}" if is_aws(self.endpoint) else self.url
-        profile = self._config.profile or os.environ.get("AWS_PROFILE")
+            return f"s3://{self.bucket}" if is_aws(self.endpoint) else self.url
+        profile = self.config.profile or os.environ.get("AWS_PROFILE")
         return f"{self.url}@{profile}" if profile else self.url
 
     @property
     def concurrency(self) -> int:
         """As many requests as the pool has connections."""
-        return self._config.max_pool_connections
+        return self.config.max_pool_connections
 
     def credentials(self) -> str | None:
         """Where they come from, None where there are none. Raises OptionError."""
         with self.request(""):
-            return provider(self._config, self.endpoint)
+            return provider(self.config, self.endpoint)
 
     @contextmanager
     def request(self, key: str, *, finds: bool = True) -> Iterator[S3Client]:
@@ -103,7 +97,7 @@ class S3Store:
         """
         client = None
         try:
-            client = s3_client(self._config, self.endpoint)
+            client = s3_client(self.config, self.endpoint)
             yield client
         except (SparkWalError, Transient, NotFound):
             raise
@@ -129,13 +123,13 @@ class S3Store:
         """`error` as this library's, or itself where it is a programming error."""
         if client is not None and credentials_refused(error):
             try:
-                if renew(self._config, self.endpoint, client):
+                if renew(self.config, self.endpoint, client):
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
         if self.endpoint and not_http(error) and needs_tls(self.endpoint):
             return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
-        return translate(error, key, self.url, self._config.secrets) or error
+        return translate(error, key, self.url, self.config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object with If-None-Match. Raises Transient, OptionError."""
@@ -153,9 +147,8 @@ class S3Store:
 
     def sent(self, key: str, body: bytes) -> Any:
         """What the PUT of an object is made of."""
-        asked = self.requests
-        sent = {"Bucket": self._bucket, "Key": key, "Body": body}
-        return {**sent, **asked.on_new, **asked.checksum_of(body)}
+        sent = {"Bucket": self.bucket, "Key": key, "Body": body}
+        return {**sent, **self.config.on_new, **self.config.checksum_of(body)}
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound, Transient, OptionError."""
@@ -228,7 +221,7 @@ class S3Store:
         if known and any(each.get("Code") in _NO_ETAGS for each in errors):
             self._knows_etags = False
             return self.delete_many(keys)
-        failure = not_deleted(errors, self.url, self._config.secrets)
+        failure = not_deleted(errors, self.url, self.config.secrets)
         if failure is not None:
             raise failure
 
@@ -271,7 +264,7 @@ class S3Upload:
 
     def __init__(self, store: S3Store, key: str) -> None:
         self._store = store
-        self._requests = store.requests
+        self._config = store.config
         self._at: Any = {**store.at, "Key": key}
         self._key = key
         self._id: str | None = None
@@ -280,13 +273,15 @@ class S3Upload:
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         """Store one part; a repeat replaces it. Raises Transient, OptionError."""
-        checksum: Any = self._requests.checksum_of(body)
+        checksum: Any = self._config.checksum_of(body)
         try:
             with self._store.request(self._key, finds=False) as client:
                 # A repeated part must not begin a second upload next to the first.
                 with self._lock:
                     if self._id is None:
-                        begun = client.create_multipart_upload(**self._new())
+                        asked = self._at | self._config.on_new
+                        asked |= {"ChecksumAlgorithm": "CRC32"} if checksum else {}
+                        begun = client.create_multipart_upload(**asked)
                         self._id = given(begun, "UploadId", self._store.url)
                 reply = client.upload_part(
                     **self._at, UploadId=self._id, PartNumber=number, Body=body, **checksum
@@ -297,10 +292,6 @@ class S3Upload:
                 "a lifecycle rule that aborts uploads must leave them a day"
             ) from None
         self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
-
-    def _new(self) -> Any:
-        algorithm = {"ChecksumAlgorithm": "CRC32"} if self._requests.checksum else {}
-        return {**self._at, **self._requests.on_new, **algorithm}
 
     def complete(self) -> bool:
         """Publish with If-None-Match. Raises Transient, OptionError."""

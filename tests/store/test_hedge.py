@@ -305,7 +305,7 @@ def test_it_travels_to_other_processes(tmp_path: Path) -> None:
 def test_an_option_turns_it_on(hedge: str) -> None:
     options = from_keywords(StoreOptions, "s3://bucket/wal", {"hedge": hedge})
     store, _ = open_store(options.path, options.s3, options.retry)
-    assert (vars(store)["_pace"] is not None) == (hedge == "true")
+    assert (vars(store)["pace"] is not None) == (hedge == "true")
 
 
 def _ends(bare: Scripted, attempts: int) -> None:

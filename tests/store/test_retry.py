@@ -369,9 +369,3 @@ def test_abort_that_fails_only_tells(bench: Bench, seen: list[events.Event]) -> 
     upload.part(1, 0, b"x")
     upload.abort()
     assert isinstance(seen[-1], events.UploadLeftBehind)
-
-
-@pytest.mark.parametrize("wrong", [(-1, 1, 1), (0, 0, 1), (0, 1, 0)])
-def test_policy_is_validated(wrong: tuple[int, int, int]) -> None:
-    with pytest.raises(OptionError):
-        RetryPolicy(*wrong)

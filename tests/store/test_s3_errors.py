@@ -156,7 +156,7 @@ def test_endpoint_that_is_no_s3(stub: Stub, store: S3Store, act: Callable[[Store
     [
         ("7", 7, 7),
         ("inf", None, None),
-        (formatdate(4102444800, usegmt=True), 1e6, 1e12),
+        (formatdate(4102444800, usegmt=True), 1e4, 1e12),
         ("soon", None, None),
     ],
 )
