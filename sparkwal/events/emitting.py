@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, dataclass_transform
 
 _logger = logging.getLogger("sparkwal")
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
 class Event:
-    """Something that happened. Each kind is a subclass with its own fields."""
+    """Something that happened. Each kind is a subclass, a frozen dataclass with its own fields."""
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
@@ -22,10 +21,10 @@ class Event:
     def __init_subclass__(cls, level: int = logging.INFO) -> None:
         cls.level = level
         cls.name = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        dataclass(frozen=True)(cls)
 
     def __str__(self) -> str:
-        pairs = (f"{each.name}={getattr(self, each.name)}" for each in dataclasses.fields(self))
-        return " ".join([self.name, *pairs])
+        return " ".join([self.name, *(f"{name}={value}" for name, value in vars(self).items())])
 
 
 _subscribers: list[Callable[[Event], None]] = []

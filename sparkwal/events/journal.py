@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from sparkwal.events.emitting import Event
 
 
-@dataclass(frozen=True)
 class JournalOpened(Event):
     """a journal was read: `entries` of it wait for the log, `sequence` is its newest"""
 
@@ -18,7 +16,6 @@ class JournalOpened(Event):
     sequence: int
 
 
-@dataclass(frozen=True)
 class TailTruncated(Event, level=logging.WARNING):
     """a crash tore entry `sequence` of a journal, which was never acknowledged as accepted; it was
     cut off"""
@@ -29,7 +26,6 @@ class TailTruncated(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class ReplayStopped(Event, level=logging.WARNING):
     """entry `sequence` of a journal is damaged: nothing from it on is sent, though `complete`
     entries after it can be read"""
@@ -41,7 +37,6 @@ class ReplayStopped(Event, level=logging.WARNING):
     complete: int
 
 
-@dataclass(frozen=True)
 class Quarantined(Event, level=logging.WARNING):
     """these files of a journal were moved to `quarantine/` as they are; entries `first` … `last`
     must be sent again, in this order and before others (−1: none)"""
@@ -52,7 +47,6 @@ class Quarantined(Event, level=logging.WARNING):
     last: int
 
 
-@dataclass(frozen=True)
 class CursorRejected(Event, level=logging.WARNING):
     """a journal's cursor is not used; all of the journal is read, and the log shows what it has"""
 
@@ -60,7 +54,6 @@ class CursorRejected(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class ReplayStarted(Event):
     """entries `first` … `last` of a journal, accepted by an earlier process, are being sent"""
 
@@ -69,7 +62,6 @@ class ReplayStarted(Event):
     last: int
 
 
-@dataclass(frozen=True)
 class Replayed(Event):
     """everything that an earlier process accepted, up to `sequence`, is in the log"""
 
@@ -77,7 +69,6 @@ class Replayed(Event):
     sequence: int
 
 
-@dataclass(frozen=True)
 class Checkpointed(Event):
     """a journal's cursor is on the disk: the log has everything up to `sequence`"""
 
@@ -85,7 +76,6 @@ class Checkpointed(Event):
     sequence: int
 
 
-@dataclass(frozen=True)
 class SegmentRemoved(Event):
     """a file of a journal, whose last entry was `last`, was removed: the log has all of it"""
 
@@ -94,7 +84,6 @@ class SegmentRemoved(Event):
     last: int
 
 
-@dataclass(frozen=True)
 class JournalFull(Event, level=logging.WARNING):
     """a journal or its disk has no room: appends wait, or are refused, until the log has taken
     some; reported once until an append fits again"""
@@ -104,7 +93,6 @@ class JournalFull(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class StoreAway(Event, level=logging.WARNING):
     """the store does not answer; the journal goes on accepting, and tries again"""
 
@@ -112,7 +100,6 @@ class StoreAway(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class StoreBack(Event):
     """the store answers again, and the journal is being sent from entry `sequence` on"""
 

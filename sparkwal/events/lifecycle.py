@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from sparkwal.events.emitting import Event
 
 
-@dataclass(frozen=True)
 class SizeLimit(Event, level=logging.WARNING):
     """about `bytes` bytes of the log are neither in a table nor below its floor: compaction is
     behind. At `softLimitBytes` an appender goes on, at `hardLimitBytes` it waits"""
@@ -19,7 +17,6 @@ class SizeLimit(Event, level=logging.WARNING):
     limit: int
 
 
-@dataclass(frozen=True)
 class CompactionPlanned(Event):
     """the range of positions [cut, to) is promised to the table, as number `k`"""
 
@@ -29,7 +26,6 @@ class CompactionPlanned(Event):
     to: int
 
 
-@dataclass(frozen=True)
 class CompactionDone(Event):
     """the table is confirmed to have range `k`; the log may drop it once `floor` passes"""
 
@@ -40,7 +36,6 @@ class CompactionDone(Event):
     table_version: int
 
 
-@dataclass(frozen=True)
 class CompactionRetried(Event):
     """another writer of the table was faster; range `k` is tried again"""
 
@@ -49,7 +44,6 @@ class CompactionRetried(Event):
     reason: str
 
 
-@dataclass(frozen=True)
 class CompactionWaits(Event, level=logging.WARNING):
     """another process of this machine writes the table, which is on a local disk; this one waits
     until it ends"""
@@ -57,7 +51,6 @@ class CompactionWaits(Event, level=logging.WARNING):
     table: str
 
 
-@dataclass(frozen=True)
 class CompactionSuspended(Event, level=logging.WARNING):
     """a range could not be brought into the table; nothing is skipped and nothing deleted"""
 
@@ -66,7 +59,6 @@ class CompactionSuspended(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class FloorMoved(Event):
     """positions below `floor` may be deleted from now on plus the grace"""
 
@@ -74,7 +66,6 @@ class FloorMoved(Event):
     floor: int
 
 
-@dataclass(frozen=True)
 class Collected(Event):
     """objects below the floor were deleted"""
 
@@ -84,7 +75,6 @@ class Collected(Event):
     bytes: int
 
 
-@dataclass(frozen=True)
 class ConsumerNotPublished(Event, level=logging.WARNING):
     """a stream could not publish its position; it goes on, and the log keeps more than needed"""
 
@@ -94,7 +84,6 @@ class ConsumerNotPublished(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class ConsumerShared(Event, level=logging.WARNING):
     """another run has published `position` under this stream's consumer name; the log keeps what
     either needs, and moves on only when each has a name of its own"""
@@ -105,7 +94,6 @@ class ConsumerShared(Event, level=logging.WARNING):
     position: int
 
 
-@dataclass(frozen=True)
 class LeaseLeftBehind(Event, level=logging.WARNING):
     """the lease of a read that has ended could not be removed; it expires by itself"""
 
@@ -114,7 +102,6 @@ class LeaseLeftBehind(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class CurrentRead(Event):
     """table and log are read as one: version `table_version` (−1: no table) and the log's
     positions `start` … `end` − 1"""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from sparkwal.events.emitting import Event
 
 
-@dataclass(frozen=True)
 class Recovered(Event):
     """a cold start found the head of the log at `position` (−1: empty)"""
 
@@ -16,7 +14,6 @@ class Recovered(Event):
     position: int
 
 
-@dataclass(frozen=True)
 class LeaderClaimed(Event):
     """this process wrote a leader record and may write after it"""
 
@@ -26,7 +23,6 @@ class LeaderClaimed(Event):
     leader_id: str
 
 
-@dataclass(frozen=True)
 class Planned(Event):
     """a microbatch got its position; `start` is warm (no request) or cold"""
 
@@ -36,7 +32,6 @@ class Planned(Event):
     start: str
 
 
-@dataclass(frozen=True)
 class BatchSent(Event):
     """an appender sent a batch; not durable yet"""
 
@@ -46,7 +41,6 @@ class BatchSent(Event):
     batch_id: int
 
 
-@dataclass(frozen=True)
 class Durable(Event):
     """a commit is in the log, and all before it are; `bytes` of rows are stored for it, and the
     PUT of its record took `put_ms`, with its retries"""
@@ -59,7 +53,6 @@ class Durable(Event):
     put_ms: float
 
 
-@dataclass(frozen=True)
 class Rejected(Event, level=logging.WARNING):
     """rows of an append do not fit the schema; it was left out, the appender goes on"""
 
@@ -68,7 +61,6 @@ class Rejected(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class Stopped(Event, level=logging.WARNING):
     """an appender accepts nothing more; what was not acknowledged has failed"""
 
@@ -77,14 +69,12 @@ class Stopped(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class Missed(Event):
     """one slow subscriber of an appender did not get this many earlier events"""
 
     events: int
 
 
-@dataclass(frozen=True)
 class Retried(Event, level=logging.WARNING):
     """a request failed and is sent again after `delay_ms`"""
 
@@ -95,7 +85,6 @@ class Retried(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class Hedged(Event):
     """a request has no answer after `after_ms`, which is late for its kind, and is sent once more
     on another connection"""
@@ -105,7 +94,6 @@ class Hedged(Event):
     after_ms: int
 
 
-@dataclass(frozen=True)
 class Adopted(Event):
     """a task found the object that another attempt of it had written, and took it"""
 
@@ -113,7 +101,6 @@ class Adopted(Event):
     partition: int
 
 
-@dataclass(frozen=True)
 class Fenced(Event, level=logging.WARNING):
     """another writer leads the log; this one commits nothing more"""
 
@@ -123,7 +110,6 @@ class Fenced(Event, level=logging.WARNING):
     term: int
 
 
-@dataclass(frozen=True)
 class HandoverAsked(Event):
     """a newcomer lost the race for the gap and asked the leader of `term` to stop"""
 
@@ -131,7 +117,6 @@ class HandoverAsked(Event):
     term: int
 
 
-@dataclass(frozen=True)
 class HandedOver(Event, level=logging.WARNING):
     """another writer asked for the log; this appender sends nothing more"""
 
@@ -140,7 +125,6 @@ class HandedOver(Event, level=logging.WARNING):
     term: int
 
 
-@dataclass(frozen=True)
 class HandoverLeftBehind(Event, level=logging.WARNING):
     """a takeover's request could not be deleted; it has no effect, you may delete it"""
 
@@ -148,7 +132,6 @@ class HandoverLeftBehind(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class SkippedReplay(Event):
     """Spark repeated a microbatch that the log already holds; nothing was written"""
 
@@ -156,7 +139,6 @@ class SkippedReplay(Event):
     batch_id: int
 
 
-@dataclass(frozen=True)
 class ReplayNotCompared(Event, level=logging.WARNING):
     """a microbatch or a batch write is skipped by its number alone: the record that the log had of
     it was collected, so its rows could not be compared"""
@@ -165,14 +147,12 @@ class ReplayNotCompared(Event, level=logging.WARNING):
     batch_id: int
 
 
-@dataclass(frozen=True)
 class Aborted(Event):
     """Spark gave up a microbatch; nothing was deleted"""
 
     path: str
 
 
-@dataclass(frozen=True)
 class HintNotSaved(Event, level=logging.WARNING):
     """the driver's disk did not take the hint; microbatches start cold until it does"""
 
@@ -180,7 +160,6 @@ class HintNotSaved(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class AnotherQuery(Event, level=logging.WARNING):
     """the first rows of `query` follow those of the query `other`, whose last are at `position`:
     with the same source they are in the log twice; stop it, and start with the folder that
@@ -192,7 +171,6 @@ class AnotherQuery(Event, level=logging.WARNING):
     position: int
 
 
-@dataclass(frozen=True)
 class RemoteCheckpoint(Event, level=logging.WARNING):
     """a query starts with its checkpoint on an object store: Spark makes some 48 requests there
     for each microbatch; `sparkwal.checkpoint(path, name)` needs none"""
@@ -200,7 +178,6 @@ class RemoteCheckpoint(Event, level=logging.WARNING):
     location: str
 
 
-@dataclass(frozen=True)
 class CheckpointTooLarge(Event, level=logging.WARNING):
     """a file of the checkpoint is larger than `checkpointMaxBytes`, so the log does not carry it;
     another machine cannot rebuild the checkpoint"""
@@ -210,7 +187,6 @@ class CheckpointTooLarge(Event, level=logging.WARNING):
     limit: int
 
 
-@dataclass(frozen=True)
 class CheckpointUsed(Event):
     """`sparkwal.checkpoint` found a folder that agrees with the log (`batch_id` −1: nothing of
     this query is in it)"""
@@ -220,7 +196,6 @@ class CheckpointUsed(Event):
     batch_id: int
 
 
-@dataclass(frozen=True)
 class CheckpointRebuilt(Event):
     """`sparkwal.checkpoint` made the folder from the log as it was after microbatch `batch_id`
     (−1: a new query)"""
@@ -231,7 +206,6 @@ class CheckpointRebuilt(Event):
     reason: str
 
 
-@dataclass(frozen=True)
 class SlowCheckpointFiles(Event, level=logging.WARNING):
     """Spark forks processes for each file of a local checkpoint, and `register` could not know
     whether it may set another way; docs/operations.md says when to set it"""
@@ -241,7 +215,6 @@ class SlowCheckpointFiles(Event, level=logging.WARNING):
     advice: str
 
 
-@dataclass(frozen=True)
 class OtherPython(Event, level=logging.WARNING):
     """on a cluster without `PYSPARK_PYTHON`: Spark's workers run another Python than the one that
     called `register`"""
@@ -250,7 +223,6 @@ class OtherPython(Event, level=logging.WARNING):
     advice: str
 
 
-@dataclass(frozen=True)
 class PlainHttp(Event, level=logging.WARNING):
     """the endpoint is on another machine and speaks no TLS: rows, and the token of temporary
     credentials, can be read on the way; reported once in a process"""
@@ -258,7 +230,6 @@ class PlainHttp(Event, level=logging.WARNING):
     endpoint: str
 
 
-@dataclass(frozen=True)
 class ProofLeftBehind(Event, level=logging.WARNING):
     """an object of the store's proof could not be deleted; you may delete it"""
 
@@ -267,7 +238,6 @@ class ProofLeftBehind(Event, level=logging.WARNING):
     reason: str
 
 
-@dataclass(frozen=True)
 class UploadLeftBehind(Event, level=logging.WARNING):
     """an unfinished upload could not be aborted; a lifecycle rule should remove it"""
 

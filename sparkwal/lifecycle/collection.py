@@ -132,20 +132,24 @@ def collect(
         dry_run: only count.
     """
     slots = data = size = 0
-    batch: list[str] = []
+    batch: list[Entry] = []
+
+    def delete() -> None:
+        # What was put there since the LIST stays, where the store can tell.
+        if batch and not dry_run:
+            log.store.delete_many([each.key for each in batch], [each.etag for each in batch])
+        batch.clear()
+
     for entry, number in _below(log, head, bound):
         size += entry.size
         if keys.is_slot(number, head.window):
             slots += 1
         else:
             data += 1
-        batch.append(entry.key)
+        batch.append(entry)
         if len(batch) == _AT_ONCE:
-            if not dry_run:
-                log.store.delete_many(batch)
-            batch = []
-    if batch and not dry_run:
-        log.store.delete_many(batch)
+            delete()
+    delete()
     uploads = _discard_uploads(log, head, bound, dry_run)
     if not dry_run:
         forget_expired_leases(log)

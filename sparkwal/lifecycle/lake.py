@@ -226,7 +226,7 @@ def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, 
         "aws_access_key_id": s3.access_key_id,
         "aws_secret_access_key": s3.secret_access_key,
         "aws_session_token": s3.session_token,
-        "aws_request_payer": "true" if s3.requests.requester_pays else None,
+        "aws_request_payer": "true" if s3.requester_pays else None,
         "aws_allow_http": "true" if (s3.endpoint or "").startswith("http:") else None,
     }
     return {name: value for name, value in known.items() if value is not None}

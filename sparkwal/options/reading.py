@@ -69,16 +69,7 @@ class SourceOptions(StoreOptions):
             and self.ending_timestamp_ms < self.starting_timestamp_ms
         ):
             raise OptionError("endingTimestamp lies before startingTimestamp")
-        for name, value in (
-            ("maxRowsPerTrigger", self.max_rows),
-            ("maxBytesPerTrigger", self.max_bytes),
-            ("maxCommitsPerTrigger", self.max_commits),
-            ("minPartitions", self.min_partitions),
-            ("cursorInterval", self.cursor_interval_ms),
-            ("lease", self.lease_ms),
-        ):
-            if value is not None and value <= 0:
-                raise OptionError(f"{name} must be greater than 0")
+        self.check_above_zero(*TRIGGERS, "minPartitions", "cursorInterval", "lease")
         if self.sequencers and self.sequencer != ROOT:
             raise OptionError("sequencer and sequencers: give one of them")
         if self.sequencers and (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
@@ -18,7 +18,7 @@ from sparkwal.options.types import (
     text,
     whole,
 )
-from sparkwal.store.config import RetryPolicy, S3Config, S3Requests, check_endpoint
+from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.path import check_path
 
 
@@ -71,20 +71,20 @@ class StoreOptions:
                 f"({2 * self.max_in_flight}); the rest will stay idle",
                 stacklevel=2,
             )
-        if self.retry_delay_ms <= 0:
-            raise OptionError("retryBaseDelayMs must be greater than 0")
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
-        if self.session_token is not None and self.access_key_id is None:
-            raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
+        self.check_above_zero("retryBaseDelayMs")
+        _ = self.s3  # it checks the keys and the endpoint
         if self.profile is not None and self.access_key_id is not None:
             raise OptionError("profile and accessKeyId contradict each other: give one of them")
-        if self.endpoint is not None:
-            check_endpoint(self.endpoint)
         if self.kms_key_id is not None and self.encryption not in ("aws:kms", "aws:kms:dsse"):
             raise OptionError("kmsKeyId needs serverSideEncryption=aws:kms or aws:kms:dsse")
         if self.bucket_key is not None and self.encryption != "aws:kms":
             raise OptionError("bucketKeyEnabled needs serverSideEncryption=aws:kms")
+
+    def check_above_zero(self, *names: str) -> None:
+        """Raises OptionError for the first of the named options that was given as 0."""
+        for each in fields(self):
+            if each.metadata["name"] in names and getattr(self, each.name) == 0:
+                raise OptionError(f"{each.metadata['name']} must be greater than 0")
 
     @property
     def log_path(self) -> str:
@@ -105,15 +105,13 @@ class StoreOptions:
             max_pool_connections=self.pool_size or 2 * self.max_in_flight,
             max_in_flight_parts=min(self.max_in_flight, 4),
             hedge=self.hedge,
-            requests=S3Requests(
-                encryption=self.encryption,
-                kms_key_id=self.kms_key_id,
-                bucket_key=self.bucket_key,
-                storage_class=self.storage_class,
-                checksum=self.checksum == "crc32",
-                requester_pays=self.requester_pays,
-                bucket_owner=self.bucket_owner,
-            ),
+            encryption=self.encryption,
+            kms_key_id=self.kms_key_id,
+            bucket_key=self.bucket_key,
+            storage_class=self.storage_class,
+            checksum=self.checksum == "crc32",
+            requester_pays=self.requester_pays,
+            bucket_owner=self.bucket_owner,
         )
 
     @property

@@ -28,13 +28,7 @@ class WriterOptions(StoreOptions):
 
     def check(self) -> None:
         super().check()
-        for name, value in (
-            ("batchSizeThreshold", self.batch_size),
-            ("batchTimeoutMs", self.batch_timeout_ms),
-            ("planTtl", self.plan_ttl_ms),
-        ):
-            if value <= 0:
-                raise OptionError(f"{name} must be greater than 0")
+        self.check_above_zero("batchSizeThreshold", "batchTimeoutMs", "planTtl")
         if self.plan_ttl_ms > LONGEST_PLAN_TTL_MS:
             raise OptionError(
                 f"planTtl is {self.plan_ttl_ms} ms; at most 40min is allowed: a slot may be free "

@@ -54,15 +54,36 @@ def walk(
 
     Raises AnotherLog where the log was recreated, StoreUnavailableError.
     """
+    assert log.live is not None and log.log_id is not None
+    log_id, window = log.log_id, log.window
+    # Of the last live record that was seen. No record's is greater than that of the head.
+    live: int | None = log.live.header.term if newest_first else None
+
+    def fetch(position: int) -> SlotRecord | Unreadable:
+        try:
+            found = read_slot(log.log, position, window, GLANCE)
+        except InvalidLogError as error:
+            return Unreadable(position, error)
+        return found or Unreadable(position, MissingRecord(log.log, position, window))
+
+    def counts(record: SlotRecord) -> bool:
+        nonlocal live
+        check_log(log.log, record, log_id)
+        term = record.header.term
+        if live is None or (newest_first and term != live):
+            # Below a live record of the same term all of that term are live.
+            last = last_live(log.log, record, tolerant=True)
+            live = last.header.term
+            return last is record
+        live = max(live, term)
+        return term == live
+
     left = most if most is not None else end - start
-    live = _Live(log, newest_first)
     while start < end and left > 0:
         count = min(end - start, left, _CHUNK)
         chunk = range(end - 1, end - 1 - count, -1) if newest_first else range(start, start + count)
         start, end = (start, chunk[-1]) if newest_first else (chunk[-1] + 1, end)
-        for position, found in zip(
-            chunk, run_parallel(log.log.store, live.fetch, chunk), strict=True
-        ):
+        for position, found in zip(chunk, run_parallel(log.log.store, fetch, chunk), strict=True):
             # Asked after it was read: what is there may be a stray.
             floor = log.floor.current()
             if floor > position:
@@ -72,9 +93,7 @@ def walk(
                 yield Collected(position, floor)
                 start = floor
                 break
-            if isinstance(found, Unreadable) or (
-                live.counts(found) and (seals or not is_seal(found))
-            ):
+            if isinstance(found, Unreadable) or (counts(found) and (seals or not is_seal(found))):
                 left -= 1
                 yield found
 
@@ -82,36 +101,3 @@ def walk(
 def is_seal(record: SlotRecord) -> bool:
     """Whether a record says no more than the leader record before it."""
     return isinstance(record.header, LeaderHeader) and record.header.is_seal
-
-
-class _Live:
-    """Which records are live, seen one after another in either direction."""
-
-    def __init__(self, log: LogRange, newest_first: bool) -> None:
-        assert log.live is not None
-        self._log, self._newest_first = log, newest_first
-        # Of the last live record that was seen. No record's is greater than that of the head.
-        self._term: int | None = log.live.header.term if newest_first else None
-
-    def fetch(self, position: int) -> SlotRecord | Unreadable:
-        try:
-            found = read_slot(self._log.log, position, self._log.window, GLANCE)
-        except InvalidLogError as error:
-            return Unreadable(position, error)
-        missing = MissingRecord(self._log.log, position, self._log.window)
-        return found or Unreadable(position, missing)
-
-    def counts(self, record: SlotRecord) -> bool:
-        log = self._log
-        assert log.log_id is not None
-        check_log(log.log, record, log.log_id)
-        term = record.header.term
-        if self._term is None or (self._newest_first and term != self._term):
-            # Below a live record of the same term all of that term are live.
-            live = last_live(log.log, record, tolerant=True)
-            self._term = live.header.term
-            return live is record
-        if term < self._term:
-            return False
-        self._term = term
-        return True

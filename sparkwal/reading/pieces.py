@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from sparkwal.format.header import CommitHeader
@@ -57,57 +58,39 @@ class Piece:
 def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
     """Where the rows of a record are, in partition order; none in a leader record."""
     header = record.header
-    found: list[Piece] = []
     if not isinstance(header, CommitHeader):
-        return found
-
-    leader_id, batch_id, query_id = header.leader_id, header.batch_id, header.query_id
-
-    def add(
-        number: int,
-        partition: int,
-        offset: int,
-        spans: list[Span],
-        data: bytes | None = None,
-    ) -> None:
-        found.append(
-            Piece(
-                key=log.key(number),
-                offset=offset,
-                spans=tuple(spans),
-                spark_schema=record.spark_schema,
-                position=header.position,
-                timestamp_ms=header.timestamp_ms,
-                partition=partition,
-                leader_id=leader_id,
-                batch_id=batch_id,
-                query_id=query_id,
-                inlined=number == header.number,
-                data=data,
-            )
-        )
-
+        return []
+    piece = partial(
+        Piece, spark_schema=record.spark_schema, position=header.position,
+        timestamp_ms=header.timestamp_ms, leader_id=header.leader_id, batch_id=header.batch_id,
+        query_id=header.query_id,
+    )  # fmt: skip
+    found: list[Piece] = []
     for batch in header.batches:
+        of_batch = partial(piece, key=log.key(batch.number), partition=batch.partition)
         run: list[Span] = []
         start = end = batch.frames[0].offset if batch.frames else 0
         for frame in batch.frames:
             if run and (frame.offset != end or end + frame.length - start > RUN_SIZE):
-                add(batch.number, batch.partition, start, run)
+                found.append(of_batch(offset=start, spans=tuple(run)))
                 run, start = [], frame.offset
             run.append(Span(frame.length, frame.rows, frame.crc32))
             end = frame.offset + frame.length
         if run:
-            add(batch.number, batch.partition, start, run)
-    offset = record.body
+            found.append(of_batch(offset=start, spans=tuple(run)))
+    begin, key = 0, log.key(header.number)
     for inline in header.inline:
-        data = None
-        if record.inlined is not None:
-            begin = offset - record.body
-            data = record.inlined[begin : begin + inline.bytes]
-        span = Span(inline.bytes, inline.rows, inline.crc32)
-        add(header.number, inline.partition, offset, [span], data)
-        offset += inline.bytes
-    return sorted(found, key=lambda piece: piece.partition)
+        end = begin + inline.bytes
+        data = None if record.inlined is None else record.inlined[begin:end]
+        spans = (Span(inline.bytes, inline.rows, inline.crc32),)
+        found.append(
+            piece(
+                key=key, partition=inline.partition, offset=record.body + begin, spans=spans,
+                inlined=True, data=data,
+            )
+        )  # fmt: skip
+        begin = end
+    return sorted(found, key=lambda each: each.partition)
 
 
 def split(found: Sequence[Piece]) -> list[Piece]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -123,16 +123,13 @@ class Replay:
     ) -> None:
         given = places_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None
-        self._places: dict[str, Place] = {}
         self._logs = [_OneLog(name, log, given.get(name), clock) for name, log in logs.items()]
         for name in given.keys() - logs.keys():
             raise InvalidLogError(
                 f"the cursor goes on in the log of sequencer {name!r}, which is not among those "
                 "to replay: name it, or it was deleted"
             )
-        for each in self._logs:
-            if each.place is not None:
-                self._places[each.name] = each.place
+        self._places = {each.name: each.place for each in self._logs if each.place is not None}
         self._entries = self._merged()
 
     @property
@@ -156,11 +153,8 @@ class Replay:
     def _merged(self) -> Iterator[Entry]:
         def keyed(log: _OneLog) -> Iterator[tuple[int, str, int, _OneLog, SlotRecord | Stop]]:
             for item in log.records():
-                if isinstance(item, Stop):
-                    yield log.timestamp_ms, log.name, item.position, log, item
-                else:
-                    header = item.header
-                    yield header.timestamp_ms, log.name, header.position, log, item
+                position = (item if isinstance(item, Stop) else item.header).position
+                yield log.timestamp_ms, log.name, position, log, item
 
         for _, name, position, log, item in heapq.merge(
             *(keyed(log) for log in self._logs), key=lambda found: found[:3]
@@ -168,17 +162,14 @@ class Replay:
             if isinstance(item, Stop):
                 self.stopped = item
                 return
-            header = item.header
-            rows: Sequence[pa.RecordBatch] = ()
-            if isinstance(header, CommitHeader):
-                try:
-                    rows = log.rows(item)
-                except InvalidLogError as error:
-                    self.stopped = log.stop(position, log.damaged_key(item), error)
-                    return
-            self._places[name] = Place(header.log_id, position + 1, _name(item))
-            if isinstance(header, CommitHeader):
-                yield Entry(name, header, tuple(rows))
+            try:
+                rows = log.rows(item)
+            except InvalidLogError as error:
+                self.stopped = log.stop(position, log.damaged_key(item), error)
+                return
+            self._places[name] = Place(item.header.log_id, position + 1, _name(item))
+            if isinstance(item.header, CommitHeader):
+                yield Entry(name, item.header, tuple(rows))
 
 
 class _OneLog:
@@ -194,18 +185,16 @@ class _OneLog:
             # What is before the damage is replayed all the same.
             head, self._damage = find_head(log, tolerant=True), error
         self._head: Head = head
-        self.gap = head.gap
         self.log_id = head.live.header.log_id if head.live else ""
         self.timestamp_ms = 0
         self._floor = Floor(log, self.log_id or None, clock)
         # As it was at the time of the head: a replay begins there.
         self._first = self._floor.current()
-        if self._first > self.gap and self._damage is None:
+        if self._first > self._head.gap and self._damage is None:
             # The log went on meanwhile.
             self._head = find_head(log)
-            self.gap = self._head.gap
-            if self._first > self.gap:
-                raise ends_before(log.url, self.gap, self._first)
+            if self._first > self._head.gap:
+                raise ends_before(log.url, self._head.gap, self._first)
         if place is not None:
             self._check(place)
 
@@ -224,7 +213,7 @@ class _OneLog:
                 f"{self._log.url} is not the log that the cursor belongs to: it was deleted and "
                 "recreated. Replay it without the cursor"
             )
-        if place.position > self.gap:
+        if place.position > self._head.gap:
             if self._damage is not None:
                 return
             raise self._older(place)
@@ -254,10 +243,10 @@ class _OneLog:
         try:
             head = self._head if self._damage is None else None
             found = live_records(
-                self._log, self._head.window, begin, self.gap,
+                self._log, self._head.window, begin, self._head.gap,
                 log_id=self.log_id or None, head=head, size=WHOLE,
             )  # fmt: skip
-            for record in self._floor.usable(begin, self.gap, found):
+            for record in self._floor.usable(begin, self._head.gap, found):
                 expected = record.header.position + 1
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
@@ -266,11 +255,11 @@ class _OneLog:
             yield self.stop(position, self._slot_key(position), error)
             return
         if self._damage is not None:
-            yield self.stop(self.gap, self._slot_key(self.gap), self._damage)
+            yield self.stop(self._head.gap, self._slot_key(self._head.gap), self._damage)
 
     def _first_invalid(self, position: int) -> int:
         """Dead records may come before it."""
-        while position < self.gap:
+        while position < self._head.gap:
             try:
                 if read_slot(self._log, position, self._head.window) is None:
                     break
@@ -301,5 +290,5 @@ class _OneLog:
 
     def stop(self, position: int, key: str, error: InvalidLogError) -> Stop:
         """The end of the replay at this position."""
-        following = max(self.gap - position - 1, 0)
+        following = max(self._head.gap - position - 1, 0)
         return Stop(self.name, position, key, str(error), following)

@@ -282,13 +282,11 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
     if header.rows != sum(b.rows for b in header.batches) + sum(i.rows for i in header.inline):
         report.problems.append(f"position {header.position}: its row counts do not add up")
     target = schema.to_arrow(record.spark_schema)
-    for piece in pieces_of(log, record):
-        if piece.key.endswith(keys.encode(header.number)):
-            try:
-                for _ in read_pieces(log.store, [piece], target):
-                    pass
-            except InvalidLogError as error:
-                report.problems.append(str(error))
+    inlined = [piece for piece in pieces_of(log, record) if piece.inlined]
+    for _ in read_pieces(
+        log.store, inlined, target, passed_over=lambda error: report.problems.append(str(error))
+    ):
+        pass
     named = set()
     for batch, problem in zip(
         header.batches,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 # Of every part of a large object but the last; S3 takes none below 5 MiB.
@@ -12,10 +12,15 @@ PART_SIZE = 8 * 2**20
 
 @dataclass(frozen=True)
 class Entry:
-    """One listed object: its key and its size in bytes."""
+    """One listed object: its key and its size in bytes.
+
+    Attributes:
+        etag: of its content, as the store writes it; "" where it shows none.
+    """
 
     key: str
     size: int
+    etag: str = field(default="", compare=False)
 
 
 class Page(NamedTuple):
@@ -141,8 +146,12 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there is no error."""
 
-    def delete_many(self, keys: Sequence[str]) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove at most 1000 objects; those that are not there are no error.
+
+        Args:
+            etags: of each key, as it was listed. Where the store knows such a condition, an
+                object that has another one by now stays, which is no error.
 
         Raises for the first key that was not removed; the others may be gone. It may be
         repeated with all of them.

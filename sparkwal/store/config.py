@@ -18,51 +18,16 @@ LONGEST_WAIT = 60.0
 _AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 
 
-@dataclass(frozen=True)
-class S3Requests:
-    """What requests ask of S3 besides what they do. What is None is the bucket's to say."""
-
-    encryption: str | None = None
-    kms_key_id: str | None = None
-    bucket_key: bool | None = None
-    storage_class: str | None = None
-    checksum: bool = False
-    requester_pays: bool = False
-    bucket_owner: str | None = None
-
-    @property
-    def on_all(self) -> dict[str, Any]:
-        """Parameters of every request."""
-        return _said(
-            RequestPayer="requester" if self.requester_pays else None,
-            ExpectedBucketOwner=self.bucket_owner,
-        )
-
-    @property
-    def on_new(self) -> dict[str, Any]:
-        """Parameters of the request that begins an object: a PUT, or CreateMultipartUpload."""
-        encryption = "AES256" if self.encryption == "aes256" else self.encryption
-        return self.on_all | _said(
-            ServerSideEncryption=encryption,
-            SSEKMSKeyId=self.kms_key_id,
-            BucketKeyEnabled=self.bucket_key,
-            StorageClass=self.storage_class.upper() if self.storage_class else None,
-        )
-
-    def checksum_of(self, body: bytes) -> dict[str, str]:
-        """Parameters of the request that sends these bytes."""
-        if not self.checksum:
-            return {}
-        return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
-
-
-def _said(**parameters: Any) -> dict[str, Any]:
+def said(**parameters: Any) -> dict[str, Any]:
+    """Those that are not None."""
     return {name: value for name, value in parameters.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class S3Config:
-    """How to reach S3. What is None comes from the environment, as with any AWS tool.
+    """How to reach S3, and what requests ask of it besides what they do.
+
+    What is None comes from the environment, as with any AWS tool, or is the bucket's to say.
 
     Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
     """
@@ -78,24 +43,52 @@ class S3Config:
     read_timeout: float = 60.0
     max_in_flight_parts: int = 4
     hedge: bool = True
-    requests: S3Requests = S3Requests()
+    encryption: str | None = None
+    kms_key_id: str | None = None
+    bucket_key: bool | None = None
+    storage_class: str | None = None
+    checksum: bool = False
+    requester_pays: bool = False
+    bucket_owner: str | None = None
 
     def __post_init__(self) -> None:
         if self.endpoint is not None:
             check_endpoint(self.endpoint)
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise OptionError("accessKeyId and secretAccessKey go together: set both or neither")
+            raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
         if self.session_token is not None and self.access_key_id is None:
             raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
-        for name in ("max_pool_connections", "max_in_flight_parts"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The values that no message may show."""
         values = (self.access_key_id, self.secret_access_key, self.session_token)
         return tuple(value for value in values if value)
+
+    @property
+    def on_all(self) -> dict[str, Any]:
+        """Parameters of every request."""
+        return said(
+            RequestPayer="requester" if self.requester_pays else None,
+            ExpectedBucketOwner=self.bucket_owner,
+        )
+
+    @property
+    def on_new(self) -> dict[str, Any]:
+        """Parameters of the request that begins an object: a PUT, or CreateMultipartUpload."""
+        encryption = "AES256" if self.encryption == "aes256" else self.encryption
+        return self.on_all | said(
+            ServerSideEncryption=encryption,
+            SSEKMSKeyId=self.kms_key_id,
+            BucketKeyEnabled=self.bucket_key,
+            StorageClass=self.storage_class.upper() if self.storage_class else None,
+        )
+
+    def checksum_of(self, body: bytes) -> dict[str, str]:
+        """Parameters of the request that sends these bytes."""
+        if not self.checksum:
+            return {}
+        return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -151,17 +144,11 @@ def is_aws(endpoint: str) -> bool:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently. Raises OptionError for what makes no sense."""
+    """How often and how patiently."""
 
     max_retry_attempts: int = 3
     base_delay_ms: int = 100
     max_delay_ms: int = 20_000
-
-    def __post_init__(self) -> None:
-        if self.max_retry_attempts < 0:
-            raise OptionError(f"maxRetryAttempts must be 0 or more, not {self.max_retry_attempts}")
-        if self.base_delay_ms <= 0 or self.max_delay_ms <= 0:
-            raise OptionError("delays between attempts must be above 0 ms")
 
     def delay(self, attempt: int, rng: Callable[[], float], retry_after: float | None) -> float:
         """Seconds to wait after failed attempt `attempt` (1, 2, …).

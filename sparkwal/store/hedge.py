@@ -1,4 +1,4 @@
-"""A `Store` that sends a late request once more, on another connection: the first answer counts.
+"""A late request is sent once more, on another connection: the first answer counts.
 
 After "The Tail at Scale" (Dean and Barroso, 2013).
 """
@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from sparkwal import events
-from sparkwal.store.base import NotFound, Page, Store, Transient, UnfinishedPage, Upload
+from sparkwal.store.base import NotFound, Transient
 
 R = TypeVar("R")
 
@@ -94,112 +94,51 @@ _paces: dict[str, Pace] = {}
 os.register_at_fork(after_in_child=_paces.clear)
 
 
-class HedgedStore:
-    """Decorates a store whose attempts may run in any thread.
+def pace_of(identity: str) -> Pace:
+    """Of the store of this name, in this process."""
+    return _paces.get(identity) or _paces.setdefault(identity, Pace())
 
-    A plain PUT is sent once, since its late twin would overwrite a newer value, and so is a
-    DELETE. Both attempts of a conditional PUT carry the same bytes, so a success of either is ours.
-    A refusal may stem from the other attempt, as after a lost reply: who gets one reads the object.
 
-    Args:
-        pace: of the process for this store, unless given.
+def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[], R]) -> R:
+    """The first answer to `request`, which runs in another thread, and once more when it is late.
+
+    Both attempts of a conditional PUT carry the same bytes, so a success of either is ours. A
+    refusal may stem from the other attempt, as after a lost reply: who gets one reads the object.
+
+    Raises Transient where no answer comes in time, else what the attempts failed with.
     """
-
-    def __init__(self, store: Store, pace: Pace | None = None) -> None:
-        self._store = store
-        self._pace = pace
-        self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
-        self.put = store.put
-        self.delete = store.delete
-        self.delete_many = store.delete_many
-        self.discard = store.discard
-
-    def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object. False may mean: the other attempt created it."""
-        return self.hedged("put", key, len(body), lambda: self._store.put_if_absent(key, body))
-
-    def get(self, key: str) -> bytes:
-        """The whole object. Raises NotFound."""
-        return self.hedged("get", key, 0, lambda: self._store.get(key))
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Part of the object. Raises NotFound."""
-        return self.hedged("get", key, length, lambda: self._store.get_range(key, offset, length))
-
-    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first keys under `prefix` that are greater than `after`."""
-        return self.hedged("list", prefix, 0, lambda: self._store.list(prefix, limit, after))
-
-    def age_ms(self, key: str) -> int:
-        """How old the object is, at least. Raises NotFound."""
-        return self.hedged("get", key, 0, lambda: self._store.age_ms(key))
-
-    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """Unfinished uploads to keys under `prefix`."""
-        return self.hedged("list", prefix, 0, lambda: self._store.unfinished(prefix, after, limit))
-
-    def upload(self, key: str) -> _HedgedUpload:
-        """Begin a large object."""
-        return _HedgedUpload(self, self._store.upload(key), key)
-
-    def hedged(self, operation: str, key: str, size: int, request: Callable[[], R]) -> R:
-        """The first answer to `request`. Raises Transient where none comes in time, else what the
-        attempts failed with."""
-        pace = self._pace or _paces.get(self.identity) or _paces.setdefault(self.identity, Pace())
-        # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
-        kind = (operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0)
-        late, given_up = pace.begin(kind)
-        answers: SimpleQueue[tuple[R | None, Exception | None]] = SimpleQueue()
-        failures: list[Exception] = []
-        began, attempts, until = pace.clock(), 1, late
-        _start(lambda: answers.put(_attempt(request)))
-        while len(failures) < attempts:
-            try:
-                result, error = answers.get(timeout=max(0.0, began + until - pace.clock()))
-            except Empty:
-                if until == given_up:
-                    pace.gave_up()
-                    raise Transient(f"no answer in {given_up:.1f} s") from None
-                until = given_up
-                if pace.may_repeat():
-                    attempts = 2
-                    events.emit(
-                        events.Hedged(operation=operation, key=key, after_ms=round(late * 1000))
-                    )
-                    _start(lambda: answers.put(_attempt(request)))
-                continue
-            if error is None or isinstance(error, NotFound):
-                pace.answered(kind, pace.clock() - began)
-                if error is not None:
-                    raise error
-                return result  # type: ignore[return-value]
-            # While the other attempt may succeed it is waited for.
-            failures.append(error)
-        # What may have taken effect goes first: a refusal beside it is not the whole truth.
-        unknown = (
-            each for each in failures if isinstance(each, Transient) and not each.unreachable
-        )
-        raise next(unknown, failures[0])
-
-
-class _HedgedUpload:
-    """Its parts and its Complete are repeated. A part that is sent twice replaces itself."""
-
-    def __init__(self, store: HedgedStore, upload: Upload, key: str) -> None:
-        self._store = store
-        self._upload = upload
-        self._key = key
-        self.abort = upload.abort
-
-    def part(self, number: int, offset: int, body: bytes) -> None:
-        """Send a part."""
-        self._store.hedged(
-            "part", self._key, len(body), lambda: self._upload.part(number, offset, body)
-        )
-
-    def complete(self) -> bool:
-        """Publish the object if its key is free. False may mean: the other attempt has."""
-        return self._store.hedged("complete", self._key, 0, self._upload.complete)
+    # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
+    kind = (operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0)
+    late, given_up = pace.begin(kind)
+    answers: SimpleQueue[tuple[R | None, Exception | None]] = SimpleQueue()
+    failures: list[Exception] = []
+    began, attempts, until = pace.clock(), 1, late
+    _start(lambda: answers.put(_attempt(request)))
+    while len(failures) < attempts:
+        try:
+            result, error = answers.get(timeout=max(0.0, began + until - pace.clock()))
+        except Empty:
+            if until == given_up:
+                pace.gave_up()
+                raise Transient(f"no answer in {given_up:.1f} s") from None
+            until = given_up
+            if pace.may_repeat():
+                attempts = 2
+                events.emit(
+                    events.Hedged(operation=operation, key=key, after_ms=round(late * 1000))
+                )
+                _start(lambda: answers.put(_attempt(request)))
+            continue
+        if error is None or isinstance(error, NotFound):
+            pace.answered(kind, pace.clock() - began)
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]
+        # While the other attempt may succeed it is waited for.
+        failures.append(error)
+    # What may have taken effect goes first: a refusal beside it is not the whole truth.
+    unknown = (each for each in failures if isinstance(each, Transient) and not each.unreachable)
+    raise next(unknown, failures[0])
 
 
 def _attempt(request: Callable[[], R]) -> tuple[R | None, Exception | None]:

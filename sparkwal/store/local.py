@@ -5,26 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
+from sparkwal.store.base import Entry, NotFound, Page, Unfinished, UnfinishedPage
 from sparkwal.store.local_files import (
     TEMPS,
+    errors,
     key_of_temp,
     keys_after,
     read_at,
     temp_name,
     write_at,
 )
-from sparkwal.store.local_upload import LocalUpload
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ENOENT)
 
 
 class LocalStore:
@@ -58,13 +56,13 @@ class LocalStore:
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Write an unlisted file, then link it to its name: the link is the commit."""
         path = self._path(key)
-        with self.errors("put", key), self._written(key, body) as temp:
+        with errors("put", key, self.url), self._written(key, body) as temp:
             return self.publish(temp, path, key)
 
     def put(self, key: str, body: bytes) -> None:
         """Write an unlisted file, then rename it: a reader sees all of the old or of the new."""
         path = self._path(key)
-        with self.errors("put", key), self._written(key, body) as temp:
+        with errors("put", key, self.url), self._written(key, body) as temp:
             self._prepare(path.parent)
             self._sync(temp)
             os.utime(temp)
@@ -88,7 +86,7 @@ class LocalStore:
         folder, _, start = prefix.rpartition("/")
         found: list[Entry] = []
         more = False
-        with self.errors("list", prefix):
+        with errors("list", prefix, self.url):
             base = self._path(folder) if folder else self._root
             for key in keys_after(base, f"{folder}/" if folder else "", start, limit + 1, after):
                 if more := len(found) == limit:
@@ -101,18 +99,18 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         """Remove the file. Not synced: what a power cut brings back is deleted again."""
-        with self.errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):
+        with errors("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError):
             self._path(key).unlink()
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove the files, then sync each of their folders once."""
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        """Remove the files, whatever is in them, then sync each of their folders once."""
         paths = [self._path(key) for key in keys]
         for key, path in zip(keys, paths, strict=True):
-            with self.errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):
+            with errors("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
         for folder in {path.parent: None for path in paths}:
             gone = suppress(FileNotFoundError, NotADirectoryError)
-            with self.errors("delete", f"objects in {folder}"), gone:
+            with errors("delete", f"objects in {folder}", self.url), gone:
                 self._sync(folder)
 
     def age_ms(self, key: str) -> int:
@@ -135,7 +133,7 @@ class LocalStore:
         """
         folder = self._root / TEMPS
         uploads: list[Unfinished] = []
-        with self.errors("list", prefix):
+        with errors("list", prefix, self.url):
             try:
                 names = os.listdir(folder)
             except (FileNotFoundError, NotADirectoryError):
@@ -159,7 +157,7 @@ class LocalStore:
         """Remove the unlisted file."""
         if key_of_temp(upload.upload_id) != upload.key:
             raise OptionError(f"{upload.upload_id!r} is no upload of {upload.key}")
-        with self.errors("abort", upload.key), suppress(FileNotFoundError, NotADirectoryError):
+        with errors("abort", upload.key, self.url), suppress(FileNotFoundError, NotADirectoryError):
             (self._root / TEMPS / upload.upload_id).unlink()
 
     def open_temp(self, key: str) -> tuple[int, Path]:
@@ -200,34 +198,6 @@ class LocalStore:
         self._sync_published(path, key)
         return created
 
-    @contextmanager
-    def errors(self, operation: str, key: str) -> Iterator[None]:
-        """What the system says, as this library's errors."""
-        try:
-            yield
-        except OSError as error:
-            where = f"{operation} of {key} at {self.url}"
-            if error.errno in _FULL:
-                raise StoreUnavailableError(
-                    f"{where}: disk full; free some space and run again"
-                ) from None
-            if error.errno in _FORBIDDEN:
-                raise OptionError(
-                    f"{where}: read-only or no permission ({error.strerror}); use another "
-                    "path, or let this user write there"
-                ) from None
-            if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-                raise OptionError(
-                    f"{where}: a file is in the way of a folder; use another path"
-                ) from None
-            if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
-                raise OptionError(f"{where}: {error.strerror}; use another path") from None
-            if error.errno in _PASSING:
-                raise Transient(f"{error.strerror}") from None
-            raise StoreUnavailableError(
-                f"{where}: {error.strerror}; check the disk", maybe_applied=operation == "put"
-            ) from None
-
     def _path(self, key: str) -> Path:
         segments = key.split("/")
         if segments[0] == TEMPS or not {"", ".", ".."}.isdisjoint(segments) or "\0" in key:
@@ -236,7 +206,7 @@ class LocalStore:
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[int]:
-        with self.errors("get", key):
+        with errors("get", key, self.url):
             try:
                 descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
             except (FileNotFoundError, NotADirectoryError):
@@ -335,3 +305,42 @@ class LocalStore:
 
 def _age_ms(now_ns: int, found: os.stat_result) -> int:
     return max(0, now_ns - found.st_mtime_ns) // 1_000_000
+
+
+class LocalUpload:
+    """Parts written at their offsets into an unlisted file until `complete`."""
+
+    def __init__(self, store: LocalStore, path: Path, key: str) -> None:
+        self._store = store
+        self._path = path
+        self._key = key
+        self._file: tuple[int, Path] | None = None
+        self._lock = threading.Lock()
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        """Write the part. Raises StoreUnavailableError for a full disk, OptionError."""
+        with errors("put", self._key, self._store.url):
+            # Parts come from several threads: two first ones must share one file.
+            with self._lock:
+                if self._file is None:
+                    self._file = self._store.open_temp(self._key)
+                descriptor, _ = self._file
+            write_at(descriptor, body, offset)
+
+    def complete(self) -> bool:
+        """Publish the file. A failure leaves it there for another attempt."""
+        with errors("put", self._key, self._store.url):
+            if self._file is None:
+                self._file = self._store.open_temp(self._key)
+            created = self._store.publish(self._file[1], self._path, self._key)
+        self.abort()
+        return created
+
+    def abort(self) -> None:
+        """Remove the unseen file."""
+        if self._file is not None:
+            descriptor, temp = self._file
+            self._file = None
+            os.close(descriptor)
+            with suppress(OSError):
+                temp.unlink()

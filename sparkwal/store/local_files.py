@@ -1,21 +1,30 @@
-"""The files of a local store: their bytes, their names in order, those that are unfinished."""
+"""The files of a local store: their bytes, their names in order, those that are unfinished, and
+what the system says of them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from pathlib import Path
 from urllib.parse import quote, unquote
+
+from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.store.base import Transient
 
 # Unpublished files live here, beside the objects and never listed. A writer that is
 # killed leaves its file there; nothing ever reads it.
 TEMPS = ".tmp"
 _TEMP = re.compile(r"[0-9a-f]{32}\.(.+)")
 _LONGEST = 255
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ENOENT)
 
 
 def temp_name(key: str) -> str:
@@ -79,3 +88,32 @@ def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) ->
             yield from keys_after(folder / name, prefix + name, "", limit, after)
         else:
             yield prefix + name
+
+
+@contextmanager
+def errors(operation: str, key: str, url: str) -> Iterator[None]:
+    """What the system says, as this library's errors."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{operation} of {key} at {url}"
+        if error.errno in _FULL:
+            raise StoreUnavailableError(
+                f"{where}: disk full; free some space and run again"
+            ) from None
+        if error.errno in _FORBIDDEN:
+            raise OptionError(
+                f"{where}: read-only or no permission ({error.strerror}); use another "
+                "path, or let this user write there"
+            ) from None
+        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+            raise OptionError(
+                f"{where}: a file is in the way of a folder; use another path"
+            ) from None
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
+            raise OptionError(f"{where}: {error.strerror}; use another path") from None
+        if error.errno in _PASSING:
+            raise Transient(f"{error.strerror}") from None
+        raise StoreUnavailableError(
+            f"{where}: {error.strerror}; check the disk", maybe_applied=operation == "put"
+        ) from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from sparkwal import events
 from sparkwal.store.base import Store
 from sparkwal.store.config import RetryPolicy, S3Config, is_readable_on_the_way
-from sparkwal.store.hedge import HedgedStore
+from sparkwal.store.hedge import pace_of
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
@@ -35,9 +37,10 @@ def open_store(
         if is_readable_on_the_way(bare.endpoint):
             events.emit(events.PlainHttp(endpoint=bare.endpoint))
     store = RetryingStore(
-        HedgedStore(bare) if config.hedge else bare,
+        bare,
         policy,
         fail_fast=fail_fast,
         parts_in_flight=config.max_in_flight_parts,
+        pace=partial(pace_of, bare.identity) if config.hedge else None,
     )
     return store, prefix

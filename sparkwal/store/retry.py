@@ -1,4 +1,5 @@
-"""A `Store` that retries transient failures with exponential backoff and full jitter."""
+"""A `Store` that retries transient failures with exponential backoff and full jitter, and sends a
+late request twice."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TypeVar
 
 from sparkwal import events
@@ -21,10 +24,12 @@ from sparkwal.store.base import (
     Upload,
 )
 from sparkwal.store.config import RetryPolicy
+from sparkwal.store.hedge import Pace, hedged
 
 R = TypeVar("R")
 
 
+@dataclass(eq=False, repr=False)
 class RetryingStore:
     """Decorates any store. Its own failures are final: never a `Transient`.
 
@@ -39,87 +44,67 @@ class RetryingStore:
         rng: a number in [0, 1).
         fail_fast: until the store has answered once, do not retry a request that reached
             no server: a wrong endpoint must not look like a slow one.
-        parts_in_flight: how many parts of one upload are sent at once; with 1 they
-            are sent by the caller's thread.
+        parts_in_flight: how many parts of one upload are sent at once.
+        pace: gives this process's for the store, whose attempts then run in any thread; None: no
+            request is sent twice.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        policy: RetryPolicy,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        rng: Callable[[], float] = random.random,
-        fail_fast: bool = False,
-        parts_in_flight: int = 1,
-    ) -> None:
-        self._store = store
-        self._policy = policy
-        self._sleep = sleep
-        self._rng = rng
-        self._fail_fast = fail_fast
-        self._parts_in_flight = parts_in_flight
+    store: Store
+    policy: RetryPolicy
+    _: KW_ONLY
+    sleep: Callable[[float], None] = time.sleep
+    rng: Callable[[], float] = random.random
+    fail_fast: bool = False
+    parts_in_flight: int = 1
+    pace: Callable[[], Pace] | None = None
 
-    @property
-    def url(self) -> str:
-        """Of the decorated store."""
-        return self._store.url
-
-    @property
-    def identity(self) -> str:
-        """Of the decorated store."""
-        return self._store.identity
-
-    @property
-    def concurrency(self) -> int:
-        """Of the decorated store."""
-        return self._store.concurrency
+    def __post_init__(self) -> None:
+        store = self.store
+        self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object. False may mean: created by an attempt whose reply was lost."""
-        return self.attempt("put", key, lambda: self._store.put_if_absent(key, body), writes=True)
+        """Create the object. False may mean: created by an attempt whose reply was lost, or came
+        after the refusal of the other one."""
+        put = partial(self.store.put_if_absent, key, body)
+        return self.attempt("put", key, put, size=len(body), writes=True)
 
     def put(self, key: str, body: bytes) -> None:
-        """Write or overwrite the object."""
-        self.attempt("put", key, lambda: self._store.put(key, body), writes=True)
+        """Sent once: its late twin would overwrite a newer value."""
+        self.attempt("put", key, lambda: self.store.put(key, body), writes=True)
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises NotFound."""
-        return self.attempt("get", key, lambda: self._store.get(key))
+        return self.attempt("get", key, lambda: self.store.get(key), size=0)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Part of the object. Raises NotFound."""
-        return self.attempt("get", key, lambda: self._store.get_range(key, offset, length))
+        get = partial(self.store.get_range, key, offset, length)
+        return self.attempt("get", key, get, size=length)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first keys under `prefix` that are greater than `after`."""
-        return self.attempt("list", prefix, lambda: self._store.list(prefix, limit, after))
+        page = partial(self.store.list, prefix, limit, after)
+        return self.attempt("list", prefix, page, size=0)
 
     def delete(self, key: str) -> None:
-        """Remove the object."""
-        self.attempt("delete", key, lambda: self._store.delete(key))
+        self.attempt("delete", key, lambda: self.store.delete(key))
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove the objects; all are sent again while any of them fails in passing."""
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        """All are sent again while any of them fails in passing."""
         if keys:
-            self.attempt("delete", keys[0], lambda: self._store.delete_many(keys))
+            self.attempt("delete", keys[0], lambda: self.store.delete_many(keys, etags))
 
     def age_ms(self, key: str) -> int:
-        """How old the object is, at least. Raises NotFound."""
-        return self.attempt("get", key, lambda: self._store.age_ms(key))
+        return self.attempt("get", key, lambda: self.store.age_ms(key), size=0)
 
     def upload(self, key: str) -> RetryingUpload:
-        """Begin a large object; each of its requests is repeated on its own."""
-        inner = self.attempt("upload", key, lambda: self._store.upload(key))
-        return RetryingUpload(self, inner, key, self._parts_in_flight)
+        """Each of its requests is repeated on its own. A part that comes twice replaces itself."""
+        inner = self.attempt("upload", key, lambda: self.store.upload(key))
+        return RetryingUpload(self, inner, key, self.parts_in_flight)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """Unfinished uploads to keys under `prefix`."""
-        return self.attempt("list", prefix, lambda: self._store.unfinished(prefix, after, limit))
+        page = partial(self.store.unfinished, prefix, after, limit)
+        return self.attempt("list", prefix, page, size=0)
 
     def discard(self, upload: Unfinished) -> None:
-        """Abort an unfinished upload."""
-        self.attempt("abort", upload.key, lambda: self._store.discard(upload))
+        self.attempt("abort", upload.key, lambda: self.store.discard(upload))
 
     def attempt(
         self,
@@ -127,18 +112,26 @@ class RetryingStore:
         key: str,
         request: Callable[[], R],
         *,
+        size: int | None = None,
         writes: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> R:
-        """Run `request` until it answers, the attempts are used up, or `stopped`."""
+        """Run `request` until it answers, the attempts are used up, or `stopped`.
+
+        Args:
+            size: about how many bytes go or come; None where it may not be sent twice.
+        """
         attempt = 0
         maybe_applied = False
         while True:
             attempt += 1
             try:
-                result = request()
+                if size is None or self.pace is None:
+                    result = request()
+                else:
+                    result = hedged(self.pace(), operation, key, size, request)
             except NotFound:
-                self._fail_fast = False
+                self.fail_fast = False
                 raise
             except Transient as failure:
                 fault = failure
@@ -156,24 +149,24 @@ class RetryingStore:
                     maybe_applied=True,
                 ) from None
             else:
-                self._fail_fast = False
+                self.fail_fast = False
                 return result
             if not fault.unreachable:
-                self._fail_fast = False
+                self.fail_fast = False
                 maybe_applied = maybe_applied or writes
-            elif self._fail_fast:
+            elif self.fail_fast:
                 raise StoreUnavailableError(
                     f"nothing answers at {self.url} ({fault.reason}); check the option "
                     "endpoint and the network"
                 ) from None
-            if attempt > self._policy.max_retry_attempts or stopped():
+            if attempt > self.policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(
                     f"{operation} of {key} at {self.url} failed after {attempt} "
                     f"attempt{'s' if attempt > 1 else ''}; the last one: {fault.reason}. "
                     "Run it again once the store answers",
                     maybe_applied=maybe_applied,
                 ) from None
-            delay = self._policy.delay(attempt, self._rng, fault.retry_after)
+            delay = self.policy.delay(attempt, self.rng, fault.retry_after)
             events.emit(
                 events.Retried(
                     operation=operation,
@@ -183,7 +176,7 @@ class RetryingStore:
                     reason=fault.reason,
                 )
             )
-            self._sleep(delay)
+            self.sleep(delay)
 
 
 class RetryingUpload:
@@ -198,11 +191,7 @@ class RetryingUpload:
         self._upload = upload
         self._key = key
         self._slots = threading.BoundedSemaphore(in_flight)
-        self._pool = (
-            ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
-            if in_flight > 1
-            else None
-        )
+        self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
         self._failure: Exception | None = None
         self._stopped = False
 
@@ -212,33 +201,26 @@ class RetryingUpload:
         if self._failure is not None:
             self._slots.release()
             raise self._failure
-        if self._pool is None:
-            self._send(number, offset, body)
-            if self._failure is not None:
-                raise self._failure
-        else:
-            self._pool.submit(self._send, number, offset, body)
+        self._pool.submit(self._send, number, offset, body)
 
     def complete(self) -> bool:
         """Publish the object if its key is free. False may mean: it is there, and ours."""
-        self._join()
+        self._pool.shutdown()
         if self._failure is not None:
             raise self._failure
-        return self._store.attempt("complete", self._key, self._upload.complete, writes=True)
+        return self._store.attempt(
+            "complete", self._key, self._upload.complete, size=0, writes=True
+        )
 
     def abort(self) -> None:
         """Give up. Never raises for the store: an event reports parts that remain."""
         self._stopped = True
         # A part that arrives after the abort would stay in the store, unseen and paid for.
-        self._join()
+        self._pool.shutdown()
         try:
             self._store.attempt("abort", self._key, self._upload.abort)
         except SparkWalError as error:
             events.emit(events.UploadLeftBehind(key=self._key, reason=str(error)))
-
-    def _join(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
 
     def _send(self, number: int, offset: int, body: bytes) -> None:
         try:
@@ -247,6 +229,7 @@ class RetryingUpload:
                     "part",
                     self._key,
                     lambda: self._upload.part(number, offset, body),
+                    size=len(body),
                     stopped=lambda: self._stopped or self._failure is not None,
                 )
         except Exception as error:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
-from sparkwal.store.config import S3Config, is_aws, normal_endpoint
+from sparkwal.store.config import S3Config, is_aws, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
 from sparkwal.store.s3_errors import (
     BeyondEnd,
@@ -25,26 +28,15 @@ from sparkwal.store.s3_errors import (
     translate,
 )
 from sparkwal.store.s3_get import get_object
-from sparkwal.store.s3_replies import age_ms, markers, unfinished_page, whole
-from sparkwal.store.s3_upload import S3Upload
-from sparkwal.store.tls import speaks_tls
+from sparkwal.store.s3_replies import age_ms, given, markers, unfinished_page, whole
+from sparkwal.store.tls import answered, needs_tls
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+# How a store refuses a DeleteObjects with ETags, which AWS knows since 2025.
+_NO_ETAGS = ("NotImplemented", "MalformedXML", "InvalidArgument")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
-
-# Endpoints that have answered, or were asked whether they speak TLS: none is asked twice.
-_plain: set[str | None] = set()
-
-
-def _needs_tls(endpoint: str) -> bool:
-    if not endpoint.startswith("http:") or endpoint in _plain:
-        return False
-    if speaks_tls(endpoint):
-        return True
-    _plain.add(endpoint)
-    return False
 
 
 class S3Store:
@@ -62,51 +54,50 @@ class S3Store:
                 f"{bucket} is an S3 directory bucket: it does not list in order, which the log "
                 "needs to find its newest record; use a general purpose bucket"
             )
-        self._bucket = bucket
-        self._config = config
-        self.requests = config.requests
+        self.bucket = bucket
+        self.config = config
+        self._knows_etags = True
         # What every request says.
-        self.at: Any = {"Bucket": bucket, **config.requests.on_all}
+        self.at: Any = {"Bucket": bucket, **config.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
 
     @property
-    def bucket(self) -> str:
-        """The bucket's name."""
-        return self._bucket
-
-    @property
     def url(self) -> str:
         """s3://bucket, or endpoint/bucket where the endpoint distinguishes the stores."""
         if self.endpoint:
-            return f"{self.endpoint}/{self._bucket}"
-        return f"s3://{self._bucket}"
+            return f"{self.endpoint}/{self.bucket}"
+        return f"s3://{self.bucket}"
 
     @property
     def identity(self) -> str:
         """As `url`. AWS's own endpoints share one set of buckets; a profile may name another."""
         if self.endpoint:
-            return f"s3://{self._bucket}" if is_aws(self.endpoint) else self.url
-        profile = self._config.profile or os.environ.get("AWS_PROFILE")
+            return f"s3://{self.bucket}" if is_aws(self.endpoint) else self.url
+        profile = self.config.profile or os.environ.get("AWS_PROFILE")
         return f"{self.url}@{profile}" if profile else self.url
 
     @property
     def concurrency(self) -> int:
         """As many requests as the pool has connections."""
-        return self._config.max_pool_connections
+        return self.config.max_pool_connections
 
     def credentials(self) -> str | None:
         """Where they come from, None where there are none. Raises OptionError."""
         with self.request(""):
-            return provider(self._config, self.endpoint)
+            return provider(self.config, self.endpoint)
 
     @contextmanager
-    def request(self, key: str) -> Iterator[S3Client]:
-        """The client for one request; what goes wrong inside comes out translated."""
+    def request(self, key: str, *, finds: bool = True) -> Iterator[S3Client]:
+        """The client for one request; what goes wrong inside comes out translated.
+
+        Args:
+            finds: whether a 404 is an answer; else who gives it is no S3 store.
+        """
         client = None
         try:
-            client = s3_client(self._config, self.endpoint)
+            client = s3_client(self.config, self.endpoint)
             yield client
         except (SparkWalError, Transient, NotFound):
             raise
@@ -119,49 +110,45 @@ class S3Store:
             ) from None
         except Exception as error:
             failure = self._failure(error, key, client)
+            if isinstance(failure, NotFound) and not finds:
+                failure = not_s3(self.url)
             if failure is error:
                 raise
             # Not chained: what the library below prints may hold a signed header.
             raise failure from None
         else:
-            _plain.add(self.endpoint)
+            answered(self.endpoint)
 
     def _failure(self, error: Exception, key: str, client: S3Client | None) -> Exception:
         """`error` as this library's, or itself where it is a programming error."""
         if client is not None and credentials_refused(error):
             try:
-                if renew(self._config, self.endpoint, client):
+                if renew(self.config, self.endpoint, client):
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
-        if self.endpoint and not_http(error) and _needs_tls(self.endpoint):
+        if self.endpoint and not_http(error) and needs_tls(self.endpoint):
             return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
-        return translate(error, key, self.url, self._config.secrets) or error
+        return translate(error, key, self.url, self.config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object with If-None-Match. Raises Transient, OptionError."""
         try:
-            with self.request(key) as client:
+            with self.request(key, finds=False) as client:
                 client.put_object(**self.sent(key, body), IfNoneMatch="*")
         except KeyTaken:
             return False
-        except NotFound:
-            raise not_s3(self.url) from None
         return True
 
     def put(self, key: str, body: bytes) -> None:
         """Write or overwrite the object. Raises Transient, OptionError."""
-        try:
-            with self.request(key) as client:
-                client.put_object(**self.sent(key, body))
-        except NotFound:
-            raise not_s3(self.url) from None
+        with self.request(key, finds=False) as client:
+            client.put_object(**self.sent(key, body))
 
     def sent(self, key: str, body: bytes) -> Any:
         """What the PUT of an object is made of."""
-        asked = self.requests
-        sent = {"Bucket": self._bucket, "Key": key, "Body": body}
-        return {**sent, **asked.on_new, **asked.checksum_of(body)}
+        sent = {"Bucket": self.bucket, "Key": key, "Body": body}
+        return {**sent, **self.config.on_new, **self.config.checksum_of(body)}
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFound, Transient, OptionError."""
@@ -193,12 +180,12 @@ class S3Store:
         """
         at: Any = {**self.at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
         while True:
-            try:
-                with self.request(prefix) as client:
-                    reply = client.list_objects_v2(**at)
-            except NotFound:
-                raise not_s3(self.url) from None
-            entries = [Entry(each["Key"], each["Size"]) for each in reply.get("Contents", [])]
+            with self.request(prefix, finds=False) as client:
+                reply = client.list_objects_v2(**at)
+            entries = [
+                Entry(each["Key"], each["Size"], each.get("ETag", ""))
+                for each in reply.get("Contents", [])
+            ]
             more = reply.get("IsTruncated", len(entries) >= limit)
             if entries or not more:
                 return Page(entries, more)
@@ -213,17 +200,28 @@ class S3Store:
         with suppress(NotFound), self.request(key) as client:
             client.delete_object(**self.at, Key=key)
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """One DeleteObjects. Raises Transient, OptionError, also for a single key."""
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        """One DeleteObjects; one more where the store turns out not to know ETags in it.
+
+        Raises Transient, OptionError, also for a single key.
+        """
         if not keys:
             return
-        asked: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        try:
-            with self.request(keys[0]) as client:
-                reply = client.delete_objects(**self.at, Delete=asked)
-        except NotFound:
-            raise not_s3(self.url) from None
-        failure = not_deleted(reply.get("Errors", []), self.url, self._config.secrets)
+        # As the XML of the LIST has them.
+        known = [html.unescape(etag) for etag in etags] if self._knows_etags else []
+        objects = [said(Key=key, ETag=etag or None) for key, etag in zip_longest(keys, known)]
+        asked: Any = {"Objects": objects, "Quiet": True}
+        with self.request(keys[0], finds=False) as client:
+            try:
+                errors = client.delete_objects(**self.at, Delete=asked).get("Errors", [])
+            except client.exceptions.ClientError as refused:
+                errors = [refused.response["Error"]]  # type: ignore[list-item]
+                if not known or errors[0].get("Code") not in _NO_ETAGS:
+                    raise
+        if known and any(each.get("Code") in _NO_ETAGS for each in errors):
+            self._knows_etags = False
+            return self.delete_many(keys)
+        failure = not_deleted(errors, self.url, self.config.secrets)
         if failure is not None:
             raise failure
 
@@ -242,19 +240,88 @@ class S3Store:
 
     def upload(self, key: str) -> S3Upload:
         """Begin a multipart upload; the first request goes out with the first part."""
-        return S3Upload(self, self._bucket, key)
+        return S3Upload(self, key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """One ListMultipartUploads. Raises Transient, OptionError."""
         at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
-        try:
-            with self.request(prefix) as client:
-                reply = client.list_multipart_uploads(**at)
-        except NotFound:
-            raise not_s3(self.url) from None
+        with self.request(prefix, finds=False) as client:
+            reply = client.list_multipart_uploads(**at)
         return unfinished_page(reply, after, self.url)
 
     def discard(self, upload: Unfinished) -> None:
         """One AbortMultipartUpload. Raises Transient, OptionError."""
         with suppress(NotFound, UploadGone), self.request(upload.key) as client:
             client.abort_multipart_upload(**self.at, Key=upload.key, UploadId=upload.upload_id)
+
+
+class S3Upload:
+    """A multipart upload whose methods are one attempt each and safe to repeat.
+
+    `part` returns when its bytes are stored and may be called from many threads:
+    `RetryingStore` sends parts in the background and repeats each on its own.
+    """
+
+    def __init__(self, store: S3Store, key: str) -> None:
+        self._store = store
+        self._config = store.config
+        self._at: Any = {**store.at, "Key": key}
+        self._key = key
+        self._id: str | None = None
+        self._parts: dict[int, dict[str, str]] = {}
+        self._lock = threading.Lock()
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        """Store one part; a repeat replaces it. Raises Transient, OptionError."""
+        checksum: Any = self._config.checksum_of(body)
+        try:
+            with self._store.request(self._key, finds=False) as client:
+                # A repeated part must not begin a second upload next to the first.
+                with self._lock:
+                    if self._id is None:
+                        asked = self._at | self._config.on_new
+                        asked |= {"ChecksumAlgorithm": "CRC32"} if checksum else {}
+                        begun = client.create_multipart_upload(**asked)
+                        self._id = given(begun, "UploadId", self._store.url)
+                reply = client.upload_part(
+                    **self._at, UploadId=self._id, PartNumber=number, Body=body, **checksum
+                )
+        except UploadGone:
+            raise OptionError(
+                f"{self._store.url}: the upload of {self._key} was removed while it ran; "
+                "a lifecycle rule that aborts uploads must leave them a day"
+            ) from None
+        self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
+
+    def complete(self) -> bool:
+        """Publish with If-None-Match. Raises Transient, OptionError."""
+        if self._id is None:
+            return self._store.put_if_absent(self._key, b"")
+        parts: Any = [
+            {"PartNumber": number, **part} for number, part in sorted(self._parts.items())
+        ]
+        try:
+            with self._store.request(self._key) as client:
+                # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
+                client.complete_multipart_upload(
+                    **self._at,
+                    UploadId=self._id,
+                    IfNoneMatch="*",
+                    MultipartUpload={"Parts": parts},
+                )
+        except KeyTaken:
+            with suppress(Transient, SparkWalError):
+                self.abort()
+            return False
+        except (UploadGone, NotFound):
+            # A lost reply to an earlier Complete looks like this: the object may be
+            # there, and ours. The caller reads it back.
+            return False
+        return True
+
+    def abort(self) -> None:
+        """Free the parts. Raises Transient, OptionError."""
+        if self._id is None:
+            return
+        with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
+            client.abort_multipart_upload(**self._at, UploadId=self._id)

@@ -155,7 +155,8 @@ def _keys_and_sizes(
             size = _cut(_cut(inside, b"<Size>")[1], b"</Size>")[0]
             if b"<" in key:
                 return
-            contents.append({"Key": html.unescape(key.decode()), "Size": int(size)})
+            etag = inside.partition(b"<ETag>")[2].partition(b"</ETag>")[0].decode()
+            contents.append({"Key": html.unescape(key.decode()), "Size": int(size), "ETag": etag})
             rest.append(after)
     except ValueError:
         return

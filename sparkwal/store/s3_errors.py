@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from math import isfinite
 from typing import Any
 
 from sparkwal.errors import OptionError
@@ -92,15 +89,8 @@ _BY_STATUS = {
 
 
 # What a server says of credentials that were good once.
-_STALE = {
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "InvalidAccessKeyId",
-    "InvalidClientTokenId",
-    "InvalidToken",
-    "TokenRefreshRequired",
-    "UnrecognizedClientException",
-}
+_STALE = {code for code, advice in _ADVICE.items() if advice in (_KEYS, _EXPIRED)}
+_STALE.remove("SignatureDoesNotMatch")
 # Of Python, and of urllib3, which looks at the name itself.
 _ANOTHERS_NAME = ("mismatch", "doesn't match", "not valid for")
 _NO_TLS = ("wrong_version_number", "record layer failure", "unknown_protocol", "http_request")
@@ -178,7 +168,8 @@ def _of_certificate(said: str) -> str:
 
 
 def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exception | None:
-    """The error for what one DeleteObjects could not delete, or None where all are gone.
+    """The error for what one DeleteObjects could not delete, or None where all are gone, or are
+    somebody's new objects.
 
     It names the first such key. What no attempt would mend goes before what may pass.
     """
@@ -186,7 +177,7 @@ def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exce
     passing: Exception | None = None
     for each in errors:
         code = str(each.get("Code", ""))
-        if code == "NoSuchKey":
+        if code in ("NoSuchKey", "PreconditionFailed"):
             continue
         said = text(f"delete of {each.get('Key', '')}: {code}: {each.get('Message', '')}")
         failure = _refusal(code, 0, said, {}, url, text)
@@ -251,17 +242,10 @@ def _refusal(
 
 def _retry_after(value: str | None) -> float | None:
     """Seconds, from either form that HTTP allows; None for what is neither."""
-    if not value:
-        return None
+    from urllib3.exceptions import InvalidHeader
+    from urllib3.util import Retry
+
     try:
-        seconds = float(value)
-        return max(0.0, seconds) if isfinite(seconds) else None
-    except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
+        return Retry().parse_retry_after(value) if value else None
+    except (InvalidHeader, ValueError, OverflowError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

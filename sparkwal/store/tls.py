@@ -7,6 +7,23 @@ import ssl
 from urllib.parse import urlsplit
 
 _SECONDS = 1.0
+# Endpoints that have answered, or were asked: none is asked twice.
+_plain: set[str | None] = set()
+
+
+def answered(endpoint: str | None) -> None:
+    """An endpoint needs no question any more."""
+    _plain.add(endpoint)
+
+
+def needs_tls(endpoint: str) -> bool:
+    """Whether an endpoint that does not answer as it should wants https://. Never raises."""
+    if not endpoint.startswith("http:") or endpoint in _plain:
+        return False
+    if speaks_tls(endpoint):
+        return True
+    _plain.add(endpoint)
+    return False
 
 
 def speaks_tls(endpoint: str) -> bool:

@@ -6,7 +6,6 @@ They need nothing beyond the base installation, except the servers of others.
 - `proxy.S3Proxy`, `faults.Fault`: in front of any S3 server on plain HTTP: counts requests,
   adds latency, loses replies, breaks connections, answers 409, 429, 500 or 503. Also a
   command: `python -m sparkwal.testing.proxy --upstream http://127.0.0.1:4566`.
-- `sorted_s3.serve`: a small S3 server over a sorted map that the caller brings.
 - `servers`: starts ministack or moto (`pip install ministack`, `pip install 'moto[server]'`)
   as a process, makes buckets, and gives the options that reach it.
 - `wire`: the HTTP that the proxy passes on.

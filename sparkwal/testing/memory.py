@@ -88,7 +88,7 @@ class MemoryStore:
             self.counts["DELETE"] += 1
             self._remove(key)
 
-    def delete_many(self, keys: Sequence[str]) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         assert len(keys) <= 1000, "S3 takes no more"
         if not keys:
             return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.recovery import find_head
+from sparkwal.store.base import Page
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -341,6 +344,34 @@ def test_slot_records_below_the_bound_go_but_for_the_last_thousand(
     assert run.collection is not None and run.collection.objects == dry.objects
     kept = [key for key in life.plot.store.objects if "/batches/" in key]
     assert sorted(kept) == sorted(life.log.key(keys.slot(p, 1000)) for p in range(gap - 5, gap))
+
+
+def test_what_is_put_while_a_collection_deletes_stays(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = life.plot.store
+    everything, remove, freed = store.list, store.delete_many, life.log.key(keys.slot(1, 1000))
+
+    def etag(key: str) -> str:
+        return hashlib.md5(store.objects[key]).hexdigest()
+
+    def shown(prefix: str, limit: int = 1000, after: str = "") -> Page:
+        page = everything(prefix, limit, after)
+        return Page([replace(each, etag=etag(each.key)) for each in page.entries], page.more)
+
+    def conditional(names: Sequence[str], etags: Sequence[str] = ()) -> None:
+        """As S3 deletes objects with an ETag."""
+        store.objects[freed] = b"somebody's"
+        remove([key for key, listed in zip(names, etags, strict=True) if listed == etag(key)])
+
+    monkeypatch.setattr("sparkwal.lifecycle.collection.KEPT_SLOTS", 0)
+    monkeypatch.setattr(store, "list", shown)
+    monkeypatch.setattr(store, "delete_many", conditional)
+    life.write(20)
+    life.process().run_once()
+    life.later(GRACE_MS + 5000)
+    assert life.process().collect(dry_run=False) is not None
+    assert [key for key in store.objects if "/batches/" in key] == [freed]
 
 
 def test_retention_without_a_table_moves_the_floor_by_age(life: Life) -> None:

@@ -59,8 +59,8 @@ class WorldStore:
         undone = self.undone[-1:]
         self.ask(Call("delete", (key, *undone)))
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        # A store deletes them one after another, in any order, and others see it.
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        # One after another, in any order, and others see it; without a look at what it deletes.
         for key in keys:
             self.delete(key)
 

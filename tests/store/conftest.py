@@ -24,6 +24,7 @@ def stub(server: Stub) -> Stub:
     # One address for all: the client, slow to make, is cached by its configuration.
     server.replies = []
     server.requests = []
+    server.bodies = []
     return server
 
 

@@ -23,13 +23,14 @@ class Stub:
     def __init__(self) -> None:
         self.replies: list[Reply] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.bodies: list[bytes] = []
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                stub.bodies.append(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 stub.requests.append((self.command, self.path, headers))
                 reply = stub.replies.pop(0) if stub.replies else (500, {}, b"")

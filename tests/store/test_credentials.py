@@ -94,7 +94,7 @@ def test_credentials_of_options_cannot_be_read_again(stub: Stub, profile: Path) 
 def test_a_profile_that_is_gone_when_it_is_read_again(stub: Stub, profile: Path) -> None:
     store = opened(stub, profile="mine")
     stub.replies = [error(400, "ExpiredToken")]
-    with store._store.request("a"):  # type: ignore[attr-defined]
+    with store.store.request("a"):  # type: ignore[attr-defined]
         profile.write_text("")
     with pytest.raises(OptionError, match="mine"):
         store.put_if_absent("a", b"")

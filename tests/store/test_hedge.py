@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.store import hedge
-from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.base import NotFound, Store, Transient
 from sparkwal.store.config import RetryPolicy
-from sparkwal.store.hedge import HedgedStore, Pace
+from sparkwal.store.hedge import Pace, pace_of
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
 from sparkwal.store.retry import RetryingStore
@@ -88,6 +89,12 @@ class Scripted(LocalStore):
         self._do(lambda: delete(key))
 
 
+def hedging(bare: Store, pace: Pace | None = None, retries: int = 0) -> RetryingStore:
+    given = partial(pace_of, bare.identity) if pace is None else lambda: pace
+    policy = RetryPolicy(max_retry_attempts=retries, base_delay_ms=1)
+    return RetryingStore(bare, policy, pace=given)
+
+
 @pytest.fixture
 def caught() -> Iterator[list[events.Event]]:
     found: list[events.Event] = []
@@ -100,7 +107,7 @@ def test_a_held_request_is_answered_by_its_second_attempt(
     tmp_path: Path, caught: list[events.Event]
 ) -> None:
     bare = Scripted(tmp_path, "before")
-    assert HedgedStore(bare, Soon()).put_if_absent("a/key", b"mine")
+    assert hedging(bare, Soon()).put_if_absent("a/key", b"mine")
     assert [str(each) for each in caught] == ["hedged operation=put key=a/key after_ms=20"]
     # The attempt that was held arrives late: the object is as the answer said.
     bare.release.set()
@@ -110,7 +117,7 @@ def test_a_held_request_is_answered_by_its_second_attempt(
 
 def test_a_put_that_took_effect_and_is_not_answered_refuses_its_twin(tmp_path: Path) -> None:
     bare = Scripted(tmp_path, "after")
-    store = RetryingStore(HedgedStore(bare, Soon()), RetryPolicy())
+    store = hedging(bare, Soon(), 3)
     assert not store.put_if_absent("key", b"mine")
     assert store.get("key") == b"mine"
     bare.release.set()
@@ -127,7 +134,7 @@ def test_the_first_attempt_may_still_be_the_first_to_answer(tmp_path: Path) -> N
             return not self.release.wait(30)
 
     bare = SecondHeld(tmp_path)
-    assert HedgedStore(bare, Soon()).put_if_absent("key", b"mine")
+    assert hedging(bare, Soon()).put_if_absent("key", b"mine")
     bare.release.set()
 
 
@@ -137,7 +144,7 @@ def test_while_the_other_attempt_may_succeed_a_failure_is_none(
 ) -> None:
     bare = Scripted(tmp_path, "before", failure)
     threading.Timer(0.2, bare.release.set).start()
-    store = HedgedStore(bare, Soon())
+    store = hedging(bare, Soon())
     if failure is GONE:
         # It took effect without a reply.
         assert not store.put_if_absent("key", b"mine")
@@ -157,7 +164,7 @@ def test_a_refusal_beside_a_lost_reply_may_have_been_applied(tmp_path: Path) -> 
             raise REFUSED
 
     bare = LostThenRefused(tmp_path)
-    store = RetryingStore(HedgedStore(bare, Soon()), RetryPolicy(), sleep=lambda _: None)
+    store = hedging(bare, Soon(), 3)
     with pytest.raises(StoreUnavailableError, match="the next one was refused") as refused:
         store.put_if_absent("key", b"mine")
     assert refused.value.maybe_applied
@@ -165,9 +172,7 @@ def test_a_refusal_beside_a_lost_reply_may_have_been_applied(tmp_path: Path) -> 
 
 def test_without_an_answer_a_request_is_given_up_and_may_have_been_applied(tmp_path: Path) -> None:
     bare = Scripted(tmp_path, *["before"] * 4)
-    store = RetryingStore(
-        HedgedStore(bare, Soon(0.05)), RetryPolicy(max_retry_attempts=1), sleep=lambda _: None
-    )
+    store = hedging(bare, Soon(0.05), 1)
     with pytest.raises(StoreUnavailableError, match="no answer in 0.1 s") as failed:
         store.put_if_absent("key", b"mine")
     assert failed.value.maybe_applied and bare.attempts == 4
@@ -179,13 +184,13 @@ def test_without_a_budget_a_late_request_is_waited_for(
 ) -> None:
     bare = Scripted(tmp_path, "before")
     threading.Timer(0.2, bare.release.set).start()
-    assert HedgedStore(bare, Soon(spare=False)).put_if_absent("key", b"mine")
+    assert hedging(bare, Soon(spare=False)).put_if_absent("key", b"mine")
     assert bare.attempts == 1 and not caught
 
 
 def test_a_plain_put_and_a_delete_are_never_sent_twice(tmp_path: Path) -> None:
     bare = Scripted(tmp_path, "before", "before")
-    store = HedgedStore(bare, Soon())
+    store = hedging(bare, Soon())
     for act in (lambda: store.put("key", b"1"), lambda: store.delete("key")):
         bare.release.clear()
         threading.Timer(0.2, bare.release.set).start()
@@ -195,7 +200,7 @@ def test_a_plain_put_and_a_delete_are_never_sent_twice(tmp_path: Path) -> None:
 
 def test_a_missing_object_is_an_answer(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        HedgedStore(LocalStore(tmp_path), Soon()).get("nothing")
+        hedging(LocalStore(tmp_path), Soon()).get("nothing")
 
 
 def test_a_part_and_a_complete_are_sent_twice(tmp_path: Path) -> None:
@@ -217,7 +222,7 @@ def test_a_part_and_a_complete_are_sent_twice(tmp_path: Path) -> None:
             upload.complete = lambda: first("complete", complete)  # type: ignore[method-assign]
             return upload
 
-    store = HedgedStore(Held(tmp_path, fsync=False), Soon())
+    store = hedging(Held(tmp_path, fsync=False), Soon())
     upload = store.upload("key")
     upload.part(1, 0, b"body")
     assert upload.complete()
@@ -283,14 +288,14 @@ def test_an_idle_thread_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             Noting.thread = threading.current_thread()
             return b""
 
-    HedgedStore(Noting(tmp_path), Pace()).get("key")
+    hedging(Noting(tmp_path), Pace()).get("key")
     assert Noting.thread is not threading.current_thread()
     Noting.thread.join(30)
     assert not Noting.thread.is_alive()
 
 
 def test_a_forked_child_has_threads_and_a_pace_of_its_own(tmp_path: Path) -> None:
-    store = HedgedStore(LocalStore(tmp_path, fsync=False))
+    store = hedging(LocalStore(tmp_path, fsync=False))
     store.put_if_absent("key", b"mine")
     child = os.fork()
     if child == 0:
@@ -299,7 +304,7 @@ def test_a_forked_child_has_threads_and_a_pace_of_its_own(tmp_path: Path) -> Non
 
 
 def test_it_travels_to_other_processes(tmp_path: Path) -> None:
-    store = HedgedStore(LocalStore(tmp_path, fsync=False))
+    store = hedging(LocalStore(tmp_path, fsync=False))
     store.put_if_absent("key", b"mine")
     assert pickle.loads(pickle.dumps(store)).get("key") == b"mine"
 
@@ -308,7 +313,7 @@ def test_it_travels_to_other_processes(tmp_path: Path) -> None:
 def test_an_option_turns_it_on(hedge: str) -> None:
     options = from_keywords(StoreOptions, "s3://bucket/wal", {"hedge": hedge})
     store, _ = open_store(options.path, options.s3, options.retry)
-    assert isinstance(vars(store)["_store"], HedgedStore) == (hedge == "true")
+    assert (vars(store)["pace"] is not None) == (hedge == "true")
 
 
 def _ends(bare: Scripted, attempts: int) -> None:

@@ -156,7 +156,7 @@ def test_endpoint_that_is_no_s3(stub: Stub, store: S3Store, act: Callable[[Store
     [
         ("7", 7, 7),
         ("inf", None, None),
-        (formatdate(4102444800, usegmt=True), 1e6, 1e12),
+        (formatdate(4102444800, usegmt=True), 1e4, 1e12),
         ("soon", None, None),
     ],
 )
@@ -385,7 +385,6 @@ def test_unknown_profile(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
         {"access_key_id": None},
         {"secret_access_key": None},
         {"access_key_id": None, "secret_access_key": None},
-        {"max_in_flight_parts": 0},
     ],
 )
 def test_wrong_configuration(wrong: dict[str, object]) -> None:

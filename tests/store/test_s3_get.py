@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparkwal.store import s3_get
-from sparkwal.store.config import S3Config, S3Requests
+from sparkwal.store.config import S3Config
 from sparkwal.store.s3 import S3Store
 
 from .stub_s3 import Stub
@@ -20,7 +20,9 @@ OPTIONS = [
     S3Config(
         access_key_id="AKIDKEY",
         secret_access_key="secret",
-        requests=S3Requests(requester_pays=True, bucket_owner="111122223333", checksum=True),
+        requester_pays=True,
+        bucket_owner="111122223333",
+        checksum=True,
     ),
 ]
 
@@ -79,7 +81,7 @@ def test_a_get_takes_the_proxy_that_the_environment_names(
 
 def test_one_bucket_of_a_client_is_not_taken_for_another(stub: Stub) -> None:
     one = opened(OPTIONS[0], stub.url)
-    two = S3Store("other-bucket", one._config)
+    two = S3Store("other-bucket", one.config)
     assert [asked(stub, store, "key")[0] for store in (one, two, one, two)] == [
         "/bucket/key", "/other-bucket/key"
     ] * 2  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -114,6 +116,74 @@ def test_one_key_that_is_refused_is_not_lost(stub: Stub, store: S3Store) -> None
 def test_a_key_that_some_store_calls_absent_is_gone(stub: Stub, store: S3Store) -> None:
     stub.replies = [kept(("a/1", "NoSuchKey"))]
     store.delete_many(["a/1"])
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("server", ["ministack", "moto"])
+def test_what_was_recreated_since_the_list_stays_where_the_store_can_tell(
+    request: pytest.FixtureRequest, server: str
+) -> None:
+    url, bucket = request.getfixturevalue(f"{server}_url"), f"log-{uuid.uuid4().hex}"
+    make_bucket(url, bucket)
+    with S3Proxy(url) as proxy:
+        store = retrying(S3Store(bucket, replace(CONFIG, endpoint=proxy.url)))
+        for key in ("a/1", "a/2", "a/3"):
+            store.put(key, b"old")
+        listed = store.list("a/").entries
+        store.put("a/2", b"new")
+        store.delete("a/3")
+        store.delete_many([each.key for each in listed], [each.etag for each in listed])
+        # Of the two, ministack knows the condition.
+        stays = ["a/2"] if server == "ministack" else []
+        assert [each.key for each in store.list("a/").entries] == stays
+        listed = store.list("a/").entries
+        store.delete_many([each.key for each in listed], [each.etag for each in listed])
+        assert store.list("a/").entries == []
+        # The second one of nothing is none.
+        assert proxy.counts()["DELETE"] == 2 + (server == "ministack")
+
+
+def test_etags_are_sent_as_the_list_shows_them(stub: Stub, store: S3Store) -> None:
+    def entry(key: str, etag: str) -> str:
+        return f"<Contents><Key>{key}</Key>{etag}<Size>1</Size></Contents>"
+
+    etags = ("<ETag>&quot;a1&quot;</ETag>", "<ETag>&#34;b-2&#34;</ETag>", '<ETag>"c"</ETag>', "")
+    entries = "".join(entry(f"a/{number}", etag) for number, etag in enumerate(etags))
+    listing = f"<ListBucketResult>{entries}</ListBucketResult>".encode()
+    # The last one is in another form, so that botocore reads it.
+    for page in (listing, listing.replace(b"<Contents>", b"<Contents >")):
+        stub.replies, stub.bodies = [(200, {}, page), GONE], []
+        listed = store.list("a/").entries
+        store.delete_many([each.key for each in listed], [each.etag for each in listed])
+        sent = re.findall("<Key>([^<]*)</Key>(?:<ETag>([^<]*)</ETag>)?", stub.bodies[1].decode())
+        shown = [(key, html.unescape(etag)) for key, etag in sent]
+        assert shown == [("a/0", '"a1"'), ("a/1", '"b-2"'), ("a/2", '"c"'), ("a/3", "")]
+
+
+def test_an_object_that_somebody_put_meanwhile_stays(stub: Stub, store: S3Store) -> None:
+    stub.replies = [kept(("a/1", "PreconditionFailed"), ("a/2", "NoSuchKey"))]
+    store.delete_many(["a/1", "a/2"], ["e1", "e2"])
+    stub.replies = [kept(("a/1", "PreconditionFailed"), ("a/2", "AccessDenied"))]
+    with pytest.raises(OptionError, match="delete of a/2: AccessDenied"):
+        store.delete_many(["a/1", "a/2"], ["e1", "e2"])
+
+
+@pytest.mark.parametrize("code", ["NotImplemented", "MalformedXML", "InvalidArgument"])
+def test_a_store_that_refuses_etags_is_asked_without(stub: Stub, code: str) -> None:
+    for refusal in (error(400, code), kept(("a/1", code), ("a/2", code))):
+        store = S3Store("bucket", replace(CONFIG, endpoint=stub.url))
+        stub.replies, stub.bodies = [refusal, GONE, GONE], []
+        for _ in range(2):
+            store.delete_many(["a/1", "a/2"], ["e1", "e2"])
+        assert [body.count(b"<ETag>") for body in stub.bodies] == [2, 0, 0]
+
+
+def test_a_refusal_that_is_not_about_etags_stays_one(stub: Stub, store: S3Store) -> None:
+    for refusal, etags in ((error(400, "MalformedXML"), []), (error(403, "AccessDenied"), ["e1"])):
+        stub.replies = [refusal, GONE]
+        with pytest.raises(OptionError):
+            store.delete_many(["a/1"], etags)
+        assert stub.replies == [GONE]
 
 
 def test_a_delete_that_began_as_200_and_failed(stub: Stub, store: S3Store) -> None:

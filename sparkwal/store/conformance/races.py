@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sparkwal.store.base import Store, Transient, Upload
-from sparkwal.store.conformance.delayed_put import delayed_put
+from sparkwal.store.conformance.s3 import delayed_put
 from sparkwal.store.conformance.store_under_test import Found, StoreUnderTest, Wrong, content
 from sparkwal.store.s3 import S3Store
 

@@ -143,34 +143,31 @@ def prove(
     """
     findings: list[Finding] = []
 
-    def found(finding: Finding | None) -> None:
-        # None: the check does not apply.
-        if finding is not None:
-            findings.append(finding)
-            on_finding(finding)
+    def found(finding: Finding) -> None:
+        findings.append(finding)
+        on_finding(finding)
 
     with StoreUnderTest(tuple(stores), prefix, trial) as tested:
         for place, check in enumerate(checks):
-            found(_ask(tested, check, first=place == 0))
+            outcome, said = _ask(tested, check, first=place == 0)
+            if said is not None:
+                means = check.means if outcome in ("wrong", "limit") else ""
+                found(Finding(check.name, outcome, said, means, check.fatal))
     if tested.left:
         left = f"left behind: {tested.left}"
         found(Finding("removed", "unknown", left, "delete it", fatal=False))
     return Report(tuple(findings), trial.seed)
 
 
-def _ask(tested: StoreUnderTest, check: Check, *, first: bool) -> Finding | None:
+def _ask(tested: StoreUnderTest, check: Check, *, first: bool) -> tuple[Outcome, Found]:
     try:
-        found = check.ask(tested)
+        return "ok", check.ask(tested)
     except Wrong as wrong:
-        outcome: Outcome = "wrong" if check.fatal else "limit"
-        return Finding(check.name, outcome, str(wrong), check.means, check.fatal)
+        return "wrong" if check.fatal else "limit", str(wrong)
     except (SparkWalError, Transient, NotFound) as error:
         # The store itself says that it knows no If-None-Match.
         lacks = isinstance(error, OptionError) and "conditional writes" in str(error)
         if first and not lacks:
             raise
         said = f"no object at {error}" if isinstance(error, NotFound) else str(error)
-        if first:
-            return Finding(check.name, "wrong", said, check.means, check.fatal)
-        return Finding(check.name, "unknown", said, "", check.fatal)
-    return None if found is None else Finding(check.name, "ok", found, "", check.fatal)
+        return "wrong" if first else "unknown", said
