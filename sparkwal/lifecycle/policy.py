@@ -11,12 +11,10 @@ doubled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.options.limits import check_limits
-from sparkwal.options.parsing import parse
 from sparkwal.options.types import option, size, whole
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
@@ -47,11 +45,6 @@ class Policy:
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise OptionError(f"{field.metadata['name']} is {value!r}; a whole number ≥ 0")
         check_limits(self.soft_limit, self.hard_limit)
-
-
-def policy_of(given: Mapping[str, object]) -> Policy:
-    """A policy from options by their names in docs/options.md. Raises OptionError."""
-    return parse(Policy, {name: str(value) for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -86,67 +79,37 @@ class LogState:
 
 
 @dataclass(frozen=True)
-class Finish:
-    """Carry the open intent out; no other range is begun before."""
+class Due:
+    """What is due.
+
+    Attributes:
+        before_ms: rows committed at or before this moment go to the table; None: none do.
+        limit: the option whose limit is reached by what waits; "" for none.
+    """
+
+    before_ms: int | None = None
+    limit: str = ""
 
 
-@dataclass(frozen=True)
-class Persist:
-    """Bring every row committed at or before this moment into the table."""
-
-    before_ms: int
-
-
-@dataclass(frozen=True)
-class SoftLimit:
-    """About so many bytes wait: compaction falls behind."""
-
-    bytes: int
-
-
-@dataclass(frozen=True)
-class HardLimit:
-    """About so many bytes wait: appenders that know this limit stand still."""
-
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Retain:
-    """Move the floor: what is below may be collected."""
-
-    floor: int
-
-
-Action = Finish | Persist | SoftLimit | HardLimit | Retain
-
-
-def decide(state: LogState, policy: Policy, now_ms: int) -> list[Action]:
-    """What is due, in the order in which it is to be done.
+def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
+    """What is due now.
 
     While time goes on and nothing else happens, what is due stays due. Dates a little ahead of
     `now_ms` count as new; a log whose last record is more than MISDATED_MS ahead is brought
     into its table at once and whole, because no window would end before that date.
     """
-    actions: list[Action] = []
-    if state.to > state.cut:
-        actions.append(Finish())
-    elif (before := _split_point(state, policy, now_ms)) is not None:
-        actions.append(Persist(before))
+    limit = ""
     if _reached(state.waiting_bytes, policy.hard_limit):
-        actions.append(HardLimit(state.waiting_bytes))
+        limit = "hardLimitBytes"
     elif _reached(state.waiting_bytes, policy.soft_limit):
-        actions.append(SoftLimit(state.waiting_bytes))
-    # Unload, never drop: what the table is not confirmed to have stays.
-    floor = min(state.retained_from, state.cut if state.table else state.gap)
-    if floor > state.floor:
-        actions.append(Retain(floor))
-    return actions
+        limit = "softLimitBytes"
+    return Due(_split_point(state, policy, now_ms), limit)
 
 
 def _split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
     """Up to which moment rows are due for the table; None: none are."""
-    if not state.table or state.first_ms is None:
+    # An open intent is finished before another range is begun.
+    if state.to > state.cut or not state.table or state.first_ms is None:
         return None
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
     if is_whole(last_ms, policy, now_ms) or _reached(state.waiting_bytes, policy.hard_limit):
