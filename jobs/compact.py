@@ -35,8 +35,8 @@ from sparkwal.console.output import shown, size
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.compaction import Range
-from sparkwal.lifecycle.options import LifecycleOptions
-from sparkwal.lifecycle.report import Run
+from sparkwal.lifecycle.coordinator import Run
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, fits
 from sparkwal.options.types import duration
 from sparkwal.protocol.chain import look

@@ -106,9 +106,7 @@ def put_intent(
                 "new table"
             )
         changes |= {"table_id": found.table_id, "table_version": found.version}
-    intent = published(log, head, INTENT, clock, host, **changes)
-    events.emit(events.CompactionPlanned(path=log.url, k=intent.k, cut=intent.cut, to=intent.to))
-    return intent
+    return published(log, head, INTENT, clock, host, **changes)
 
 
 @dataclass(frozen=True)
@@ -138,26 +136,11 @@ def finish_range(
     """
     found, was_written = _written(log, intent, table, clock)
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
-    publish_done(log, done)
     rows = size = None
     for change in found.changes:
         if (change.log_id, change.k) == (done.log_id, done.k):
             rows, size = change.rows, change.bytes
     return done, Range(done.k, intent.cut, done.cut, found.version, rows, size), was_written
-
-
-def publish_done(log: LogStore, done: LifecycleRecord) -> None:
-    """The event of a range that is in the table."""
-    assert done.target is not None
-    events.emit(
-        events.CompactionDone(
-            path=log.url,
-            k=done.k,
-            cut=done.cut,
-            table=done.target.table,
-            table_version=done.table_version,
-        )
-    )
 
 
 def _written(
@@ -220,11 +203,20 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
 def published(
     log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
 ) -> LifecycleRecord:
-    """The next record of the chain. Raises PublishError, MovedOn."""
+    """The next record of the chain, and the event of an intent and of a range that is in the
+    table. Raises PublishError, MovedOn."""
     try:
         record = put_next(log, head, kind, clock, host, **changes)
     except StoreUnavailableError as error:
         raise PublishError(f"the lifecycle of {log.url} could not be moved on: {error}") from error
     if record is None:
         raise MovedOn
+    cut = record.cut
+    if kind == INTENT:
+        events.emit(events.CompactionPlanned(path=log.url, k=record.k, cut=cut, to=record.to))
+    elif kind == DONE and record.target is not None:
+        table, version = record.target.table, record.table_version
+        events.emit(
+            events.CompactionDone(log.url, record.k, cut, table=table, table_version=version)
+        )
     return record

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
@@ -31,7 +31,6 @@ from sparkwal.lifecycle.compaction import (
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.measuring import measure, split
 from sparkwal.lifecycle.policy import Due, LogState, Policy, decide
-from sparkwal.lifecycle.report import Recovery, Run
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -44,6 +43,44 @@ R = TypeVar("R")
 _LOOKS = 10
 # So many versions of others are confirmed at once.
 _VERSIONS = 20
+
+Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What was found when the lifecycle was looked at, and what was done to go on.
+
+    Attributes:
+        found: "an open range": somebody promised a range to the table and did not publish it.
+        finished: that range, if it is in the table now.
+        was_written: whether the table held it already, and only the record was missing.
+        cut, floor, gap: positions below `cut` are in the table, below `floor` may be deleted;
+            the log's next position is `gap`.
+    """
+
+    found: Found
+    cut: int = 0
+    floor: int = 0
+    gap: int = 0
+    finished: Range | None = None
+    was_written: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run did.
+
+    Attributes:
+        compacted: the range that it brought into the table, if one was due.
+        floor: where it is now.
+        collection: what was deleted; None where nothing could be.
+    """
+
+    recovery: Recovery
+    compacted: Range | None = None
+    floor: int = 0
+    collection: Collection | None = None
 
 
 class Lifecycle:

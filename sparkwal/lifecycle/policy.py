@@ -15,11 +15,13 @@ from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.options.limits import check_limits
-from sparkwal.options.types import option, size, whole
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.types import duration, option, size, whole
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
 # reader's clock show nothing: to wait for them might take years.
 MISDATED_MS = 15 * 60_000
+_SMALLEST_GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,26 @@ class Policy:
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise OptionError(f"{field.metadata['name']} is {value!r}; a whole number ≥ 0")
         check_limits(self.soft_limit, self.hard_limit)
+
+
+@dataclass(frozen=True)
+class LifecycleOptions(StoreOptions, Policy):
+    """Options of a lifecycle; a Policy too."""
+
+    gc_grace_ms: int = option("gcGrace", duration, 86_400_000, "what the floor has passed is deleted so much later at the earliest, by the store's clock; at least 1h, and more than the planTtl of every writer plus 15min", "24h")  # fmt: skip  # noqa: E501
+    consumer_expiry_ms: int | None = option("consumerExpiry", duration, None, "a consumer that has not published its position for so long holds nothing back any more", "never")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        StoreOptions.check(self)
+        Policy.check(self)
+        # §10: the grace is at least an hour, longer than any claim
+        if self.gc_grace_ms < _SMALLEST_GRACE_MS:
+            raise OptionError(
+                f"gcGrace is {self.gc_grace_ms} ms; at least 1h is needed: a request that is under "
+                "way must not outlive what it was made from"
+            )
+        if self.consumer_expiry_ms == 0:
+            raise OptionError("consumerExpiry must be greater than 0; leave it out for never")
 
 
 @dataclass(frozen=True)
@@ -103,24 +125,26 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
         limit = "hardLimitBytes"
     elif _reached(state.waiting_bytes, policy.soft_limit):
         limit = "softLimitBytes"
-    return Due(_split_point(state, policy, now_ms), limit)
+    return Due(split_point(state, policy, now_ms), limit)
 
 
-def _split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
+def split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
     """Up to which moment rows are due for the table; None: none are."""
     # An open intent is finished before another range is begun.
     if state.to > state.cut or not state.table or state.first_ms is None:
         return None
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
-    if is_whole(last_ms, policy, now_ms) or _reached(state.waiting_bytes, policy.hard_limit):
-        return last_ms
     before = late_before(policy, now_ms)
+    # A log that is cold, or misdated, goes whole.
+    is_whole = last_ms <= before or last_ms > now_ms + MISDATED_MS
+    if is_whole or _reached(state.waiting_bytes, policy.hard_limit):
+        return last_ms
     if state.first_ms > before:
         return None
     due = (
         state.rows >= policy.persist_rows
         or state.bytes >= policy.persist_bytes
-        or is_aged(state.first_ms, policy, now_ms)
+        or now_ms - state.first_ms >= policy.persist_age_seconds * 1000
         or _reached(state.waiting_bytes, policy.soft_limit)
     )
     return before if due else None
@@ -129,16 +153,6 @@ def _split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
 def late_before(policy: Policy, now_ms: int) -> int:
     """The last moment whose rows have waited out the window."""
     return now_ms - policy.late_window_seconds * 1000
-
-
-def is_whole(last_ms: int, policy: Policy, now_ms: int) -> bool:
-    """Whether a log whose last record is of `last_ms` goes whole: it is cold, or misdated."""
-    return last_ms <= late_before(policy, now_ms) or last_ms > now_ms + MISDATED_MS
-
-
-def is_aged(first_ms: int, policy: Policy, now_ms: int) -> bool:
-    """Whether rows that have waited since `first_ms` go without being counted."""
-    return now_ms - first_ms >= policy.persist_age_seconds * 1000
 
 
 def _reached(value: int, limit: int | None) -> bool:
