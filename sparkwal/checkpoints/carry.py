@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sparkwal.format.content import Content
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
-from sparkwal.protocol.holds import Holds
+from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.repeated import other_rows
 from sparkwal.store.log_store import LogStore
@@ -132,9 +132,9 @@ class StreamCheckpoint:
     def _note(self, path: Path, batch_id: int, before: int, last: Checkpoint) -> bool:
         """False where the disk did not take it, or does not say where a rebuild would begin."""
         spans = empty.spans(path, before, batch_id)
-        if spans is None:
-            return False
-        note = empty.note(path, batch_id, last)
+        return spans is not None and self._save(path, spans, empty.note(path, batch_id, last))
+
+    def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
         draft = path / f".{folder.EMPTY}.{os.getpid()}.tmp"
         try:
             if spans:

@@ -178,7 +178,7 @@ def test_a_record_without_rows_is_a_replay_when_spark_repeats_it(
 def test_a_disk_that_takes_no_note_makes_a_record(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StreamCheckpoint, "_note", lambda *_: False)
+    monkeypatch.setattr(StreamCheckpoint, "_save", lambda *_: False)
     passing(room, 3)
     assert [(each.batch_id, each.rows) for each in room.commits()] == [(0, 1), (1, 0), (2, 0)]
 
