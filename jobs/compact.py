@@ -34,8 +34,9 @@ from sparkwal.console.options import key_values, takes_log_options, time_with_un
 from sparkwal.console.output import shown, size
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
-from sparkwal.lifecycle.options import LifecycleOptions
-from sparkwal.lifecycle.report import Range, Run
+from sparkwal.lifecycle.compaction import Range
+from sparkwal.lifecycle.coordinator import Run
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, fits
 from sparkwal.options.types import duration
 from sparkwal.protocol.chain import look

@@ -12,7 +12,7 @@ from sparkwal.errors import OptionError, need, need_pandas
 from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
-from sparkwal.lifecycle.leases import leased
+from sparkwal.lifecycle.consumers import leased, release
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log, refuse
@@ -144,14 +144,14 @@ class Log:
         if include_metadata is None:
             include_metadata = self._options.include_metadata
         target = self._target(log.spark_schema, columns, include_metadata)
-        lease = leased(log, lambda: self._first(log, start))
-        first, after = self._bounds(log, lease.start, end)
+        begin, lease = leased(log, lambda: self._first(log, start))
+        first, after = self._bounds(log, begin, end)
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
                 yield from log.scan(first, after, target)
             finally:
-                lease.release()
+                release(log.log, lease)
 
         return pa.RecordBatchReader.from_batches(target, batches())
 

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -160,15 +160,16 @@ def _without_list(path: Path, batch_id: int) -> str | None:
     for source, line in enumerate(input_of(read(path, f"offsets/{batch_id}") or b"") or []):
         entry = _LISTED.fullmatch(line)
         name = f"{SOURCES}/{source}"
-        if entry and max(_numbers(path / name), default=-1) < int(entry[1]):
+        listed = os.listdir(path / name) if entry and (path / name).is_dir() else ()
+        if entry and max((_number(each)[0] for each in listed), default=-1) < int(entry[1]):
             return name
     return None
 
 
-def _numbers(path: Path) -> Iterator[int]:
-    for name in os.listdir(path) if path.is_dir() else ():
-        if match := _NUMBERED.fullmatch(name):
-            yield int(match[1])
+def _number(name: str) -> tuple[int, bool]:
+    """The number that a source gave its file, −1 for none, and whether it repeats all before."""
+    match = _NUMBERED.fullmatch(name)
+    return (int(match[1]), match[2] is not None) if match else (-1, False)
 
 
 def sweep(path: Path) -> None:
@@ -219,14 +220,10 @@ def _source_files(path: Path) -> dict[str, int]:
         # Hidden: checksums, and files that are being written.
         shown = [name for name in names if not name.startswith(".")]
         # A file source repeats in N.compact all that its files up to N say.
-        compact = [
-            int(match[1]) for name in shown if (match := _NUMBERED.fullmatch(name)) and match[2]
-        ]
-        begin = max(compact, default=-1)
+        begin = max((n for n, compact in map(_number, shown) if compact), default=-1)
         for name in shown:
-            match = _NUMBERED.fullmatch(name)
-            number = int(match[1]) if match else begin + 1
-            if number > begin or (number == begin and match and match[2]):
+            number, compact = _number(name)
+            if number < 0 or number > begin or (number == begin and compact):
                 file = Path(parent) / name
                 sizes[file.relative_to(path).as_posix()] = file.stat().st_size
     return sizes
@@ -254,14 +251,14 @@ def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
     Args:
         names: of the files that the microbatch needs.
     """
-    newest: dict[str, str] = {}
+    newest: dict[str, tuple[int, str]] = {}
     for name in names:
         parent, _, last = name.rpartition("/")
-        if name.startswith(f"{SOURCES}/") and (match := _NUMBERED.fullmatch(last)):
-            before = newest.get(parent)
-            if before is None or int(match[1]) > int(before.rpartition("/")[2].split(".")[0]):
-                newest[parent] = name
-    found = {name: digest(path, name) for name in [f"offsets/{batch_id}", *newest.values()]}
+        number, _ = _number(last)
+        if name.startswith(f"{SOURCES}/") and number >= 0:
+            newest[parent] = max(newest.get(parent, (number, name)), (number, name))
+    wanted = [f"offsets/{batch_id}", *(name for _, name in newest.values())]
+    found = {name: digest(path, name) for name in wanted}
     return {name: crc for name, crc in found.items() if crc is not None}
 
 

@@ -23,7 +23,7 @@ from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.lake import NewestLake
-from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.protocol.chain import look
 from sparkwal.store.log_store import LogStore
 

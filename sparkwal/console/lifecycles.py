@@ -19,8 +19,7 @@ from sparkwal.console.options import takes_every, takes_sequencer, time_with_uni
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.keys import ROOT
-from sparkwal.lifecycle.options import LifecycleOptions
-from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.types import duration

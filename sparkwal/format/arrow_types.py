@@ -41,11 +41,6 @@ _SAME: dict[pa.DataType, str] = {
     pa.binary_view(): "binary",
 }
 
-_LOSES = {
-    "uint64": "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)",
-    "ns": "nanoseconds do not fit microseconds; cast it to the unit us",
-}
-
 
 def field_json(field: pa.Field, path: str) -> dict[str, Any]:
     """One field as Spark's schema JSON has it. Raises OptionError naming `path`."""
@@ -60,14 +55,13 @@ def _spark_type(kind: pa.DataType, path: str) -> Any:
         return _spark_type(kind.value_type, path)
     if types.is_fixed_size_binary(kind):
         return "binary"
-    if types.is_timestamp(kind):
+    if types.is_timestamp(kind) or types.is_duration(kind):
         if kind.unit == "ns":
-            raise _refused(path, kind, _LOSES["ns"])
+            why = "nanoseconds do not fit microseconds; cast it to the unit us"
+            raise _refused(path, kind, why)
+        if types.is_duration(kind):
+            return "interval day to second"
         return "timestamp_ntz" if kind.tz is None else "timestamp"
-    if types.is_duration(kind):
-        if kind.unit == "ns":
-            raise _refused(path, kind, _LOSES["ns"])
-        return "interval day to second"
     if types.is_time(kind):
         # The log stores times of day in nanoseconds: nothing is lost.
         return "time(6)"
@@ -77,7 +71,10 @@ def _spark_type(kind: pa.DataType, path: str) -> Any:
         return f"decimal({kind.precision},{kind.scale})"
     nested = _nested_type(kind, path)
     if nested is None:
-        raise _refused(path, kind, _LOSES.get(str(kind), "the log has no type for it; cast it"))
+        why = "the log has no type for it; cast it"
+        if types.is_uint64(kind):
+            why = "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)"
+        raise _refused(path, kind, why)
     return nested
 
 

@@ -40,25 +40,6 @@ _END_OF_STREAM = _CONTINUATION + b"\x00\x00\x00\x00"
 LARGEST_FRONT = 256 * 2**20
 
 
-class _Collector(io.RawIOBase):
-    """Collects what Arrow writes, so that finished bytes can leave before the rest exists."""
-
-    def __init__(self) -> None:
-        self.chunks: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data) -> int:  # type: ignore[no-untyped-def]
-        self.chunks.append(bytes(data))
-        return len(self.chunks[-1])
-
-    def take(self) -> bytes:
-        data = b"".join(self.chunks)
-        self.chunks.clear()
-        return data
-
-
 class FileWriter:
     """Writes one object frame by frame.
 
@@ -75,7 +56,7 @@ class FileWriter:
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
         self._draft = to_json(draft)
-        self._sink = _Collector()
+        self._sink = io.BytesIO()
         # A frame is small and other tasks have the other cores: handing its columns to
         # Arrow's threads takes longer than compressing them here.
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
@@ -105,7 +86,7 @@ class FileWriter:
     def frame(self, batch: pa.RecordBatch) -> bytes:
         """The bytes of one record batch, which has this file's schema."""
         self._writer.write_batch(batch)
-        data = self._sink.take()
+        data = self._written()
         if not self._prefix:
             body = needed(data)
             self._prefix, data = data[:body], data[body:]
@@ -123,11 +104,18 @@ class FileWriter:
         self._writer.close()
         final = _fit(to_json(header), len(self._draft))
         prefix = _readable(self._replace(self._prefix, final), header)
-        tail = self._replace(self._sink.take(), final)
+        tail = self._replace(self._written(), final)
         crc = zlib.crc32(prefix)
         for frame in self.frames:
             crc = combine(crc, frame.crc32, frame.length)
         return prefix, tail, combine(crc, zlib.crc32(tail), len(tail))
+
+    def _written(self) -> bytes:
+        """What Arrow wrote since the last time: it leaves before the rest exists."""
+        data = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return data
 
     def _replace(self, data: bytes, final: bytes) -> bytes:
         patched = data.replace(self._draft, final, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from sparkwal.errors import InvalidLogError
@@ -166,9 +166,7 @@ _KINDS: dict[str, type[Header]] = {
 
 def to_json(header: Header) -> bytes:
     """The header as UTF-8 JSON; numbers of 20 digits travel as strings."""
-    document: dict[str, Any] = {"format": FORMAT, "kind": header.kind}
-    for each in fields(header):
-        document[each.name] = getattr(header, each.name)
+    document: dict[str, Any] = {"format": FORMAT, "kind": header.kind, **vars(header)}
     document["number"] = keys.encode(header.number)
     if isinstance(header, CommitHeader):
         document["batches"] = [

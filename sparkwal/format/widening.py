@@ -27,8 +27,10 @@ def holds(wide: Any, narrow: Any) -> bool:
     parts = _parts(wide, narrow)
     if parts is None or not parts:
         return False
-    if wide["type"] == "struct" and _names(wide) != _names(narrow):
-        return False
+    if wide["type"] == "struct":
+        names = [[field["name"] for field in each["fields"]] for each in (wide, narrow)]
+        if names[0] != names[1]:
+            return False
     return all(holds(*pair) for pair in parts)
 
 
@@ -69,10 +71,6 @@ def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
             if field["name"].lower() in known
         ]
     return [(one[part], other[part]) for part in _INSIDE if part in one]
-
-
-def _names(struct: Any) -> list[str]:
-    return [field["name"] for field in struct["fields"]]
 
 
 def widened(spark_schema: str, table: Mapping[str, Any]) -> str:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwal import events
 from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle import DONE, FLOOR, INTENT, LifecycleRecord
-from sparkwal.lifecycle.compaction import publish_done, published
+from sparkwal.lifecycle.compaction import published
 from sparkwal.lifecycle.table import Change, Table, TableState, way_back
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
@@ -39,17 +38,10 @@ def accept(
             f"{log.url}: {holds}"
         )
     kind, changes = _next(state, found)
-    record = published(
+    return published(
         log, state, kind, clock, host,
         table_id=found.table_id, table_version=found.version, **changes,
     )  # fmt: skip
-    if kind == DONE:
-        publish_done(log, record)
-    if kind == INTENT:
-        events.emit(
-            events.CompactionPlanned(path=log.url, k=record.k, cut=record.cut, to=record.to)
-        )
-    return record
 
 
 def _next(state: LifecycleRecord, found: TableState) -> tuple[str, dict[str, Any]]:

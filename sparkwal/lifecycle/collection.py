@@ -6,8 +6,10 @@ run twice. Whatever is left is found by the next one.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
@@ -67,16 +69,14 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
 
 def _first_older(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int | None:
     """By halving. Raises NotFound where a record between others is gone."""
-    # Older records have higher numbers.
-    low, high = head.number, keys.MAX + 1
-    while low < high:
-        middle = (low + high) // 2
+
+    def is_older(number: int) -> bool:
         # SAFETY(grace-before-delete) §10: only a floor older than the grace allows a delete
-        if log.store.age_ms(keys.lifecycle_key(log.prefix, middle)) > grace_ms:
-            high = middle
-        else:
-            low = middle + 1
-    return low if low <= keys.MAX else None
+        return log.store.age_ms(keys.lifecycle_key(log.prefix, number)) > grace_ms
+
+    # Older records have higher numbers.
+    number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
+    return number if number <= keys.MAX else None
 
 
 def _first_there(log: LogStore, grace_ms: int) -> int | None:
@@ -132,33 +132,20 @@ def collect(
         dry_run: only count.
     """
     slots = data = size = 0
-    batch: list[Entry] = []
-
-    def delete() -> None:
-        # What was put there since the LIST stays, where the store can tell.
-        if batch and not dry_run:
-            log.store.delete_many([each.key for each in batch], [each.etag for each in batch])
-        batch.clear()
-
-    for entry, number in _below(log, head, bound):
-        size += entry.size
-        if keys.is_slot(number, head.window):
-            slots += 1
-        else:
-            data += 1
-        batch.append(entry)
-        if len(batch) == _AT_ONCE:
-            delete()
-    delete()
+    doomed = _below(log, head, bound)
+    while batch := [*islice(doomed, _AT_ONCE)]:
+        found = sum(keys.is_slot(number, head.window) for _, number in batch)
+        slots, data = slots + found, data + len(batch) - found
+        size += sum(entry.size for entry, _ in batch)
+        if not dry_run:
+            # What was put there since the LIST stays, where the store can tell.
+            log.store.delete_many([x.key for x, _ in batch], [x.etag for x, _ in batch])
     uploads = _discard_uploads(log, head, bound, dry_run)
     if not dry_run:
         forget_expired_leases(log)
-    found = Collection(bound, slots, data, uploads, size, held)
-    if not dry_run and (found.objects or uploads):
-        events.emit(
-            events.Collected(path=log.url, below=bound, objects=found.objects, bytes=found.bytes)
-        )
-    return found
+    if not dry_run and (slots or data or uploads):
+        events.emit(events.Collected(path=log.url, below=bound, objects=slots + data, bytes=size))
+    return Collection(bound, slots, data, uploads, size, held)
 
 
 def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int]]:

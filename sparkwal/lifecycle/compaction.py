@@ -26,14 +26,7 @@ from sparkwal.errors import (
 )
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
-from sparkwal.lifecycle.table import (
-    NEWEST,
-    Change,
-    Table,
-    TableConflict,
-    TableState,
-    check_history,
-)
+from sparkwal.lifecycle.table import NEWEST, Table, TableConflict, TableState, check_history
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
@@ -113,52 +106,41 @@ def put_intent(
                 "new table"
             )
         changes |= {"table_id": found.table_id, "table_version": found.version}
-    intent = published(log, head, INTENT, clock, host, **changes)
-    events.emit(events.CompactionPlanned(path=log.url, k=intent.k, cut=intent.cut, to=intent.to))
-    return intent
+    return published(log, head, INTENT, clock, host, **changes)
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A range that is in the table.
+class Range:
+    """Positions start … end−1, which the table has as range `k`.
 
     Attributes:
-        done: the record that says so.
-        held: what the table's history says of the range, if it does.
-        was_written: whether the table had it already, and only the record was missing.
+        rows, bytes: that the table took for it, merged and as stored there; None where its
+            history does not show.
     """
 
-    done: LifecycleRecord
-    held: Change | None
-    was_written: bool
+    k: int
+    start: int
+    end: int
+    table_version: int
+    rows: int | None = None
+    bytes: int | None = None
 
 
 def finish_range(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
-) -> Finished:
+) -> tuple[LifecycleRecord, Range, bool]:
     """Write the open range unless the table has it, confirm it, publish it.
 
+    Returns the record that says so, the range, and whether the table had it already.
     Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
     """
     found, was_written = _written(log, intent, table, clock)
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
-    held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
-    publish_done(log, done)
-    return Finished(done, held[0] if held else None, was_written)
-
-
-def publish_done(log: LogStore, done: LifecycleRecord) -> None:
-    """The event of a range that is in the table."""
-    assert done.target is not None
-    events.emit(
-        events.CompactionDone(
-            path=log.url,
-            k=done.k,
-            cut=done.cut,
-            table=done.target.table,
-            table_version=done.table_version,
-        )
-    )
+    rows = size = None
+    for change in found.changes:
+        if (change.log_id, change.k) == (done.log_id, done.k):
+            rows, size = change.rows, change.bytes
+    return done, Range(done.k, intent.cut, done.cut, found.version, rows, size), was_written
 
 
 def _written(
@@ -221,11 +203,20 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
 def published(
     log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
 ) -> LifecycleRecord:
-    """The next record of the chain. Raises PublishError, MovedOn."""
+    """The next record of the chain, and the event of an intent and of a range that is in the
+    table. Raises PublishError, MovedOn."""
     try:
         record = put_next(log, head, kind, clock, host, **changes)
     except StoreUnavailableError as error:
         raise PublishError(f"the lifecycle of {log.url} could not be moved on: {error}") from error
     if record is None:
         raise MovedOn
+    cut = record.cut
+    if kind == INTENT:
+        events.emit(events.CompactionPlanned(path=log.url, k=record.k, cut=cut, to=record.to))
+    elif kind == DONE and record.target is not None:
+        table, version = record.target.table, record.table_version
+        events.emit(
+            events.CompactionDone(log.url, record.k, cut, table=table, table_version=version)
+        )
     return record

@@ -8,11 +8,14 @@ longer than its expiry counts no more: what it reads then may be gone, and a rea
 
 from __future__ import annotations
 
+import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal import events
+from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer, decode, encode
 from sparkwal.options.open import open_log
@@ -20,14 +23,17 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.types import consumer_name, duration
 from sparkwal.protocol.chain import look
-from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -184,17 +190,40 @@ def lease(
     return made.name, _begin(log, made)
 
 
-def forget_expired_leases(log: LogStore) -> int:
-    """Delete the leases that count no more, and return how many: nobody writes one twice."""
-    gone = 0
+def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
+    """Where a read begins: at `start`, which is asked anew where the floor passed it before the
+    lease was there. And the name of the lease; "" where there is none.
+
+    Without the option `lease` no request; with it 1 PUT, and the look at the chain (1 or 2).
+    """
+    first = start()
+    if log.options.lease_ms is None or log.log_id is None:
+        return first, ""
+    host, clock = socket.gethostname(), SystemClock()
+    name, begin = lease(log.log, log.log_id, first, log.options.lease_ms, clock, host)
+    if begin > first:
+        log.floor.look()
+        first = start()
+    return first, name
+
+
+def release(log: LogStore, name: str) -> None:
+    """The read has ended. A lease that can not be removed expires by itself."""
+    try:
+        if name:
+            forget(log, name)
+    except SparkWalError as error:
+        events.emit(events.LeaseLeftBehind(path=log.url, lease=name, reason=str(error)))
+
+
+def forget_expired_leases(log: LogStore) -> None:
+    """Delete the leases that count no more: nobody writes one twice."""
     for consumer in _consumers(log):
         if consumer.expires_ms is None:
             continue
         age_ms = _age_ms(log, consumer)
         if age_ms is not None and _is_expired(consumer, age_ms, None):
             forget(log, consumer.name)
-            gone += 1
-    return gone
 
 
 @dataclass(frozen=True)
@@ -237,21 +266,27 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
     Raises InvalidLogError for a damaged consumer, OptionError, StoreUnavailableError.
     """
     settings = from_keywords(SourceOptions, path, options)
-    expiry_ms = None if expiry is None else _duration(expiry)
-    root = open_log(settings, fail_fast=True)
-    if not settings.sequencers:
-        return consumer_infos(root, settings.sequencer, find_head(root), expiry_ms)
-    logs = [(root.sequencer(name), name) for name in all_logs(root)]
+    expiry_ms = None if expiry is None else _parsed(duration, "expiry", expiry)
     return [
-        info for log, name in logs for info in consumer_infos(log, name, find_head(log), expiry_ms)
+        info
+        for name, log in _logs(settings).items()
+        for info in consumer_infos(log, name, find_head(log), expiry_ms)
     ]
 
 
-def _duration(expiry: str) -> int:
+def _logs(settings: SourceOptions) -> dict[str, LogStore]:
+    """The logs that the options are about, by sequencer."""
+    root = open_log(settings, fail_fast=True)
+    if settings.sequencers:
+        return {name: root.sequencer(name) for name in all_logs(root)}
+    return {settings.sequencer: root}
+
+
+def _parsed(parser: Callable[[str], T], what: str, text: str) -> T:
     try:
-        return duration(expiry)
+        return parser(text)
     except ValueError as expected:
-        raise OptionError(f"expiry is {expiry!r}; {expected} is expected") from None
+        raise OptionError(f"{what} is {text!r}; {expected} is expected") from None
 
 
 def consumer_infos(
@@ -302,11 +337,6 @@ def forget_consumer(path: str, name: str, **options: object) -> None:
     Raises OptionError, StoreUnavailableError.
     """
     settings = from_keywords(SourceOptions, path, options)
-    try:
-        name = consumer_name(name)
-    except ValueError as expected:
-        raise OptionError(f"the consumer is {name!r}; {expected} is expected") from None
-    root = open_log(settings, fail_fast=True)
-    names = all_logs(root) if settings.sequencers else []
-    for log in [root.sequencer(each) for each in names] if settings.sequencers else [root]:
+    name = _parsed(consumer_name, "the consumer", name)
+    for log in _logs(settings).values():
         forget(log, name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
@@ -20,6 +20,7 @@ from sparkwal.lifecycle.accepting import accept
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.compaction import (
     MovedOn,
+    Range,
     check_log,
     confirmed,
     finish_range,
@@ -29,16 +30,7 @@ from sparkwal.lifecycle.compaction import (
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.measuring import measure, split
-from sparkwal.lifecycle.policy import (
-    Action,
-    HardLimit,
-    LogState,
-    Persist,
-    Policy,
-    SoftLimit,
-    decide,
-)
-from sparkwal.lifecycle.report import Range, Recovery, Run, range_of
+from sparkwal.lifecycle.policy import Due, LogState, Policy, decide
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -51,6 +43,44 @@ R = TypeVar("R")
 _LOOKS = 10
 # So many versions of others are confirmed at once.
 _VERSIONS = 20
+
+Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What was found when the lifecycle was looked at, and what was done to go on.
+
+    Attributes:
+        found: "an open range": somebody promised a range to the table and did not publish it.
+        finished: that range, if it is in the table now.
+        was_written: whether the table held it already, and only the record was missing.
+        cut, floor, gap: positions below `cut` are in the table, below `floor` may be deleted;
+            the log's next position is `gap`.
+    """
+
+    found: Found
+    cut: int = 0
+    floor: int = 0
+    gap: int = 0
+    finished: Range | None = None
+    was_written: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run did.
+
+    Attributes:
+        compacted: the range that it brought into the table, if one was due.
+        floor: where it is now.
+        collection: what was deleted; None where nothing could be.
+    """
+
+    recovery: Recovery
+    compacted: Range | None = None
+    floor: int = 0
+    collection: Collection | None = None
 
 
 class Lifecycle:
@@ -89,7 +119,7 @@ class Lifecycle:
         self._collected = 0
         self._measured: LogState | None = None
         # The limit that it emitted an event for.
-        self._reached: str | None = None
+        self._reached = ""
 
     def recover(self) -> Recovery:
         """Look, and finish a range that somebody promised to the table and left.
@@ -161,16 +191,11 @@ class Lifecycle:
         # §10: at most one range is open
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        finished = finish_range(self._log, state, self._the_table(state), self._clock, self._host)
-        done = finished.done
-        return (
-            Recovery(
-                "an open range", done.cut, done.floor, head.gap,
-                finished=range_of(state, finished), was_written=finished.was_written,
-            ),
-            head,
-            done,
-        )  # fmt: skip
+        done, finished, was_written = finish_range(
+            self._log, state, self._the_table(state), self._clock, self._host
+        )
+        found = Recovery("an open range", done.cut, done.floor, head.gap, finished, was_written)
+        return found, head, done
 
     def _the_table(self, state: LifecycleRecord) -> Table:
         if self._table is None:
@@ -198,20 +223,18 @@ class Lifecycle:
                 table=self._table is not None, before=self._measured,
             )  # fmt: skip
         self._measured = measured
-        actions = tuple(decide(measured, policy, now_ms))
-        self._report_limits(actions)
+        due = decide(measured, policy, now_ms)
+        self._report_limit(due, measured.waiting_bytes)
+        before_ms, compacted = due.before_ms, None
         if whole and measured.first_ms is not None:
-            kept = [each for each in actions if not isinstance(each, Persist)]
-            actions = (Persist(head.live.header.timestamp_ms), *kept)
-        compacted = None
-        for action in actions:
-            if isinstance(action, Persist):
-                state, compacted = self._compact(head, state, action.before_ms)
+            before_ms = head.live.header.timestamp_ms
+        if before_ms is not None:
+            state, compacted = self._compact(head, state, before_ms)
         before, state = state, self._move_floor(head, state, measured)
         collected = self._collect(head, state)
         if compacted is None and recovery.finished is None:
             self._confirm_forward(state, floor_moved=state is not before)
-        return Run(recovery, compacted, state.floor, collected, actions)
+        return Run(recovery, compacted, state.floor, collected)
 
     def _confirm_forward(self, state: LifecycleRecord, *, floor_moved: bool) -> None:
         """Name a newer version of the table, after many of others or a day: a table forgets its
@@ -225,17 +248,13 @@ class Lifecycle:
         if came >= _VERSIONS or (came and (is_late or floor_moved)):
             published(self._log, state, FLOOR, self._clock, self._host, table_version=found.version)
 
-    def _report_limits(self, actions: tuple[Action, ...]) -> None:
+    def _report_limit(self, due: Due, waiting: int) -> None:
         """An event when the log reaches a limit, not each time that it is still there."""
-        reached = None
-        for action in actions:
-            if isinstance(action, SoftLimit | HardLimit):
-                hard = isinstance(action, HardLimit)
-                limit = self._policy.hard_limit if hard else self._policy.soft_limit
-                reached = "hardLimitBytes" if hard else "softLimitBytes"
-                if reached != self._reached:
-                    events.emit(events.SizeLimit(self._log.url, reached, action.bytes, limit or 0))
-        self._reached = reached
+        if due.limit and due.limit != self._reached:
+            hard = due.limit == "hardLimitBytes"
+            limit = self._policy.hard_limit if hard else self._policy.soft_limit
+            events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
+        self._reached = due.limit
 
     def _compact(
         self, head: Head, state: LifecycleRecord, before_ms: int
@@ -249,8 +268,7 @@ class Lifecycle:
             self._log, state, to, self._target, self._table, head.live.spark_schema,
             self._clock, self._host,
         )  # fmt: skip
-        finished = finish_range(self._log, intent, self._table, self._clock, self._host)
-        return finished.done, range_of(intent, finished)
+        return finish_range(self._log, intent, self._table, self._clock, self._host)[:2]
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState

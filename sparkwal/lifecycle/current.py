@@ -7,7 +7,7 @@ the log from there on: every row once, whatever a compaction does meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +22,6 @@ from sparkwal.protocol.chain import look
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
-from sparkwal.store.log_store import LogStore
 
 # Looks at chain and table before giving up. A look takes less than a second, a compaction many.
 ATTEMPTS = 8
@@ -80,12 +79,6 @@ def refuse_parts(options: SourceOptions) -> None:
     refuse(options, why, *names, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
 
 
-def emit_read(logs: Mapping[str, LogStore], plan: CurrentPlan) -> None:
-    """Emit the event of each log that is read."""
-    for tail in plan.tails:
-        emit(CurrentRead(logs[tail.name].url, plan.table_version, tail.start, tail.end))
-
-
 def plan_current(
     logs: Sequence[LogRange], open_table: Callable[[Target], Snapshots]
 ) -> CurrentPlan:
@@ -117,7 +110,10 @@ def plan_current(
             # Only now: the chain may have gone on since the first look at the log.
             ends = [_end(log) for log in logs]
             tails = _tails(logs, starts, ends)
-            return CurrentPlan(target, version, tails, _columns(tails))
+            plan = CurrentPlan(target, version, tails, _columns(tails))
+            for log, tail in zip(logs, tails, strict=True):
+                emit(CurrentRead(log.log.url, version, tail.start, tail.end))
+            return plan
     raise ConfirmError(
         f"{target.table if target else 'the table'} and what the log's chain says of it did not "
         f"agree in {ATTEMPTS} looks: the table does not hold the last range that was confirmed, or "

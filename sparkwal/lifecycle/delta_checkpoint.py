@@ -26,11 +26,8 @@ class Files(Protocol):
         """By name those of the versions from `start` on, and perhaps others; none where there is
         no folder."""
 
-    def read(self, name: str) -> bytes:
-        """A whole file. Raises FileNotFoundError."""
-
-    def read_range(self, name: str, offset: int, length: int) -> bytes:
-        """A part of a file that is there."""
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A file, or so many bytes of it. Raises FileNotFoundError."""
 
 
 def newest_checkpoint(names: Iterable[str]) -> list[str]:
@@ -76,20 +73,14 @@ class _Ranges(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
         return self._at
 
     def readinto(self, buffer: Any) -> int:
         length = min(len(buffer), self._size - self._at)
         if length <= 0:
             return 0
-        buffer[:length] = self._files.read_range(self._name, self._at, length)
+        buffer[:length] = self._files.read(self._name, self._at, length)
         self._at += length
         return length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -154,16 +155,13 @@ class DeltaLog:
 
     def _first(self, moment_ms: int, low: int) -> int:
         """The first version from `low` on that was made at this moment or later; by halving."""
-        high = self._start
-        while low < high:
-            middle = (low + high) // 2
-            self._fetch([middle])
-            there = self._commits.get(middle)
-            if there is not None and there.timestamp_ms >= moment_ms:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+
+        def is_later(version: int) -> bool:
+            self._fetch([version])
+            there = self._commits.get(version)
+            return there is not None and there.timestamp_ms >= moment_ms
+
+        return low + bisect(range(low, self._start), False, key=is_later)
 
     def _fetch(self, versions: Iterable[int]) -> None:
         """Read these commits, the newest first, unless they are known; older than one that is gone

@@ -43,13 +43,12 @@ class StoreFiles:
             entries = all_entries(self._store, self._prefix, after=f"{self._prefix}{start:020d}")
             return {entry.key.removeprefix(self._prefix): entry.size for entry in entries}
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        key = self._prefix + name
         with self._readable():
-            return self._store.get(self._prefix + name)
-
-    def read_range(self, name: str, offset: int, length: int) -> bytes:
-        with self._readable():
-            return self._store.get_range(self._prefix + name, offset, length)
+            if length is None:
+                return self._store.get(key)
+            return self._store.get_range(key, offset, length)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -81,19 +80,14 @@ class OtherFiles:
             found = self._files.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
             return {each.base_name: each.size for each in found}
 
-    def read(self, name: str) -> bytes:
-        with (
-            _readable(self._table, self._storage),
-            self._files.open_input_stream(f"_delta_log/{name}") as stream,
-        ):
-            return bytes(stream.read())
-
-    def read_range(self, name: str, offset: int, length: int) -> bytes:
-        with (
-            _readable(self._table, self._storage),
-            self._files.open_input_file(f"_delta_log/{name}") as file,
-        ):
-            return bytes(file.read_at(length, offset))
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        path = f"_delta_log/{name}"
+        with _readable(self._table, self._storage):
+            if length is None:
+                with self._files.open_input_stream(path) as stream:
+                    return bytes(stream.read())
+            with self._files.open_input_file(path) as file:
+                return bytes(file.read_at(length, offset))
 
 
 def delta_log(

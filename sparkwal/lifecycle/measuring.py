@@ -7,7 +7,7 @@ from dataclasses import replace
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle import LifecycleRecord
-from sparkwal.lifecycle.policy import LogState, Policy, is_aged, is_whole, late_before
+from sparkwal.lifecycle.policy import LogState, Policy, late_before, split_point
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, read_slot
@@ -63,9 +63,10 @@ def measure(
         retained_from=chain.floor,
     )
     if before and (before.log_id, before.cut) == (state.log_id, state.cut):
-        counts = before.first_ms, before.counted, before.rows, before.bytes
-        first_ms, counted, rows, size = counts
-        state = replace(state, first_ms=first_ms, counted=counted, rows=rows, bytes=size)
+        state = replace(
+            state, first_ms=before.first_ms, counted=before.counted, rows=before.rows,
+            bytes=before.bytes,
+        )  # fmt: skip
     if state.table and not chain.is_open:
         state = _count(log, head, state, policy, now_ms)
     if policy.soft_limit is not None or policy.hard_limit is not None:
@@ -78,35 +79,29 @@ def measure(
 def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
     """With the first commit's time and, where it matters, what has waited out the window."""
     before_ms = late_before(policy, now_ms)
-    first_ms, counted, rows, size = state.first_ms, state.counted, state.rows, state.bytes
-    end = min(head.gap, counted + MOST_COUNTED)
 
-    def is_decided() -> bool:
-        if first_ms is None or state.last_ms is None:
+    def is_decided(state: LogState) -> bool:
+        if state.first_ms is None:
             return False
-        return (
-            first_ms > before_ms
-            or is_whole(state.last_ms, policy, now_ms)
-            or is_aged(first_ms, policy, now_ms)
-            or rows >= policy.persist_rows
-            or size >= policy.persist_bytes
-        )
+        return state.first_ms > before_ms or split_point(state, policy, now_ms) is not None
 
-    if not is_decided():
-        records = live_records(
-            log, head.window, counted, end, log_id=state.log_id or None, size=GLANCE
-        )
-        for record in records:
-            header = record.header
-            if isinstance(header, CommitHeader):
-                first_ms = header.timestamp_ms if first_ms is None else first_ms
-                if header.timestamp_ms > before_ms:
-                    break
-                rows, size = rows + header.rows, size + header.bytes
-            counted = header.position + 1
-            if is_decided():
+    if is_decided(state):
+        return state
+    end = min(head.gap, state.counted + MOST_COUNTED)
+    for record in live_records(
+        log, head.window, state.counted, end, log_id=state.log_id or None, size=GLANCE
+    ):
+        header = record.header
+        if isinstance(header, CommitHeader):
+            if state.first_ms is None:
+                state = replace(state, first_ms=header.timestamp_ms)
+            if header.timestamp_ms > before_ms:
                 break
-    return replace(state, first_ms=first_ms, counted=counted, rows=rows, bytes=size)
+            state = replace(state, rows=state.rows + header.rows, bytes=state.bytes + header.bytes)
+        state = replace(state, counted=header.position + 1)
+        if is_decided(state):
+            break
+    return state
 
 
 def _retained_from(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> int:

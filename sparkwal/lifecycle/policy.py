@@ -11,17 +11,17 @@ doubled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.options.limits import check_limits
-from sparkwal.options.parsing import parse
-from sparkwal.options.types import option, size, whole
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.types import duration, option, size, whole
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
 # reader's clock show nothing: to wait for them might take years.
 MISDATED_MS = 15 * 60_000
+_SMALLEST_GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,24 @@ class Policy:
         check_limits(self.soft_limit, self.hard_limit)
 
 
-def policy_of(given: Mapping[str, object]) -> Policy:
-    """A policy from options by their names in docs/options.md. Raises OptionError."""
-    return parse(Policy, {name: str(value) for name, value in given.items() if value is not None})
+@dataclass(frozen=True)
+class LifecycleOptions(StoreOptions, Policy):
+    """Options of a lifecycle; a Policy too."""
+
+    gc_grace_ms: int = option("gcGrace", duration, 86_400_000, "what the floor has passed is deleted so much later at the earliest, by the store's clock; at least 1h, and more than the planTtl of every writer plus 15min", "24h")  # fmt: skip  # noqa: E501
+    consumer_expiry_ms: int | None = option("consumerExpiry", duration, None, "a consumer that has not published its position for so long holds nothing back any more", "never")  # fmt: skip  # noqa: E501
+
+    def check(self) -> None:
+        StoreOptions.check(self)
+        Policy.check(self)
+        # §10: the grace is at least an hour, longer than any claim
+        if self.gc_grace_ms < _SMALLEST_GRACE_MS:
+            raise OptionError(
+                f"gcGrace is {self.gc_grace_ms} ms; at least 1h is needed: a request that is under "
+                "way must not outlive what it was made from"
+            )
+        if self.consumer_expiry_ms == 0:
+            raise OptionError("consumerExpiry must be greater than 0; leave it out for never")
 
 
 @dataclass(frozen=True)
@@ -86,78 +101,50 @@ class LogState:
 
 
 @dataclass(frozen=True)
-class Finish:
-    """Carry the open intent out; no other range is begun before."""
+class Due:
+    """What is due.
+
+    Attributes:
+        before_ms: rows committed at or before this moment go to the table; None: none do.
+        limit: the option whose limit is reached by what waits; "" for none.
+    """
+
+    before_ms: int | None = None
+    limit: str = ""
 
 
-@dataclass(frozen=True)
-class Persist:
-    """Bring every row committed at or before this moment into the table."""
-
-    before_ms: int
-
-
-@dataclass(frozen=True)
-class SoftLimit:
-    """About so many bytes wait: compaction falls behind."""
-
-    bytes: int
-
-
-@dataclass(frozen=True)
-class HardLimit:
-    """About so many bytes wait: appenders that know this limit stand still."""
-
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Retain:
-    """Move the floor: what is below may be collected."""
-
-    floor: int
-
-
-Action = Finish | Persist | SoftLimit | HardLimit | Retain
-
-
-def decide(state: LogState, policy: Policy, now_ms: int) -> list[Action]:
-    """What is due, in the order in which it is to be done.
+def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
+    """What is due now.
 
     While time goes on and nothing else happens, what is due stays due. Dates a little ahead of
     `now_ms` count as new; a log whose last record is more than MISDATED_MS ahead is brought
     into its table at once and whole, because no window would end before that date.
     """
-    actions: list[Action] = []
-    if state.to > state.cut:
-        actions.append(Finish())
-    elif (before := _split_point(state, policy, now_ms)) is not None:
-        actions.append(Persist(before))
+    limit = ""
     if _reached(state.waiting_bytes, policy.hard_limit):
-        actions.append(HardLimit(state.waiting_bytes))
+        limit = "hardLimitBytes"
     elif _reached(state.waiting_bytes, policy.soft_limit):
-        actions.append(SoftLimit(state.waiting_bytes))
-    # Unload, never drop: what the table is not confirmed to have stays.
-    floor = min(state.retained_from, state.cut if state.table else state.gap)
-    if floor > state.floor:
-        actions.append(Retain(floor))
-    return actions
+        limit = "softLimitBytes"
+    return Due(split_point(state, policy, now_ms), limit)
 
 
-def _split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
+def split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
     """Up to which moment rows are due for the table; None: none are."""
-    if not state.table or state.first_ms is None:
+    # An open intent is finished before another range is begun.
+    if state.to > state.cut or not state.table or state.first_ms is None:
         return None
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
-    if is_whole(last_ms, policy, now_ms) or _reached(state.waiting_bytes, policy.hard_limit):
-        return last_ms
     before = late_before(policy, now_ms)
+    # A log that is cold, or misdated, goes whole.
+    is_whole = last_ms <= before or last_ms > now_ms + MISDATED_MS
+    if is_whole or _reached(state.waiting_bytes, policy.hard_limit):
+        return last_ms
     if state.first_ms > before:
         return None
     due = (
         state.rows >= policy.persist_rows
         or state.bytes >= policy.persist_bytes
-        or is_aged(state.first_ms, policy, now_ms)
+        or now_ms - state.first_ms >= policy.persist_age_seconds * 1000
         or _reached(state.waiting_bytes, policy.soft_limit)
     )
     return before if due else None
@@ -166,16 +153,6 @@ def _split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
 def late_before(policy: Policy, now_ms: int) -> int:
     """The last moment whose rows have waited out the window."""
     return now_ms - policy.late_window_seconds * 1000
-
-
-def is_whole(last_ms: int, policy: Policy, now_ms: int) -> bool:
-    """Whether a log whose last record is of `last_ms` goes whole: it is cold, or misdated."""
-    return last_ms <= late_before(policy, now_ms) or last_ms > now_ms + MISDATED_MS
-
-
-def is_aged(first_ms: int, policy: Policy, now_ms: int) -> bool:
-    """Whether rows that have waited since `first_ms` go without being counted."""
-    return now_ms - first_ms >= policy.persist_age_seconds * 1000
 
 
 def _reached(value: int, limit: int | None) -> bool:

@@ -38,18 +38,16 @@ class _LogState:
     boot_ms: int | None = None
 
 
-def publisher(options: SourceOptions) -> Publisher | None:
-    """Of a stream, if it is a consumer."""
-    if not options.consumer:
-        return None
-    return Publisher(options.consumer, options.cursor_interval_ms, Holds(state_folder()))
+def publisher(options: SourceOptions) -> Publisher:
+    """Of a stream; one that is no consumer publishes nothing."""
+    return Publisher(options.consumer or "", options.cursor_interval_ms, Holds(state_folder()))
 
 
 class Publisher:
     """One run of a stream that bears a consumer's name, in each log that it reads.
 
     Args:
-        name: of the consumer; one stream's own.
+        name: of the consumer; one stream's own. "" for a stream that is none.
         interval_ms: it publishes at most so often.
         holds: what queries of this machine would read again.
     """
@@ -60,12 +58,11 @@ class Publisher:
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
 
-    def has_joined(self, log: LogStore) -> bool:
-        """Whether this run is registered with a log."""
-        return log.prefix in self._logs
-
-    def join(self, log: LogStore, log_id: str, position: int) -> int:
-        """Register before anything is read, and where the stream may begin: `consumers.join`."""
+    def join(self, log: LogStore, log_id: str | None, position: int) -> int:
+        """Register before anything is read, and where the stream may begin: `consumers.join`. Once
+        for each log that is there, and never without a name."""
+        if not self._name or log_id is None or log.prefix in self._logs:
+            return position
         held = self._holds.lowest(log_id, position)
         begin = max(position, join(log, self._consumer(log_id, held)))
         self._logs[log.prefix] = _LogState(log, log_id, begin)

@@ -11,14 +11,7 @@ from sparkwal.errors import OptionError, need_pandas
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.condition import holds
-from sparkwal.lifecycle.current import (
-    CurrentPlan,
-    Tail,
-    emit_read,
-    plan_current,
-    refuse_parts,
-    with_table,
-)
+from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import merged, resolve, winners
 from sparkwal.lifecycle.lake import LakeTable, as_stored, delta_log, storage_options
@@ -153,7 +146,6 @@ def current(
     other types than the log's.
     """
     refuse_parts(options)
-    storage = storage_options(options.s3, table_options)
     opened: list[DeltaLog] = []
 
     def open_table(target: Target) -> DeltaLog:
@@ -161,11 +153,9 @@ def current(
         opened[-1].update()
         return opened[-1]
 
-    ranges = [LogRange(options, name, log) for name, log in logs.items()]
-    plan = plan_current(ranges, open_table)
+    plan = plan_current([LogRange(options, *each) for each in logs.items()], open_table)
     table = None
     if plan.target is not None:
+        storage = storage_options(options.s3, table_options)
         table = LakeTable(plan.target.table, storage, plan.table_version, opened[-1])
-    found = Current(plan, logs, options, table)
-    emit_read(logs, plan)
-    return found
+    return Current(plan, logs, options, table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal, overload
 
@@ -15,14 +15,7 @@ from pyspark.sql.types import StructType
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import MERGE, Target
-from sparkwal.lifecycle.current import (
-    CurrentPlan,
-    Tail,
-    emit_read,
-    plan_current,
-    refuse_parts,
-    with_table,
-)
+from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
 from sparkwal.options import spark_versions
@@ -100,7 +93,6 @@ def read_current(
     }
     parts = pinned[-1].partitioned if plan.target else ()
     rows = _Reading(spark, settings.path, reading, logs, plan, parts).rows()
-    emit_read({name: log.log for name, log in logs.items()}, plan)
     return (rows, plan) if include_position else rows
 
 
@@ -114,26 +106,22 @@ def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
     return delta_log(spark, target.table)
 
 
+@dataclass(frozen=True)
 class _Reading:
     """A plan as a DataFrame."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        path: str,
-        options: dict[str, Any],
-        logs: dict[str, LogRange],
-        plan: CurrentPlan,
-        partitioned: Sequence[str],
-    ) -> None:
-        self._spark, self._path, self._options = spark, path, options
-        self._logs, self._plan, self._partitioned = logs, plan, partitioned
+    spark: SparkSession
+    path: str
+    options: dict[str, Any]
+    logs: dict[str, LogRange]
+    plan: CurrentPlan
+    partitioned: Sequence[str]
 
     def rows(self) -> DataFrame:
-        plan = self._plan
+        plan = self.plan
         log = StructType.fromJson(json.loads(plan.spark_schema))
         # Its settings are those of a compaction, so the same rows win and delete.
-        session = own_session(self._spark) if plan.target else self._spark
+        session = own_session(self.spark) if plan.target else self.spark
         tails = [
             _with_columns(self._tail(session, tail), log)
             for tail in plan.tails
@@ -141,7 +129,7 @@ class _Reading:
         ]
         if plan.target is None:
             if not tails:
-                return self._spark.createDataFrame([], log)
+                return self.spark.createDataFrame([], log)
             return reduce(DataFrame.union, tails)
         table = self._table(plan.target)
         in_table = schema.normalize(table.schema.json())
@@ -149,27 +137,27 @@ class _Reading:
         if not tails:
             return _with_columns(table, whole)
         columns = schema.columns(in_table)
-        tails = [as_stored(tail, columns, self._partitioned) for tail in tails]
+        tails = [as_stored(tail, columns, self.partitioned) for tail in tails]
         # The table comes first: the rows are of its session, the user's.
         if plan.target.mode != MERGE:
             return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
         return self._merged(plan.target, table, reduce(DataFrame.union, tails), whole)
 
     def _table(self, target: Target) -> DataFrame:
-        reader = self._spark.read.format("delta").option("versionAsOf", self._plan.table_version)
+        reader = self.spark.read.format("delta").option("versionAsOf", self.plan.table_version)
         return reader.load(spark_path(target.table))
 
     def _tail(self, session: SparkSession, tail: Tail) -> DataFrame:
         # Always these: the log may have gained others since.
         columns = StructType.fromJson(json.loads(tail.spark_schema))
-        reader = session.read.format("weaselwal").options(**self._options).schema(columns)
+        reader = session.read.format("weaselwal").options(**self.options).schema(columns)
         own: dict[str, str | int] = {
             "sequencer": tail.name,
             "startingPosition": tail.start,
             "endingPosition": tail.end - 1,
             PINNED: tail.pinned.text(),
         }
-        return reader.options(**own).load(self._path)
+        return reader.options(**own).load(self.path)
 
     def _merged(
         self, target: Target, table: DataFrame, tail: DataFrame, whole: StructType
@@ -196,8 +184,8 @@ class _Reading:
     def _size(self) -> int:
         return sum(
             about_bytes(log.log, log.window, tail.start, tail.end, _SAMPLES)
-            for tail in self._plan.tails
-            for log in [self._logs[tail.name]]
+            for tail in self.plan.tails
+            for log in [self.logs[tail.name]]
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from textwrap import indent
 from typing import TypeVar
 
 from pyspark.sql.datasource import DataSource
@@ -15,6 +16,7 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.floor import Pinned
 from sparkwal.spark.logs import log_schema
+from sparkwal.spark.option_help import option_paragraphs
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader
@@ -34,93 +36,9 @@ class WeaselWalDataSource(PickledByValue, DataSource):
 
     Names of options are not case-sensitive; sizes take 1mb or bytes, times 500ms or
     milliseconds. A wrong one raises OptionError before anything is read or written.
-
-    Options: reading and writing
-
-    - path (text; required): where the log is: s3://bucket/prefix, file:///folder or a
-      folder
-    - endpoint (text): URL of an S3-compatible server
-    - region (text): AWS region
-    - profile (text): named profile of the AWS configuration
-    - accessKeyId (secret): access key; with secretAccessKey
-    - secretAccessKey (secret): never printed or stored
-    - sessionToken (secret): of temporary credentials
-    - serverSideEncryption (choice; the bucket's): of every object that is written:
-      AES256, aws:kms or aws:kms:dsse
-    - kmsKeyId (text; the bucket's, or AWS' own): with aws:kms or aws:kms:dsse: the
-      key's id or ARN
-    - bucketKeyEnabled (boolean; the bucket's): with aws:kms: one key of the bucket for
-      many objects, which makes far fewer requests to KMS
-    - storageClass (choice; STANDARD): of every object that is written; archives, which
-      have to be restored first, are none
-    - checksum (choice; none): crc32: S3 checks what it stores, and keeps the checksum;
-      a bucket with Object Lock takes nothing without
-    - requesterPays (boolean; false): the bucket's requests are paid by who makes them
-    - expectedBucketOwner (account): S3 refuses all requests if the bucket is another
-      account's
-    - maxInFlightRequests (number; 50): requests under way at once, 1…1000
-    - targetPoolSize (number; 2 × maxInFlightRequests): connections kept open; at least
-      maxInFlightRequests
-    - maxRetryAttempts (number; 3): retries of one request before the query fails
-    - hedge (boolean; true): send a late request once more on another connection, and
-      take the first answer
-    - retryBaseDelayMs (time; 100): first backoff; doubles, with full jitter
-    - sequencer (name; the log at the path itself): the independent log of this name
-      under the path
-
-    Options: writing
-
-    - batchSizeThreshold (size; 1mb): a frame (Arrow record batch) closes at this size
-    - batchTimeoutMs (time; 1ms): a frame closes at this age of its first row
-    - windowSize (number; 1000): numbers for each position, a power of ten 1000…1000000;
-      one microbatch has fewer partitions than this; fixed by a log's first record
-    - compression (choice; zstd): of the rows: zstd, lz4 or none
-    - mergeSchema (boolean; false): let this query add nullable columns to the log, or
-      leave some out (null)
-    - planTtl (time; 10min): a plan older than this is checked against the log before it
-      is used; at most 40min
-    - inlineThreshold (size; 64kb; with a windowSize above 1000 less, 64mb /
-      windowSize): a partition up to this size (of Arrow, before compression) travels
-      through the driver inside the commit record; 0: never
-    - multipartThreshold (size; 16mb): an object beyond this size is uploaded in parts;
-      at least 5mb
-    - checkpointMaxBytes (size; 16mb): of a checkpoint on the driver's disk a commit
-      record carries at most this, compressed
-    - txnAppId (text): batch writes: with txnVersion, makes the append idempotent
-    - txnVersion (number): batch writes: a number that grows with every append of
-      txnAppId; the last one again is skipped if its rows are the same
-
-    Options: reading
-
-    - startingPosition (position; earliest): earliest (the log's floor: what was
-      compacted is not read), latest or the first position to read
-    - endingPosition (number; the head): batch reads: the last position to read,
-      inclusive
-    - startingTimestamp (moment): read commits at or after this time: ISO 8601 (UTC
-      unless it says otherwise) or milliseconds since 1970
-    - endingTimestamp (moment): batch reads: read commits at or before this time
-    - maxRowsPerTrigger (number): streams: at most this many rows in a microbatch; a
-      commit is never split
-    - maxBytesPerTrigger (size): streams: at most this many stored bytes in a
-      microbatch; a commit is never split
-    - maxCommitsPerTrigger (number): streams: at most this many commits in a microbatch
-    - minPartitions (number; what its size is worth): split the read into at least this
-      many tasks where the log's frames allow it
-    - failOnDataLoss (boolean; true): false: go on where positions were collected or are
-      missing
-    - includeMetadata (boolean; false): add _wal_position, _wal_timestamp,
-      _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id
-    - verifyChecksums (boolean; true): check the CRC-32 of all that is read
-    - sequencers (*): *: read all logs under the path, each in its own order with its
-      own offset
-    - onCorruption (choice; fail): at a damaged object: fail, or stop: end the replay
-      before it
-    - consumer (name): streams: a name, this stream's own; the log keeps what it has not
-      read yet
-    - cursorInterval (time; 1min): streams with a consumer: publish at most this often
-      how far it is
-    - lease (time): batch reads: the log keeps for this long what the read needs
     """
+
+    __doc__ = f"{__doc__}{indent(option_paragraphs(), '    ')}\n"
 
     # How many tasks the session runs at once; Spark does not hand it to a reader.
     parallelism: int | None = None

@@ -20,7 +20,7 @@ from sparkwal.options import spark_versions
 from sparkwal.reading.floor import Pinned
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta_log import FORGETS, TableStore, delta_log, spark_path
+from sparkwal.spark.delta_log import FORGETS, check_put_if_absent, delta_log, held, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.store.log_store import LogStore
 
@@ -48,14 +48,13 @@ class SparkDeltaTable:
         self._spark = spark
         self._session = own_session(spark)
         self._log = delta_log(self._session, target.table)
-        self._store = TableStore(self._session, self._path)
 
     def prepare(self, log: LogStore, spark_schema: str) -> None:
         """Make the table if there is none; see `Table.prepare`."""
         schema = StructType.fromJson(json.loads(spark_schema))
         self._check_target(schema)
         try:
-            self._store.check_put_if_absent()
+            check_put_if_absent(self._session, self._path)
             if not self._log.update():
                 self._create(schema)
                 if not self._log.update():
@@ -80,18 +79,16 @@ class SparkDeltaTable:
         """The rows of the open intent's range as one version of the table; see `Table.write`."""
         session = own_session(self._spark)
         # Read by a MERGE, which takes no options, and by an append.
-        for name, value in (
-            ("write.txnAppId", state.log_id),
-            ("write.txnVersion", str(state.k)),
-            ("commitInfo.userMetadata", _metadata(state)),
-        ):
-            session.conf.set(f"spark.databricks.delta.{name}", value)
+        delta = "spark.databricks.delta"
+        session.conf.set(f"{delta}.write.txnAppId", state.log_id)
+        session.conf.set(f"{delta}.write.txnVersion", str(state.k))
+        session.conf.set(f"{delta}.commitInfo.userMetadata", _metadata(state))
         try:
             rows = self._rows(session, state)
             for problem in self._contradictions(rows.schema):
                 raise WriteError(f"{self.target.table} does not take {_range(state)}: {problem}")
             rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
-            with self._store.held():
+            with held(self._path):
                 if self.target.mode == APPEND:
                     rows.write.format("delta").mode("append").option("mergeSchema", "true").save(
                         self._path
@@ -272,14 +269,8 @@ def _range(state: LifecycleRecord) -> str:
 
 def _metadata(state: LifecycleRecord) -> str:
     """What the table's history keeps about a range."""
-    metadata = {
-        "log_id": state.log_id,
-        "k": state.k,
-        "cut": state.cut,
-        "to": state.to,
-        "sequencer": state.sequencer,
-    }
-    return json.dumps(metadata)
+    names = "log_id", "k", "cut", "to", "sequencer"
+    return json.dumps({name: getattr(state, name) for name in names})
 
 
 _CONFLICT = re.compile(

@@ -61,14 +61,17 @@ class HadoopFiles:
                 raise
             return {str(each.getPath().getName()): int(each.getLen()) for each in found}
 
-    def read(self, name: str) -> bytes:
-        with self._opened(name) as stream:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-
-    def read_range(self, name: str, offset: int, length: int) -> bytes:
-        with self._opened(name) as stream:
-            stream.seek(offset)
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream, length))
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        utils = self._jvm.org.apache.commons.io.IOUtils
+        with self._readable():
+            stream = self._system().open(self._file(name))
+            try:
+                if length is None:
+                    return bytes(utils.toByteArray(stream))
+                stream.seek(offset)
+                return bytes(utils.toByteArray(stream, length))
+            finally:
+                stream.close()
 
     def _file(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}".rstrip("/"))
@@ -83,15 +86,6 @@ class HadoopFiles:
         gateway = self._session.sparkContext._gateway
         checks = is_instance_of(gateway, found, "org.apache.hadoop.fs.ChecksumFileSystem")
         return found.getRawFileSystem() if checks else found
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[Any]:
-        with self._readable():
-            stream = self._system().open(self._file(name))
-            try:
-                yield stream
-            finally:
-                stream.close()
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -116,66 +110,66 @@ def delta_log(session: SparkSession, table: str) -> DeltaLog:
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
 
-class TableStore:
-    """Who else may write the table at `path`, and how its versions are put."""
+def check_put_if_absent(session: SparkSession, path: str) -> None:
+    """Raises PlanError where two writers of the table at `path` could both believe to have made one
+    version."""
+    found, scheme = _log_store(session, path), _scheme(path)
+    # A class that is not Delta's was chosen by somebody who knows what it does.
+    if found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()) or not found.startswith(
+        (_STORAGE, _DELTA)
+    ):
+        return
+    advice = (
+        f"Start Spark with --jars {log_store.jar()} --conf {log_store.SETTING}="
+        f"{log_store.CLASS}, and every other writer of the table too"
+        if scheme == "s3a"
+        else f"Set spark.delta.logStore.{scheme}.impl to a LogStore that does"
+    )
+    raise PlanError(
+        f"for {scheme}:// Delta uses {found}, which does not put a version of the "
+        f"table only if it is absent: of two writers one could undo the other. {advice}"
+    )
 
-    def __init__(self, session: SparkSession, path: str) -> None:
-        self._session, self._path = session, path
-        self._scheme = path.partition(":")[0].lower()
 
-    def check_put_if_absent(self) -> None:
-        """Raises PlanError where two writers could both believe to have made one version."""
-        found = self._log_store()
-        allowed = _ATOMIC.get(self._scheme, set())
-        name = found.removeprefix(_STORAGE)
-        # A class that is not Delta's was chosen by somebody who knows what it does.
-        if name in allowed or not found.startswith((_STORAGE, _DELTA)):
-            return
-        advice = (
-            f"Start Spark with --jars {log_store.jar()} --conf {log_store.SETTING}="
-            f"{log_store.CLASS}, and every other writer of the table too"
-            if self._scheme == "s3a"
-            else f"Set spark.delta.logStore.{self._scheme}.impl to a LogStore that does"
-        )
-        raise PlanError(
-            f"for {self._scheme}:// Delta uses {found}, which does not put a version of the "
-            f"table only if it is absent: of two writers one could undo the other. {advice}"
-        )
+@contextmanager
+def held(path: str) -> Iterator[None]:
+    """Nobody else of this library writes the table at `path` meanwhile.
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nobody else of this library writes the table meanwhile.
+    Needed on a local disk only: there Delta looks whether a version is absent and then
+    renames a file over it.
+    """
+    if _scheme(path) != "file":
+        yield
+        return
+    import fcntl
 
-        Needed on a local disk only: there Delta looks whether a version is absent and then
-        renames a file over it.
-        """
-        if self._scheme != "file":
-            yield
-            return
-        import fcntl
-
-        place = os.open(self._path.removeprefix("file:"), os.O_RDONLY)
+    place = os.open(path.removeprefix("file:"), os.O_RDONLY)
+    try:
         try:
-            try:
-                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                events.emit(events.CompactionWaits(self._path))
-                fcntl.flock(place, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(place)
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            events.emit(events.CompactionWaits(path))
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
 
-    def _log_store(self) -> str:
-        """The class that writes the table's versions."""
-        jvm = self._session._jvm
-        assert jvm is not None
-        stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
-        store = stores.apply(self._session._jsparkSession)
-        if _is(store, "DelegatingLogStore"):
-            store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(self._path))
-        if _is(store, "LogStoreAdaptor"):
-            store = store.logStoreImpl()
-        return str(store.getClass().getName())
+
+def _scheme(path: str) -> str:
+    return path.partition(":")[0].lower()
+
+
+def _log_store(session: SparkSession, path: str) -> str:
+    """The class that writes the table's versions."""
+    jvm = session._jvm
+    assert jvm is not None
+    stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
+    store = stores.apply(session._jsparkSession)
+    if _is(store, "DelegatingLogStore"):
+        store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(path))
+    if _is(store, "LogStoreAdaptor"):
+        store = store.logStoreImpl()
+    return str(store.getClass().getName())
 
 
 def _is(java: Any, name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle import APPEND, MERGE, Target
 from sparkwal.lifecycle import coordinator
-from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, check_apart
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

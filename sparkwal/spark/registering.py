@@ -21,7 +21,7 @@ from sparkwal import events
 from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
 from sparkwal.protocol.hint import note_ended
 from sparkwal.spark.datasource import WeaselWalDataSource
-from sparkwal.spark.runs import ended_runs
+from sparkwal.spark.sink import ended_runs
 
 _registered: WeakSet[SparkSession] = WeakSet()
 # By the id that the JVM gives it: a session may have many wrappers.
@@ -152,9 +152,6 @@ class _RunEnds(StreamingQueryListener):
             self._note(before)
 
     def onQueryProgress(self, event: Any) -> None:
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:
         pass
 
     def onQueryTerminated(self, event: Any) -> None:

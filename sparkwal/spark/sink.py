@@ -6,13 +6,13 @@ import hashlib
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -40,7 +40,6 @@ from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.measured import counting, measuring
 from sparkwal.spark.readable import readable_errors
-from sparkwal.spark.runs import ended_runs
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.log_store import LogStore
@@ -129,13 +128,10 @@ class _Writer(PickledByValue):
                     "Nothing was written: give checkpointLocation a folder beside the log"
                 )
 
-    def _log(self) -> LogStore:
-        return open_log(self.options)
-
     def _task_log(self) -> LogStore:
         """The log as a task reaches it. Raises OptionError where it is not the driver's."""
         assert self.plan is not None
-        log = self._log()
+        log = open_log(self.options)
         if is_local(self.options.path):
             check_visible(log, self.plan)
         return log
@@ -171,7 +167,7 @@ class _Writer(PickledByValue):
             )
         return Message(replace(result, retries=counted.retries))
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         with readable_errors():
             results = [message.result for message in messages if isinstance(message, Message)]
             if not results or len(results) < len(messages):
@@ -179,7 +175,7 @@ class _Writer(PickledByValue):
                     "Spark asked to commit without the messages of all tasks; nothing was "
                     "committed. Restart with the same checkpoint"
                 )
-            log, query_id = self._log(), results[0].query_id
+            log, query_id = open_log(self.options), results[0].query_id
             with measuring(query_id) as metrics:
                 commit(
                     lambda: log,
@@ -195,7 +191,7 @@ class _Writer(PickledByValue):
     def _carrier(self, query_id: str) -> Carrier | None:
         return None
 
-    def _abort(self) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         # Deletes nothing: Spark calls this also after a commit that failed, and that
         # commit may be durable all the same.
         events.emit(events.Aborted(path=self.options.log_path))
@@ -213,12 +209,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         run_id = context.getLocalProperty("spark.jobGroup.id")
         assert query_id is not None and batch_id is not None and run_id is not None
         return self._write(query_id, int(batch_id), context, iterator, run_id)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._abort()
 
     def _carrier(self, query_id: str) -> Carrier:
         # The commit runs on the driver's machine, where a local checkpoint is.
@@ -253,11 +243,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             query_id, batch_id = f"{ANONYMOUS}{self.plan.plan_id}", 0
         return self._write(query_id, batch_id, context, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._abort()
+def ended_runs() -> Path:
+    """Which runs of queries have ended: the session notes it, planners on its machine read it.
+
+    The file of `protocol.hint.note_ended`, in the folder that Spark makes for the application
+    and removes with it. In a planner it is the session's; under Spark Connect nobody writes it.
+    """
+    return Path(SparkFiles.getRootDirectory()) / "sparkwal-ended-runs"
 
 
 def _leader(path: str, checkpoint: str) -> tuple[str, str]:

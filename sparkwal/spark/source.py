@@ -17,7 +17,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparkwal.lifecycle.leases import leased
+from sparkwal.lifecycle.consumers import leased
+from sparkwal.lifecycle.publishing import publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
 from sparkwal.reading.floor import Pinned
@@ -25,7 +26,6 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.streaming import Budget, StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.consuming import Consuming
 from sparkwal.spark.logs import Logs, no_log
 from sparkwal.spark.offsets import Offset, check_offset, entry_in, offset_of, positions_in
 from sparkwal.spark.readable import readable_errors
@@ -96,7 +96,7 @@ class BatchReader(_Reader, DataSourceReader):
                 raise no_log(self.options)
             tasks: list[ReadTask] = []
             for log in logs:
-                start = leased(log, log.start).start
+                start, _ = leased(log, log.start)
                 end = log.intact_end(start, log.end())
                 if end > start:
                     tasks += self._tasks(log, start, end, len(logs))
@@ -118,7 +118,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         refuse(options, why, "endingPosition", "endingTimestamp")
         refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
         self._logs = Logs(options, open_log(options), StreamedLog)
-        self._consumer = Consuming(options)
+        self._publisher = publisher(options)
         self._targets: dict[str, int] | None = None
         # Which log comes first changes: a busy one must not use up every limit.
         self._turn = 0
@@ -126,16 +126,29 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Offset:
         with readable_errors():
             logs = [log for log in self._logs.look(self.spark_schema) if self._counts(log)]
-            return offset_of(self._logs, {log.name: self._consumer.start(log) for log in logs})
+            return offset_of(self._logs, {log.name: self._start(log) for log in logs})
+
+    def _start(self, log: StreamedLog) -> int:
+        """Where the stream begins, registered there."""
+        start = log.start()
+        return log.start() if self._join(log, start) else start
+
+    def _join(self, log: StreamedLog, start: int) -> bool:
+        """Register as a consumer before anything is read from `start`. Returns whether the floor
+        passed it before that was seen."""
+        passed = self._publisher.join(log.log, log.log_id, start) > start
+        if passed:
+            log.floor.look()
+        return passed
 
     def commit(self, end: Offset) -> None:
         with readable_errors():
             for name, position in positions_in(end, self.options).items():
-                self._consumer.committed(self._logs[name], position)
+                self._publisher.committed(self._logs[name].log, position)
 
     def stop(self) -> None:
         # After an error. Of a query that is stopped Spark ends this process without asking it.
-        self._consumer.stop()
+        self._publisher.stop()
 
     def _counts(self, log: StreamedLog) -> bool:
         # A stream waits for a single log; among several, one without a record does not count yet.
@@ -172,7 +185,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 # A new sequencer is read from its beginning, whatever the start was.
                 is_new = log.name not in begins
                 begin = log.entry() if is_new else begins[log.name]
-                self._consumer.join(log, begin)
+                self._join(log, begin)
                 end = log.advance(begin, targets[log.name], budget)
                 if end > begin:
                     ends[log.name] = end
@@ -197,7 +210,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             for name, last in moved.items():
                 log = self._logs[name]
                 begin = firsts.get(name, entry_in(end, name))
-                self._consumer.join(log, begin)
+                self._join(log, begin)
                 tasks += self._tasks(log, log.first(begin), last, len(moved))
                 log.forget(last)
             return [InputPartition(task) for task in tasks]

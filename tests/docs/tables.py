@@ -1,4 +1,4 @@
-"""What the documentation says because the code says it: tables of pages, and a docstring.
+"""What the documentation says because the code says it: tables of pages.
 
 python -m tests.docs.tables     writes them where they stand
 """
@@ -9,26 +9,25 @@ import dataclasses
 import json
 import logging
 import re
-import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import sparkwal
 from sparkwal.events import Event
-from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import Table
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions, WriterOptions
+from sparkwal.spark import option_help
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
 IAM = Path(__file__).parents[2] / "conf" / "iam"
-DATA_SOURCE = PACKAGE / "spark" / "datasource.py"
 
 
 def events() -> str:
@@ -56,26 +55,6 @@ def metrics() -> str:
     return "\n".join(lines)
 
 
-class Option(NamedTuple):
-    """One option as people read it."""
-
-    name: str
-    type: str
-    default: str
-    meaning: str
-
-
-_TYPES = {
-    "whole": "number",
-    "duration": "time",
-    "sequencer_name": "name",
-    "consumer_name": "name",
-    "timestamp": "moment",
-    "account_id": "account",
-    "star": "*",
-    "parse_choice": "choice",
-}
-
 # Section → its options, and those that an earlier section lists already.
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
     "Reading and writing": (StoreOptions, None),
@@ -86,48 +65,12 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
 }
 
 
-def options(section: str) -> list[Option]:
-    """The options of a section, in the order of the code."""
-    kind, listed = SECTIONS[section]
-    known = {} if listed is None else {each.name: each for each in dataclasses.fields(listed)}
-    return [
-        _option(each)
-        for each in dataclasses.fields(kind)
-        if each.name not in known or known[each.name].metadata != each.metadata
-    ]
-
-
-def _option(field: dataclasses.Field[object]) -> Option:
-    about = field.metadata
-    parser = about["parse"].__name__
-    default = about["shown"] or ("" if field.default is None else str(field.default).lower())
-    return Option(about["name"], _TYPES.get(parser, parser), default, about["meaning"])
-
-
 def option_table(section: str) -> str:
     """One row for each option."""
     lines = ["| option (type; default) | meaning |", "|---|---|"]
-    lines += [f"| `{o.name}` ({_kind(o)}) | {o.meaning} |" for o in options(section)]
+    for name, kind, meaning in option_help.described(*SECTIONS[section]):
+        lines.append(f"| `{name}` ({kind}) | {meaning} |")
     return "\n".join(lines)
-
-
-def _kind(option: Option) -> str:
-    return f"{option.type}; {option.default}" if option.default else option.type
-
-
-def option_paragraphs() -> str:
-    """What the data source's docstring says of its options: one paragraph each."""
-    lines: list[str] = []
-    for section in ("Reading and writing", "Writing", "Reading"):
-        lines += ["", f"    Options: {section.lower()}", ""]
-        for each in options(section):
-            lines += textwrap.wrap(
-                f"{each.name} ({_kind(each)}): {each.meaning}",
-                88,
-                initial_indent="    - ",
-                subsequent_indent="      ",
-            )
-    return "\n".join(lines) + "\n    "
 
 
 # Role → the policies that it has. The last one is its own; the others stand above it.
@@ -185,21 +128,11 @@ def table(text: str, heading: str) -> re.Match[str]:
     return match
 
 
-def paragraphs(source: str) -> re.Match[str]:
-    """The options in the data source's docstring, as the group "options"."""
-    match = re.search(r'(?P<options>\n    Options: .*?)"""', source, re.DOTALL)
-    assert match, "the data source's docstring lists no options"
-    return match
-
-
 def main() -> None:
     for (page, heading), made in TABLES.items():
         text = (PAGES / page).read_text()
         first, last = table(text, heading).span("table")
         (PAGES / page).write_text(text[:first] + made() + text[last:])
-    source = DATA_SOURCE.read_text()
-    first, last = paragraphs(source).span("options")
-    DATA_SOURCE.write_text(source[:first] + option_paragraphs() + source[last:])
 
 
 if __name__ == "__main__":

@@ -16,14 +16,13 @@ from pyspark.sql import SparkSession
 from faults.driver import error_line, say, session
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import Target
-from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.coordinator import Lifecycle, Run
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.lifecycle.report import Run
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import TableStore, delta_log, spark_path
+from sparkwal.spark.delta_log import delta_log, held, spark_path
 from sparkwal.testing.servers import log_options
 from support.session import DELTA_CONF, DELTA_VERSION, SCALA
 
@@ -45,7 +44,7 @@ def maintain(spark: SparkSession, table: str, rng: random.Random) -> None:
     if not statement or not delta_log(spark, table).update():
         return
     # On a local disk Delta itself does not keep the writers of two processes apart.
-    with TableStore(spark, spark_path(table)).held():
+    with held(spark_path(table)):
         spark.sql(f"{statement} delta.`{table}`").collect()
     say(f"maintained {statement}")
 

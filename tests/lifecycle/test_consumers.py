@@ -126,7 +126,7 @@ def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore
     new, _ = lease(log, "log-1", 20, 5_000, CLOCK, "here")
     older(store, old, 10_000)
     older(store, "daily", 10_000)
-    assert forget_expired_leases(log) == 1
+    forget_expired_leases(log)
     assert {each.consumer.name for each in standing(log, "log-1")} == {"daily", new}
 
 

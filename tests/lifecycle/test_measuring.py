@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle import measuring
 from sparkwal.lifecycle.measuring import measure, split
-from sparkwal.lifecycle.policy import Persist, Policy, Retain, decide
+from sparkwal.lifecycle.policy import Due, Policy, decide
 from sparkwal.protocol.replay import live_records
 
 from .plot import Plot
@@ -30,7 +30,7 @@ NEVER = Policy(late_window_seconds=10, persist_age_seconds=1000)
 def test_an_empty_log_and_one_without_commits_have_nothing_due(plot: Plot) -> None:
     for _ in range(2):
         state = plot.measure(replace(NEVER, persist_rows=0, soft_limit=1), 500)
-        assert state.first_ms is None and decide(state, NEVER, plot.at(500)) == []
+        assert state.first_ms is None and decide(state, NEVER, plot.at(500)) == Due()
         assert state.waiting_bytes == 0
         plot.write()
 
@@ -42,7 +42,7 @@ def test_rows_within_the_window_are_not_counted(plot: Plot) -> None:
     assert state.rows == 12 and state.counted == state.gap - 1 and state.bytes > 0
     assert plot.measure(NEVER, 59).rows == 9
     assert plot.measure(NEVER, 59, cut=2, to=2).rows == 6
-    assert decide(state, replace(NEVER, persist_rows=12), plot.at(60)) == [Persist(plot.at(50))]
+    assert decide(state, replace(NEVER, persist_rows=12), plot.at(60)) == Due(plot.at(50))
 
 
 def test_what_was_counted_is_not_read_again(plot: Plot) -> None:
@@ -112,25 +112,24 @@ def test_retention_by_age_and_by_size(plot: Plot) -> None:
     plot.write(*range(20))
     chain = replace(plot.chain(), target=None)
 
-    def floor(**options: int) -> list[object]:
+    def floor(**options: int) -> int:
         policy = replace(NEVER, **options)  # type: ignore[arg-type]
-        state = measure(plot.log, plot.head(), chain, policy, plot.at(30))
-        return list(decide(state, policy, plot.at(30)))
+        return measure(plot.log, plot.head(), chain, policy, plot.at(30)).retained_from
 
     # Position 0 is the writer's leader record; the commit of second n is at n + 1.
-    assert floor(retain_seconds=20) == [Retain(12)]
-    assert floor(retain_seconds=30) == [Retain(2)]
-    assert floor(retain_seconds=31) == []
-    assert floor(retain_seconds=0) == [Retain(21)]
+    assert floor(retain_seconds=20) == 12
+    assert floor(retain_seconds=30) == 2
+    assert floor(retain_seconds=31) == 0
+    assert floor(retain_seconds=0) == 21
     # Numbers count down: the newest objects come first.
     objects = sorted(plot.store.objects.items())
     sizes = [len(body) for key, body in objects if key.startswith("wal/batches/")]
-    assert len(sizes) == 21 and floor(retain_bytes=sum(sizes)) == []
+    assert len(sizes) == 21 and floor(retain_bytes=sum(sizes)) == 0
     newest = sum(sizes[:7])
-    assert floor(retain_bytes=newest) == [Retain(14)]
-    assert floor(retain_bytes=newest - 1) == [Retain(15)]
-    assert floor(retain_bytes=newest, retain_seconds=20) == [Retain(14)]
-    assert floor(retain_bytes=0) == [Retain(21)]
+    assert floor(retain_bytes=newest) == 14
+    assert floor(retain_bytes=newest - 1) == 15
+    assert floor(retain_bytes=newest, retain_seconds=20) == 14
+    assert floor(retain_bytes=0) == 21
 
 
 def test_a_split_takes_a_logarithm_of_requests(plot: Plot) -> None:
@@ -182,11 +181,11 @@ def test_what_is_persisted_ends_where_the_window_begins(
     policy = Policy(late_window_seconds=window, persist_rows=threshold, persist_age_seconds=50)
     head = plot.head()
     state = measure(plot.log, head, plot.chain(), policy, plot.at(second))
-    actions = decide(state, policy, plot.at(second))
+    before_ms = decide(state, policy, plot.at(second)).before_ms
     old = [moment for moment in moments if moment <= second - window]
     cold = moments[-1] <= second - window
-    assert bool(actions) == bool(old and (len(old) >= threshold or second >= 50 or cold))
-    for action in actions:
-        assert isinstance(action, Persist)
-        to = split(plot.log, head, state.cut, action.before_ms)
+    due = bool(old and (len(old) >= threshold or second >= 50 or cold))
+    assert (before_ms is not None) == due
+    if before_ms is not None:
+        to = split(plot.log, head, state.cut, before_ms)
         assert to == (head.gap if cold else 1 + len(old))

@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle.policy import (
-    MISDATED_MS,
-    Finish,
-    HardLimit,
-    LogState,
-    Persist,
-    Policy,
-    Retain,
-    SoftLimit,
-    decide,
-    policy_of,
-)
+from sparkwal.lifecycle.policy import MISDATED_MS, Due, LogState, Policy, decide
+from sparkwal.options.parsing import parse
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000
@@ -31,83 +21,74 @@ BUSY = replace(EMPTY, gap=10, first_ms=NOON - 6 * MINUTE, last_ms=NOON - MINUTE)
 
 
 def test_an_empty_log_has_nothing_due() -> None:
-    assert decide(EMPTY, Policy(), NOON) == []
-    assert decide(replace(EMPTY, last_ms=0, gap=1), Policy(persist_rows=0), NOON) == []
+    assert decide(EMPTY, Policy(), NOON) == Due()
+    assert decide(replace(EMPTY, last_ms=0, gap=1), Policy(persist_rows=0), NOON) == Due()
 
 
 @pytest.mark.parametrize("known", [{"rows": 1_000_000}, {"bytes": 2**30}])
 def test_enough_rows_or_bytes_persist_what_has_waited_out_the_window(known: dict[str, int]) -> None:
-    assert decide(BUSY, Policy(), NOON) == []
-    assert decide(replace(BUSY, **known), Policy(), NOON) == [Persist(NOON - 5 * MINUTE)]
+    assert decide(BUSY, Policy(), NOON) == Due()
+    assert decide(replace(BUSY, **known), Policy(), NOON) == Due(NOON - 5 * MINUTE)
 
 
 def test_an_old_commit_persists_however_few_came_with_it() -> None:
     old = replace(BUSY, first_ms=NOON - 30 * MINUTE)
-    assert decide(old, Policy(), NOON) == [Persist(NOON - 5 * MINUTE)]
-    assert decide(old, Policy(), NOON - 1) == []
+    assert decide(old, Policy(), NOON) == Due(NOON - 5 * MINUTE)
+    assert decide(old, Policy(), NOON - 1) == Due()
 
 
 def test_rows_that_are_all_younger_than_the_window_stay_however_many() -> None:
     young = replace(BUSY, first_ms=NOON - 4 * MINUTE, rows=10**9, bytes=2**40)
-    assert decide(young, Policy(persist_age_seconds=60), NOON) == []
+    assert decide(young, Policy(persist_age_seconds=60), NOON) == Due()
 
 
 def test_a_cold_log_is_persisted_whole_without_any_threshold() -> None:
     last_ms = NOON - 5 * MINUTE
-    assert decide(replace(BUSY, last_ms=last_ms), Policy(), NOON) == [Persist(last_ms)]
-    assert decide(replace(BUSY, last_ms=last_ms), Policy(), NOON - 1) == []
+    assert decide(replace(BUSY, last_ms=last_ms), Policy(), NOON) == Due(last_ms)
+    assert decide(replace(BUSY, last_ms=last_ms), Policy(), NOON - 1) == Due()
 
 
 def test_a_window_of_zero_persists_all_at_once() -> None:
     now = replace(BUSY, first_ms=NOON, last_ms=NOON)
-    assert decide(now, Policy(late_window_seconds=0), NOON) == [Persist(NOON)]
+    assert decide(now, Policy(late_window_seconds=0), NOON) == Due(NOON)
 
 
 @pytest.mark.parametrize("name", ["persist_rows", "persist_bytes", "persist_age_seconds"])
 def test_a_threshold_of_zero_waits_for_the_window_only(name: str) -> None:
     values: dict[str, Any] = {name: 0}
-    assert decide(BUSY, Policy(**values), NOON) == [Persist(NOON - 5 * MINUTE)]
-    assert decide(BUSY, Policy(**values), NOON - 2 * MINUTE) == []
+    assert decide(BUSY, Policy(**values), NOON) == Due(NOON - 5 * MINUTE)
+    assert decide(BUSY, Policy(**values), NOON - 2 * MINUTE) == Due()
 
 
 def test_an_open_intent_is_finished_before_another_range_is_begun() -> None:
     open_intent = replace(BUSY, to=5, rows=10**9, waiting_bytes=7)
-    assert decide(open_intent, Policy(soft_limit=7), NOON) == [Finish(), SoftLimit(7)]
+    assert decide(open_intent, Policy(soft_limit=7), NOON) == Due(limit="softLimitBytes")
 
 
 def test_a_clock_set_back_makes_commits_count_as_new() -> None:
     busy = replace(BUSY, rows=10**9)
-    assert decide(busy, Policy(), NOON - 5 * MINUTE) == []
-    assert decide(busy, Policy(), NOON) == [Persist(NOON - 5 * MINUTE)]
+    assert decide(busy, Policy(), NOON - 5 * MINUTE) == Due()
+    assert decide(busy, Policy(), NOON) == Due(NOON - 5 * MINUTE)
 
 
 def test_a_log_dated_far_ahead_does_not_wait_for_years() -> None:
     ahead = replace(BUSY, first_ms=NOON, last_ms=NOON)
-    assert decide(ahead, Policy(), NOON - MISDATED_MS) == []
-    assert decide(ahead, Policy(), NOON - MISDATED_MS - 1) == [Persist(NOON)]
+    assert decide(ahead, Policy(), NOON - MISDATED_MS) == Due()
+    assert decide(ahead, Policy(), NOON - MISDATED_MS - 1) == Due(NOON)
 
 
 def test_at_the_soft_limit_rows_wait_for_no_threshold_and_at_the_hard_one_for_no_window() -> None:
     policy = Policy(soft_limit=10, hard_limit=20)
-    assert decide(replace(BUSY, waiting_bytes=9), policy, NOON) == []
-    soft = [Persist(NOON - 5 * MINUTE), SoftLimit(10)]
+    assert decide(replace(BUSY, waiting_bytes=9), policy, NOON) == Due()
+    soft = Due(NOON - 5 * MINUTE, "softLimitBytes")
     assert decide(replace(BUSY, waiting_bytes=10), policy, NOON) == soft
-    hard = [Persist(NOON - MINUTE), HardLimit(20)]
+    hard = Due(NOON - MINUTE, "hardLimitBytes")
     assert decide(replace(BUSY, waiting_bytes=20), policy, NOON) == hard
 
 
 def test_without_a_table_a_limit_takes_nothing_away() -> None:
     state = replace(BUSY, table=False, waiting_bytes=20, rows=10**9)
-    assert decide(state, Policy(hard_limit=20), NOON) == [HardLimit(20)]
-
-
-def test_retention_moves_the_floor_but_never_past_what_the_table_has() -> None:
-    state = replace(BUSY, floor=2, cut=4, to=4, retained_from=8)
-    assert decide(state, Policy(), NOON) == [Retain(4)]
-    assert decide(replace(state, floor=4), Policy(), NOON) == []
-    assert decide(replace(state, table=False), Policy(), NOON) == [Retain(8)]
-    assert decide(replace(state, table=False, retained_from=99), Policy(), NOON) == [Retain(10)]
-    assert decide(replace(state, table=False, retained_from=1), Policy(), NOON) == []
+    assert decide(state, Policy(hard_limit=20), NOON) == Due(limit="hardLimitBytes")
 
 
 # Moments around one another, and around thresholds.
@@ -154,20 +135,14 @@ def policies(draw: st.DrawFn) -> Policy:
 def test_whatever_is_known_a_decision_keeps_the_rules(
     state: LogState, policy: Policy, now_ms: int
 ) -> None:
-    actions = decide(state, policy, now_ms)
-    kinds = [type(action) for action in actions]
-    assert len(set(kinds)) == len(kinds)
-    assert not {Finish, Persist} <= set(kinds) and not {SoftLimit, HardLimit} <= set(kinds)
-    assert (Finish in kinds) == (state.to > state.cut)
-    for action in actions:
-        if isinstance(action, Persist):
-            assert state.table and state.first_ms is not None
-            # There is something to persist, and nothing beyond what is known to be there.
-            assert state.first_ms <= action.before_ms
-            last_ms = state.first_ms if state.last_ms is None else state.last_ms
-            assert action.before_ms <= max(state.first_ms, last_ms)
-        if isinstance(action, Retain):
-            assert state.floor < action.floor <= (state.cut if state.table else state.gap)
+    due = decide(state, policy, now_ms)
+    assert (due.limit == "hardLimitBytes") == (state.waiting_bytes >= (policy.hard_limit or 99))
+    if due.before_ms is not None:
+        assert state.to <= state.cut and state.table and state.first_ms is not None
+        # There is something to persist, and nothing beyond what is known to be there.
+        assert state.first_ms <= due.before_ms
+        last_ms = state.first_ms if state.last_ms is None else state.last_ms
+        assert due.before_ms <= max(state.first_ms, last_ms)
 
 
 @given(states(), policies(), moments, st.integers(0, 2**33))
@@ -178,13 +153,9 @@ def test_what_is_due_stays_due_while_time_goes_on(
     dates = [date for date in (state.first_ms, state.last_ms) if date is not None]
     now_ms = max(now_ms, max(dates, default=now_ms) - MISDATED_MS)
     first, then = decide(state, policy, now_ms), decide(state, policy, now_ms + later)
-    assert {type(action) for action in first} <= {type(action) for action in then}
-    for action in first:
-        if isinstance(action, Persist):
-            (again,) = (other for other in then if isinstance(other, Persist))
-            assert again.before_ms >= action.before_ms
-        else:
-            assert action in then
+    assert then.limit == first.limit
+    if first.before_ms is not None:
+        assert then.before_ms is not None and then.before_ms >= first.before_ms
 
 
 @pytest.mark.parametrize(
@@ -200,7 +171,7 @@ def test_what_is_due_stays_due_while_time_goes_on(
 )
 def test_a_wrong_option_is_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        policy_of(options)
+        parse(Policy, {name: str(value) for name, value in options.items()})
 
 
 def test_a_policy_made_directly_is_checked_too() -> None:
@@ -208,6 +179,4 @@ def test_a_policy_made_directly_is_checked_too() -> None:
         Policy(late_window_seconds=-1)
     with pytest.raises(OptionError, match="retainSeconds is 1.5"):
         Policy(retain_seconds=1.5)  # type: ignore[arg-type]
-    assert policy_of({"persistBytesThreshold": "64mb", "hardLimitBytes": None}) == Policy(
-        persist_bytes=64 * 2**20
-    )
+    assert parse(Policy, {"persistBytesThreshold": "64mb"}) == Policy(persist_bytes=64 * 2**20)

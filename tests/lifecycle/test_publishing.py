@@ -102,7 +102,7 @@ def test_a_stream_that_crashed_goes_on(stream: Stream) -> None:
 
 def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
     run = Publisher("daily", MINUTE, stream.holds, stream.clock)
-    assert not run.has_joined(stream.log)
+    assert run.join(stream.log, None, 3) == 3
     run.committed(stream.log, 5)
     run.stop()
     assert not stream.store.counts

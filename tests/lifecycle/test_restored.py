@@ -8,8 +8,7 @@ import pytest
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format import keys
-from sparkwal.lifecycle.options import LifecycleOptions
-from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.parsing import parse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.recovery import find_head

@@ -23,7 +23,7 @@ from sparkwal.errors import FencedError
 from sparkwal.format import keys
 from sparkwal.lifecycle.consumers import lease
 from sparkwal.lifecycle.coordinator import Lifecycle
-from sparkwal.lifecycle.options import LifecycleOptions
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions

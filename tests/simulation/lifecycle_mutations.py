@@ -104,8 +104,8 @@ MUTATIONS = [
         "grace-before-delete",
         _ZOMBIE,
         "lifecycle/collection.py",
-        "if log.store.age_ms(keys.lifecycle_key(log.prefix, middle)) > grace_ms:",
-        "if log.store.age_ms(keys.lifecycle_key(log.prefix, middle)) >= 0:",
+        "return log.store.age_ms(keys.lifecycle_key(log.prefix, number)) > grace_ms",
+        "return log.store.age_ms(keys.lifecycle_key(log.prefix, number)) >= 0",
     ),
     Mutation(
         "table-before-delete",
