@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.serializers import CPickleSerializer
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sparkwal
@@ -48,8 +49,11 @@ def made(kind: type, folder: Path) -> object:
     return kind(parse(SourceOptions, path), SCHEMA)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_python_without_sparkwal_says_so_in_one_sentence(kind: type, tmp_path: Path) -> None:
+def test_a_python_without_sparkwal_says_so_in_one_sentence(
+    kind: type, tmp_path: Path, spark: SparkSession
+) -> None:
     pickled = CPickleSerializer().dumps(made(kind, tmp_path))
     run = subprocess.run(
         [sys.executable, "-c", EXECUTOR],
