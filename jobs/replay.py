@@ -75,7 +75,6 @@ def _batch(
             return count
         seen = Observation("replay")
         observed = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-        # noop keeps nothing, so no earlier output is in its way.
         observed.write.format(fmt).mode("append" if fmt == "noop" else mode).save(output)
         return int(seen.get["rows"])
 
