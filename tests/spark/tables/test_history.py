@@ -19,7 +19,7 @@ from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.delta_history import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import delta_log, spark_path
+from sparkwal.spark.delta_log import delta_log, held, spark_path
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -159,21 +159,22 @@ def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
 
 def test_who_waits_for_the_table_says_so(log: Compaction) -> None:
     """On a local disk one writes at a time."""
+    path = spark_path(log.target.table)
     waits, done = threading.Event(), threading.Event()
-    told: list[events.Event] = []
+    seen: list[events.Event] = []
 
-    def tell(event: events.Event) -> None:
+    def see(event: events.Event) -> None:
         if isinstance(event, events.CompactionWaits):
-            told.append(event)
+            seen.append(event)
             waits.set()
 
     def write() -> None:
-        with log.table._store.held():
+        with held(path):
             done.set()
 
-    stop = events.subscribe(tell)
+    stop = events.subscribe(see)
     try:
-        with log.table._store.held():
+        with held(path):
             second = threading.Thread(target=write)
             second.start()
             assert waits.wait(60) and not done.is_set()
@@ -181,7 +182,7 @@ def test_who_waits_for_the_table_says_so(log: Compaction) -> None:
     finally:
         stop()
     assert done.is_set()
-    assert told == [events.CompactionWaits(spark_path(log.target.table))]
+    assert seen == [events.CompactionWaits(path)]
 
 
 def prepare(delta: SparkSession, target: Target) -> None:
