@@ -45,7 +45,7 @@ def takes_range(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--until", callback=as_moment, metavar="TIME", help="Commits up to this time.")
     @click.option("--sequencers", metavar="a,b",
                   help="These logs under PATH, in the order of their commits' times.")  # fmt: skip
-    @click.option("--all", "every", is_flag=True, help="All logs under PATH, so too.")
+    @click.option("--all", "every", is_flag=True, help="All logs under PATH, in that order too.")
     @functools.wraps(command)
     def read(
         given: dict[str, str], start: int | None, end: int | None, since: int | None,

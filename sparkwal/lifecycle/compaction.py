@@ -136,10 +136,8 @@ def finish_range(
     """
     found, was_written = _written(log, intent, table, clock)
     done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
-    rows = size = None
-    for change in found.changes:
-        if (change.log_id, change.k) == (done.log_id, done.k):
-            rows, size = change.rows, change.bytes
+    held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
+    rows, size = (held[0].rows, held[0].bytes) if held else (None, None)
     return done, Range(done.k, intent.cut, done.cut, found.version, rows, size), was_written
 
 
