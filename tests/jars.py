@@ -5,6 +5,7 @@ Ivy comes with Spark, and keeps what it downloads in ~/.ivy2.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -63,8 +64,12 @@ def fetch(
         if all(Path(jar).exists() for jar in jars):
             return jars
     wanted.write_text(text)
-    run([JAVA, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default",
-         "-cachepath", str(found)])  # fmt: skip
+    known.parent.mkdir(exist_ok=True)
+    # One at a time: Ivy writes each download to the same `.part` file, whichever process loads it.
+    with open(known.with_name("sparkwal.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run([JAVA, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default",
+             "-cachepath", str(found)])  # fmt: skip
     jars = found.read_text().strip().split(os.pathsep)
     found.write_text(os.pathsep.join(jars))
     # At once, for those who look at the same moment.
