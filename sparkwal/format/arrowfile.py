@@ -1,9 +1,9 @@
 """One object: an Arrow IPC file whose schema metadata holds the header.
 
-The header holds the number of rows and the CRC of the inlined rows that come after it,
-and neither is known when the file begins. So the file begins with a draft of the header,
-with each unknown number at its widest. When the file is complete, the final header, padded
-with spaces to the same length, replaces the draft.
+The header holds the number of rows and the CRC of the inlined rows that come after it, and neither
+is known when the file begins. So the file begins with a draft of the header, with each unknown
+number at its widest. When the file is complete, the final header, padded with spaces to the same
+length, replaces the draft.
 """
 
 from __future__ import annotations
@@ -43,13 +43,12 @@ LARGEST_FRONT = 256 * 2**20
 class FileWriter:
     """Writes one object frame by frame.
 
-    `frame` returns the bytes of one record batch; `finish` the prefix that stands
-    before the first frame and the bytes after the last. The caller joins them, or
-    uploads them in parts. A file has at least one frame.
+    `frame` returns the bytes of one record batch; `finish` the prefix that stands before the first
+    frame and the bytes after the last. The caller joins them, or uploads them in parts. A file has
+    at least one frame.
 
     Args:
-        draft: the header with every number that is not known yet at its widest;
-            `finish` gets the final one.
+        draft: the header with every number that is not known yet at its widest.
         spark_schema: normalized Spark schema JSON.
         compression: "zstd", "lz4" or None.
     """
@@ -125,8 +124,8 @@ class FileWriter:
 def with_block(tail: bytes, block: bytes) -> bytes:
     """What comes after the last frame, with a block of other bytes in it.
 
-    Between the mark that ends the stream and the footer: readers of streams stop before it,
-    readers of files follow the footer, and neither fetches it with the header.
+    Between the mark that ends the stream and the footer: readers of streams stop before it, readers
+    of files follow the footer, and neither fetches it with the header.
     """
     assert tail.startswith(_END_OF_STREAM)
     padding = bytes(-len(block) % 8)
@@ -146,13 +145,8 @@ def _fit(text: bytes, length: int) -> bytes:
 
 
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
-    """A whole object without rows: a leader record, or a commit record without inlined rows.
-
-    Args:
-        block: see `with_block`.
-
-    Raises InvalidLogError for a header that readers would refuse.
-    """
+    """A whole object without rows: a leader record, or a commit record without inlined rows, with
+    the block of `with_block`. Raises InvalidLogError for a header that readers would refuse."""
     text = to_json(header)
     metadata = {
         HEADER_KEY: text,
@@ -168,11 +162,8 @@ def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
 
 
 def _readable(front: bytes, header: Header) -> bytes:
-    """`front`, after every check that a reader makes of it.
-
-    A record that readers refuse makes the log unreadable from there on: so every
-    object passes here before its PUT.
-    """
+    """`front`, after every check that a reader makes of it: a record that readers refuse makes the
+    log unreadable from there on, so every object passes here before its PUT."""
     where = f"{header.kind} object {header.number}"
     try:
         if needed(front) > LARGEST_FRONT:
@@ -193,13 +184,8 @@ def schema_crc(spark_schema: str) -> int:
 
 @dataclass(frozen=True)
 class Opened:
-    """What stands at the front of an object.
-
-    Attributes:
-        header: checked against its CRC.
-        spark_schema: normalized Spark schema JSON, checked against the header.
-        body: offset of the first frame, in bytes.
-    """
+    """What stands at the front of an object, each part checked against the others; `body` is the
+    offset of the first frame."""
 
     header: Header
     spark_schema: str
@@ -214,11 +200,8 @@ def needed(front: bytes) -> int:
 
 
 def open_front(data: bytes, where: str) -> Opened:
-    """Decode the header of an object from its first bytes.
-
-    Raises InvalidLogError for anything but an intact header. Trusts no length
-    that exceeds the data at hand, so a damaged one allocates nothing.
-    """
+    """Decode the header of an object from its first bytes. Raises InvalidLogError for anything but
+    an intact header. A damaged length allocates nothing."""
     if len(data) < _PREAMBLE or data[: len(MAGIC)] != MAGIC:
         raise InvalidLogError(f"{where}: not an Arrow IPC file; an object of the log is expected")
     if data[len(MAGIC) : len(MAGIC) + 4] != _CONTINUATION:
@@ -257,8 +240,8 @@ def read_frames(
     Args:
         data: the frames' bytes, already checked against their CRCs.
         columns: indices of the columns to decode; None for all.
-        full: look at every offset and every text. A CRC says that the bytes are the
-            writer's, not that they make sense: one wrong offset crashes the reader that follows it.
+        full: look at every offset and every text. A CRC says that the bytes are the writer's, not
+            that they make sense: one wrong offset crashes the reader that follows it.
 
     Raises InvalidLogError.
     """
@@ -281,8 +264,8 @@ def check_crc(data: bytes, crc32: int, where: str) -> None:
 
 def check_footer(data: bytes, where: str) -> None:
     """Raises InvalidLogError unless a whole file says at its end what it says at its front: the
-    same schema, the same metadata, the same record batches. Readers of the log use the front
-    alone, all other readers of Arrow files the footer."""
+    same schema, metadata and record batches. Readers of the log use the front alone, all other
+    readers of Arrow files the footer."""
     try:
         front, footer = pa.ipc.open_stream(data[len(MAGIC) :]), pa.ipc.open_file(data)
         same = footer.schema.equals(front.schema, check_metadata=True)

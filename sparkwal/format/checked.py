@@ -46,11 +46,8 @@ class Check:
         return InvalidLogError(f"{self.where}: header field {name!r} must be {expected}")
 
     def read(self, kind: type[T], **known: Any) -> T:
-        """A dataclass of this object's texts and whole numbers.
-
-        Args:
-            known: its other fields, and those with bounds of their own.
-        """
+        """A dataclass of this object's texts and whole numbers. `known`: its other fields, and
+        those with bounds of their own."""
         for name, is_text, highest in _fields(kind):  # type: ignore[arg-type]
             if name not in known:
                 known[name] = self.text(name) if is_text else self.whole(name, high=highest)

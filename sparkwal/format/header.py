@@ -1,7 +1,7 @@
 """The header of one object: its fields, its JSON, its checks.
 
-Decoding trusts nothing: every field's type and range is checked, the number
-must agree with position and window, and the JSON is covered by a CRC-32.
+Decoding trusts nothing: every field's type and range is checked, the number must agree with
+position and window, and the JSON is covered by a CRC-32.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ SEAL = "seal"
 
 
 class Frame(NamedTuple):
-    """One Arrow record batch of an object.
-
-    Attributes:
-        offset, length: in bytes, from the object's start.
-    """
+    """One Arrow record batch of an object: `length` bytes at `offset` from the object's start."""
 
     offset: int
     length: int
@@ -38,10 +34,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """One data object as its commit record names it.
-
-    `crc32` covers the whole object; `frames` are all its Arrow record batches.
-    """
+    """One data object as its commit record names it; `crc32` covers all of it."""
 
     number: int
     partition: int
@@ -53,11 +46,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Inline:
-    """Rows of one partition that travel inside the commit record itself.
-
-    They are `record_batches` messages of `bytes` bytes in all, one partition
-    after the other, directly after the schema message; `crc32` covers those bytes.
-    """
+    """Rows of one partition that travel inside the commit record itself, as `record_batches`
+    messages of `bytes` bytes in all, one partition after the other, directly after the schema
+    message; `crc32` covers those bytes."""
 
     partition: int
     rows: int
@@ -80,8 +71,8 @@ class Header:
     timestamp_ms: int
     schema_crc32: int  # of the Spark schema's JSON beside the header
     log_id: str  # drawn by the log's first leader record: a log recreated is another log
-    # Every position up to it held a durable record when this object was built. That stays true,
-    # also where the object is dead. −1: nothing is known, as in the objects of older versions.
+    # Every position up to it held a durable record when this object was built, also where it is
+    # dead. −1: nothing is known, as in the objects of older versions.
     decided: int = field(default=-1, kw_only=True)
 
     kind: ClassVar[str]
@@ -95,8 +86,8 @@ class DataHeader(Header):
     batch_id: int
     partition: int
     rows: int
-    # Which attempt wrote it, by Spark's id of the task attempt: PySpark shows no task which
-    # attempt of its stage it belongs to, and no two attempts of a stage share a task attempt.
+    # Spark's id of the task attempt: PySpark shows no task which attempt of its stage it belongs
+    # to, and no two attempts of a stage share a task attempt.
     stage_attempt: int
 
     kind: ClassVar[str] = "data"
@@ -126,8 +117,8 @@ class CommitHeader(Header):
         return entry.name if entry and entry.name else self.query_id
 
     def metric(self, name: str) -> float | None:
-        """A number to count with, or None: another program may have written NaN, or beyond a
-        float."""
+        """A number to count with; None for NaN or beyond a float, which another program may have
+        written."""
         value = self.metrics.get(name)
         return float(value) if value is not None and 0 <= value < 1e15 else None
 
@@ -187,10 +178,8 @@ def crc_hex(data: bytes) -> bytes:
 
 
 def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
-    """The checked header and the Spark schema's JSON of an object's Arrow metadata.
-
-    Raises InvalidLogError naming `where` and what was expected.
-    """
+    """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
+    InvalidLogError naming `where` and what was expected."""
     if not metadata or HEADER_KEY not in metadata:
         raise InvalidLogError(f"{where}: no weaselwal header; this is not an object of a log")
     text = metadata[HEADER_KEY]

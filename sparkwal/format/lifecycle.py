@@ -1,7 +1,7 @@
 """One record of a log's lifecycle: which rows are safe in a table, and which may be gone.
 
-Every record carries the whole state, so the newest one is all that anybody has to read. It is
-an Arrow IPC file without rows, like every object, with the record as JSON in its metadata.
+Every record carries the whole state, so the newest one is all that anybody has to read. It is an
+Arrow IPC file without rows, like every object, with the record as JSON in its metadata.
 """
 
 from __future__ import annotations
@@ -55,15 +55,14 @@ class LifecycleRecord:
         number: of the record; counts down from keys.MAX by 1.
         record_id: drawn for the attempt that wrote the record; a read-back compares it.
         log_id: of the log; a log recreated at the same path begins a chain of its own.
-        sequencer: the log's name under its path.
         k: counts the intents, from 1; 0 before the first.
         cut: positions below are in the table.
         to: the end of the open intent's range [cut, to); equal to `cut` when none is open.
         floor: positions below may be deleted at any time.
         target: None while no intent was made.
         table_id: of the table that the first intent found or made.
-        table_version: the table's, as it was read before the last done; of the first intent:
-            before any row was written.
+        table_version: the table's, as it was read before the last done; of the first intent: before
+            any row was written.
         gc_grace_ms: what is below the floor is deleted this much later at the earliest.
     """
 

@@ -8,8 +8,8 @@ from typing import Any
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.checked import Check, are_whole
 
-# Appends without a name of their own begin so: their entry in `txns` guards the record that
-# carries it and is dropped by the next, since nobody will ask for it again.
+# Appends without a name begin so: their entry in `txns` guards the record that carries it, and
+# the next drops it, since nobody will ask for it again.
 ANONYMOUS = "append:"
 
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
@@ -50,11 +50,8 @@ Checkpoints = dict[str, Checkpoint]
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """What a record remembers.
-
-    Attributes:
-        txns_archive: names the object that holds those of older queries; "" for none.
-    """
+    """What a record remembers; `txns_archive` names the object that holds those of older
+    queries."""
 
     txns: Txns
     checkpoints: Checkpoints

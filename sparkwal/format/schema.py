@@ -1,8 +1,8 @@
 """Spark's schema JSON and the one Arrow schema that carries it.
 
-The log stores Spark's schema; the Arrow schema of every object follows from it,
-so that any writer and any reader agree. All columns are nullable: Spark's
-readers require it, and a later writer may leave a column out.
+The log stores Spark's schema; the Arrow schema of every object follows from it, so that any writer
+and any reader agree. All columns are nullable: Spark's readers require it, and a later writer may
+leave a column out.
 """
 
 from __future__ import annotations
@@ -46,10 +46,8 @@ _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
 
 
 def normalize(spark_schema: str | dict[str, Any]) -> str:
-    """Spark's schema JSON with every field nullable and without metadata.
-
-    Raises OptionError naming the first column whose type Arrow cannot carry.
-    """
+    """Spark's schema JSON with every field nullable and without metadata. Raises OptionError naming
+    the first column whose type Arrow cannot carry."""
     document = json.loads(spark_schema) if isinstance(spark_schema, str) else spark_schema
     names = [field["name"] for field in document["fields"]]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -118,8 +116,8 @@ def _normal_type(kind: Any, path: str) -> Any:
 def check_columns(spark_schema: str) -> None:
     """For writers: a log keeps its columns for ever, so none that readers could not use.
 
-    Raises OptionError for no columns at all, for names that differ only in case, and for a
-    column of nulls only, whose type could never change.
+    Raises OptionError for no columns at all, for names that differ only in case, and for a column
+    of nulls only, whose type could never change.
     """
     fields = json.loads(spark_schema)["fields"]
     if not fields:
@@ -209,11 +207,9 @@ def to_arrow(spark_schema: str) -> pa.Schema:
 
 
 def from_arrow(arrow_schema: pa.Schema) -> str:
-    """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`.
-
-    Raises OptionError naming the first column whose values the log could not keep
-    (unsigned 64-bit numbers, nanoseconds), or a name that appears twice.
-    """
+    """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`. Raises
+    OptionError naming the first column whose values the log could not keep (unsigned 64-bit
+    numbers, nanoseconds), or a name that appears twice."""
     fields = [arrow_schema.field(i) for i in range(len(arrow_schema))]
     return normalize(
         {"type": "struct", "fields": [field_json(field, field.name) for field in fields]}
@@ -240,13 +236,9 @@ def type_name(kind: Any) -> str:
 
 
 def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
-    """The log's schema after a writer with `writer_schema` (both normalized).
-
-    Columns match by name. Without `allow_new` the sets must be equal; with it,
-    the writer may add columns and leave some out (null).
-
-    Raises OptionError that lists every difference.
-    """
+    """The log's schema after a writer with `writer_schema` (both normalized). Columns match by
+    name. Without `allow_new` the sets must be equal; with it, the writer may add columns and leave
+    some out (null). Raises OptionError that lists every difference."""
     log, writer = columns(log_schema), columns(writer_schema)
     changed = [
         f"column {name!r} is {type_name(log[name])} in the log and {type_name(kind)} in the query"
@@ -289,10 +281,8 @@ def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by name, those it lacks as null.
-
-    Zero-copy where only nullability, field names or time zones differ.
-    """
+    """`batch` with exactly `schema`: columns by name, those it lacks as null. Zero-copy where only
+    nullability, field names or time zones differ."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = []

@@ -1,7 +1,7 @@
 """Which types of Spark's hold every value of another, so that a column may be widened to them.
 
-The rules are those of Delta Lake's type widening. Types are Spark's JSON of them; whether they
-are nullable does not matter.
+The rules are those of Delta Lake's type widening. Types are Spark's JSON of them; whether they are
+nullable does not matter.
 """
 
 from __future__ import annotations
@@ -74,11 +74,7 @@ def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
 
 
 def widened(spark_schema: str, table: Mapping[str, Any]) -> str:
-    """The columns of a normalized schema with the types of a table's where those hold them.
-
-    Args:
-        table: the types of its columns, by name.
-    """
+    """The columns of a normalized schema, with a table's types (by name) where those hold them."""
     known = _folded(table)
     document = json.loads(spark_schema)
     for field in document["fields"]:

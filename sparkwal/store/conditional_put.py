@@ -21,14 +21,12 @@ _proven: set[tuple[int, str, str]] = set()
 def prove_put_if_absent(store: Store, prefix: str) -> None:
     """Put at taken keys, one after another and racing; every second put must be refused.
 
-    Once per process, store and prefix. Stores a few tiny objects under
-    `{prefix}/proof/` and removes them again. Their names are new for each call, so any
-    number of processes may prove at once. What a killed one leaves there is never read by
-    anything; it may be deleted.
+    Once per process, store and prefix. Stores a few tiny objects under `{prefix}/proof/` and
+    removes them. Their names are new for each call, so any number of processes may prove at once.
+    Nothing ever reads what a killed one leaves there.
 
-    Raises:
-        OptionError: the store does not enforce If-None-Match; use another one.
-        StoreUnavailableError: it could not be found out.
+    Raises OptionError for a store that does not enforce If-None-Match, StoreUnavailableError where
+    it could not be found out.
     """
     proof = (os.getpid(), store.identity, prefix)
     if proof in _proven:

@@ -25,9 +25,8 @@ def said(**parameters: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class S3Config:
-    """How to reach S3, and what requests ask of it besides what they do.
-
-    What is None comes from the environment, as with any AWS tool, or is the bucket's to say.
+    """How to reach S3, and what its requests say. What is None comes from the environment, as with
+    any AWS tool, or is the bucket's to say.
 
     Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
     """
@@ -100,7 +99,7 @@ def check_endpoint(endpoint: str) -> None:
     except ValueError:
         usable = False
         parts = urlsplit("")
-    # Before anything shows the endpoint: a password in it would end up in messages.
+    # Before any message shows the endpoint.
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"
@@ -153,9 +152,9 @@ class RetryPolicy:
     def delay(self, attempt: int, rng: Callable[[], float], retry_after: float | None) -> float:
         """Seconds to wait after failed attempt `attempt` (1, 2, …).
 
-        Full jitter: writers that failed together must not come back together.
-        What the store asked for is a lower bound, up to LONGEST_WAIT: a server that says
-        "tomorrow" must not stop a writer until then.
+        Full jitter: writers that failed together must not come back together. What the store asked
+        for is a lower bound, up to LONGEST_WAIT: a server that says "tomorrow" must not stop a
+        writer until then.
         """
         # 2^60 ms is beyond any cap; the bound keeps the power from growing without end.
         ceiling = min(self.max_delay_ms, self.base_delay_ms << min(attempt - 1, 60))

@@ -34,11 +34,7 @@ _IDLE = 5.0
 
 
 class Pace:
-    """How long one store's requests take lately, and how many may be repeated. Threads share it.
-
-    Args:
-        clock: seconds, from any start.
-    """
+    """How long one store's requests take lately, and how many may be repeated. Threads share it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -50,7 +46,7 @@ class Pace:
         self._count = 0
 
     def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
-        """A request begins. Returns the seconds after which it is late, and is given up."""
+        """The seconds after which a request that begins now is late, and is given up."""
         with self._lock:
             self._earned = min(_BURST, self._earned + _SHARE)
             late = self._late.get(kind, _AT_FIRST + kind[1] / 1e6)
@@ -59,8 +55,8 @@ class Pace:
             return late, min(patience, max(_MOST, late))
 
     def may_repeat(self) -> bool:
-        """Whether a late request is sent once more: not where so many are late that the store
-        itself is slow."""
+        """Whether a late request is sent once more: not where so many are late that the store is
+        slow."""
         with self._lock:
             if self._earned < 1:
                 return False
@@ -68,7 +64,6 @@ class Pace:
             return True
 
     def answered(self, kind: tuple[str, int], seconds: float) -> None:
-        """The first answer came after so many seconds."""
         with self._lock:
             self._given_up = 0
             self._count += 1
@@ -84,7 +79,6 @@ class Pace:
                 self._late[kind] = max(_FLOOR, factor * slow)
 
     def gave_up(self) -> None:
-        """No answer came."""
         with self._lock:
             self._given_up += 1
 
@@ -104,7 +98,6 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
 
     Both attempts of a conditional PUT carry the same bytes, so a success of either is ours. A
     refusal may stem from the other attempt, as after a lost reply: who gets one reads the object.
-
     Raises Transient where no answer comes in time, else what the attempts failed with.
     """
     # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
@@ -148,8 +141,8 @@ def _attempt(request: Callable[[], R]) -> tuple[R | None, Exception | None]:
         return None, error
 
 
-# Threads that wait for work, each with what brings it. They are daemons: an attempt that nobody
-# waits for any more does not hold up the process's end.
+# Of threads that wait for work. They are daemons: an attempt that nobody waits for any more does
+# not hold up the process's end.
 _waiting: list[SimpleQueue[Callable[[], None]]] = []
 os.register_at_fork(after_in_child=_waiting.clear)
 

@@ -8,8 +8,8 @@ from sparkwal.store.base import Entry, Page, Store
 
 
 def first_entries(store: Store, prefix: str, limit: int) -> Page:
-    """The first `limit` (at most 1000) keys under `prefix`: one LIST where its page is full or
-    complete, which it always is in AWS; one more for each page that the store cuts short."""
+    """The first `limit` (at most 1000) keys under `prefix`: one LIST, and one more for each page
+    that the store cuts short, which AWS never does."""
     page = store.list(prefix, limit)
     entries = page.entries
     while page.more and len(entries) < limit:

@@ -28,9 +28,8 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 class LocalStore:
     """Objects are files under `root`. Folders appear with the first write, never by reading.
 
-    All methods raise OptionError for what permissions and paths forbid and
-    StoreUnavailableError for a full or failing disk. `fsync=False` gives up durability
-    over a power cut (for tests), nothing else.
+    Raises OptionError for what permissions and paths forbid, StoreUnavailableError for a full or
+    failing disk. `fsync=False` gives up durability over a power cut (for tests), nothing else.
     """
 
     def __init__(self, root: Path, fsync: bool = True) -> None:
@@ -40,7 +39,6 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        """The root as a file URL."""
         return f"file://{self._root}"
 
     @property
@@ -70,19 +68,17 @@ class LocalStore:
             self._sync_published(path, key)
 
     def get(self, key: str) -> bytes:
-        """The whole file. Raises NotFound."""
         with self._reading(key) as descriptor:
             return read_at(descriptor, 0, os.fstat(descriptor).st_size)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Part of the file. Raises NotFound."""
         with self._reading(key) as descriptor:
             # What the file does not hold is not allocated, whatever length was asked for.
             held = os.fstat(descriptor).st_size - offset
             return read_at(descriptor, offset, max(min(length, held), 0))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first keys under `prefix` in byte order; only their sizes are looked up."""
+        """Only the sizes of the keys that are found are looked up."""
         folder, _, start = prefix.rpartition("/")
         found: list[Entry] = []
         more = False
@@ -98,7 +94,7 @@ class LocalStore:
         return Page(found, more)
 
     def delete(self, key: str) -> None:
-        """Remove the file. Not synced: what a power cut brings back is deleted again."""
+        """Not synced: what a power cut brings back is deleted again."""
         with errors("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError):
             self._path(key).unlink()
 
@@ -114,7 +110,6 @@ class LocalStore:
                 self._sync(folder)
 
     def age_ms(self, key: str) -> int:
-        """The file's age by the clock of its filesystem. Raises NotFound."""
         with self._reading(key) as descriptor:
             found = os.fstat(descriptor)
             if stat.S_ISDIR(found.st_mode):
@@ -122,15 +117,12 @@ class LocalStore:
             return _age_ms(self._now_ns(), found)
 
     def upload(self, key: str) -> LocalUpload:
-        """Begin a large file; parts go straight to their offsets."""
         return LocalUpload(self, self._path(key), key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """Unlisted files that a put or an upload writes, or left when it was killed.
-
-        Their age counts from the last write. A file whose name holds no key is not found:
-        one for a key too long to be part of it, or of an older version of this library.
-        """
+        """Unlisted files that a put or an upload writes, or left when it was killed. Their age
+        counts from the last write. A file whose name holds no key is not found: its key was too
+        long, or an older version of this library wrote it."""
         folder = self._root / TEMPS
         uploads: list[Unfinished] = []
         with errors("list", prefix, self.url):
@@ -154,7 +146,6 @@ class LocalStore:
         return UnfinishedPage(uploads, page[limit - 1] if len(page) > limit else "")
 
     def discard(self, upload: Unfinished) -> None:
-        """Remove the unlisted file."""
         if key_of_temp(upload.upload_id) != upload.key:
             raise OptionError(f"{upload.upload_id!r} is no upload of {upload.key}")
         with errors("abort", upload.key, self.url), suppress(FileNotFoundError, NotADirectoryError):
@@ -193,7 +184,7 @@ class LocalStore:
             raise
         else:
             created = True
-        # Also when the name was taken: its writer may have died before this sync. A caller
+        # Also when the name was taken: its writer may have died before this sync, and a caller
         # that reads the object back and trusts it must not lose it to a power cut.
         self._sync_published(path, key)
         return created
@@ -318,7 +309,6 @@ class LocalUpload:
         self._lock = threading.Lock()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        """Write the part. Raises StoreUnavailableError for a full disk, OptionError."""
         with errors("put", self._key, self._store.url):
             # Parts come from several threads: two first ones must share one file.
             with self._lock:
@@ -337,7 +327,6 @@ class LocalUpload:
         return created
 
     def abort(self) -> None:
-        """Remove the unseen file."""
         if self._file is not None:
             descriptor, temp = self._file
             self._file = None

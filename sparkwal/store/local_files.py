@@ -1,5 +1,4 @@
-"""The files of a local store: their bytes, their names in order, those that are unfinished, and
-what the system says of them."""
+"""The files of a local store: their bytes, their names in order, what the system says of them."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from urllib.parse import quote, unquote
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import Transient
 
-# Unpublished files live here, beside the objects and never listed. A writer that is
-# killed leaves its file there; nothing ever reads it.
+# Unpublished files live here, never listed. Nothing ever reads what a killed writer leaves.
 TEMPS = ".tmp"
 _TEMP = re.compile(r"[0-9a-f]{32}\.(.+)")
 _LONGEST = 255
@@ -40,7 +38,7 @@ def key_of_temp(name: str) -> str | None:
 
 
 def write_at(descriptor: int, body: bytes, offset: int) -> None:
-    """All of `body`: one call may write less than it was given. Raises OSError."""
+    """All of `body`: one call may write less than it was given."""
     view = memoryview(body)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -48,7 +46,7 @@ def write_at(descriptor: int, body: bytes, offset: int) -> None:
 
 
 def read_at(descriptor: int, offset: int, length: int) -> bytes:
-    """`length` bytes, or what the file holds of them. Raises OSError."""
+    """`length` bytes, or what the file holds of them."""
     pieces: list[bytes] = []
     while length > 0 and (piece := os.pread(descriptor, length, offset)):
         pieces.append(piece)
@@ -57,12 +55,9 @@ def read_at(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
-    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin
-    with `start`.
-
-    A folder sorts as its name with "/", as the keys in it do. Python orders strings by
-    code point, which is the byte order of their UTF-8.
-    """
+    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin with
+    `start`. A folder sorts as its name with "/", as the keys in it do. Python orders strings by
+    code point, which is the byte order of their UTF-8."""
     names: list[str] = []
     folders: list[str] = []
 

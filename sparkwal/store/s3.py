@@ -40,11 +40,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 
 class S3Store:
-    """One bucket. Holds no connection itself, so it survives a fork and a pickle.
-
-    Raises OptionError for a bucket that cannot hold a log. Its methods make one
-    attempt each; `RetryingStore` repeats them.
-    """
+    """One bucket; each method makes one attempt. Holds no connection itself, so it survives a fork
+    and a pickle. Raises OptionError for a bucket that cannot hold a log."""
 
     def __init__(self, bucket: str, config: S3Config) -> None:
         if not _BUCKET.fullmatch(bucket) or ".." in bucket:
@@ -57,7 +54,6 @@ class S3Store:
         self.bucket = bucket
         self.config = config
         self._knows_etags = True
-        # What every request says.
         self.at: Any = {"Bucket": bucket, **config.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
@@ -90,11 +86,8 @@ class S3Store:
 
     @contextmanager
     def request(self, key: str, *, finds: bool = True) -> Iterator[S3Client]:
-        """The client for one request; what goes wrong inside comes out translated.
-
-        Args:
-            finds: whether a 404 is an answer; else who gives it is no S3 store.
-        """
+        """The client for one request; what goes wrong inside comes out translated. `finds`: whether
+        a 404 is an answer; else who gives it is no S3 store."""
         client = None
         try:
             client = s3_client(self.config, self.endpoint)
@@ -132,7 +125,6 @@ class S3Store:
         return translate(error, key, self.url, self.config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object with If-None-Match. Raises Transient, OptionError."""
         try:
             with self.request(key, finds=False) as client:
                 client.put_object(**self.sent(key, body), IfNoneMatch="*")
@@ -141,7 +133,6 @@ class S3Store:
         return True
 
     def put(self, key: str, body: bytes) -> None:
-        """Write or overwrite the object. Raises Transient, OptionError."""
         with self.request(key, finds=False) as client:
             client.put_object(**self.sent(key, body))
 
@@ -151,12 +142,10 @@ class S3Store:
         return {**sent, **self.config.on_new, **self.config.checksum_of(body)}
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises NotFound, Transient, OptionError."""
         with self.request(key) as client:
             return get_object(client, self.at, key)[0]
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Part of the object. Raises NotFound, Transient, OptionError."""
         if length <= 0:
             return b""
         span = f"bytes={offset}-{offset + length - 1}"
@@ -174,10 +163,7 @@ class S3Store:
         return body
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """One ListObjectsV2; more where S3 cuts a page off before its first key.
-
-        Raises Transient, OptionError.
-        """
+        """One ListObjectsV2; more where S3 cuts a page off before its first key."""
         at: Any = {**self.at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
         while True:
             with self.request(prefix, finds=False) as client:
@@ -196,15 +182,11 @@ class S3Store:
             at["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
-        """Remove the object. Raises Transient, OptionError."""
         with suppress(NotFound), self.request(key) as client:
             client.delete_object(**self.at, Key=key)
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """One DeleteObjects; one more where the store turns out not to know ETags in it.
-
-        Raises Transient, OptionError, also for a single key.
-        """
+        """One DeleteObjects; one more where the store turns out not to know ETags in it."""
         if not keys:
             return
         # As the XML of the LIST has them.
@@ -226,7 +208,7 @@ class S3Store:
             raise failure
 
     def age_ms(self, key: str) -> int:
-        """Date minus Last-Modified. Raises NotFound, Transient, OptionError."""
+        """Date minus Last-Modified."""
         # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
         try:
             with self.request(key) as client:
@@ -239,28 +221,23 @@ class S3Store:
             return age_ms(head, head.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:
-        """Begin a multipart upload; the first request goes out with the first part."""
+        """Begins with the first part."""
         return S3Upload(self, key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """One ListMultipartUploads. Raises Transient, OptionError."""
         at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
         with self.request(prefix, finds=False) as client:
             reply = client.list_multipart_uploads(**at)
         return unfinished_page(reply, after, self.url)
 
     def discard(self, upload: Unfinished) -> None:
-        """One AbortMultipartUpload. Raises Transient, OptionError."""
         with suppress(NotFound, UploadGone), self.request(upload.key) as client:
             client.abort_multipart_upload(**self.at, Key=upload.key, UploadId=upload.upload_id)
 
 
 class S3Upload:
-    """A multipart upload whose methods are one attempt each and safe to repeat.
-
-    `part` returns when its bytes are stored and may be called from many threads:
-    `RetryingStore` sends parts in the background and repeats each on its own.
-    """
+    """A multipart upload whose methods are one attempt each and safe to repeat, `part` from many
+    threads at once; it returns when its bytes are stored."""
 
     def __init__(self, store: S3Store, key: str) -> None:
         self._store = store
@@ -272,7 +249,6 @@ class S3Upload:
         self._lock = threading.Lock()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        """Store one part; a repeat replaces it. Raises Transient, OptionError."""
         checksum: Any = self._config.checksum_of(body)
         try:
             with self._store.request(self._key, finds=False) as client:
@@ -294,7 +270,6 @@ class S3Upload:
         self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
 
     def complete(self) -> bool:
-        """Publish with If-None-Match. Raises Transient, OptionError."""
         if self._id is None:
             return self._store.put_if_absent(self._key, b"")
         parts: Any = [
@@ -314,13 +289,11 @@ class S3Upload:
                 self.abort()
             return False
         except (UploadGone, NotFound):
-            # A lost reply to an earlier Complete looks like this: the object may be
-            # there, and ours. The caller reads it back.
+            # A lost reply to an earlier Complete looks so too: the caller reads the object back.
             return False
         return True
 
     def abort(self) -> None:
-        """Free the parts. Raises Transient, OptionError."""
         if self._id is None:
             return
         with suppress(NotFound, UploadGone), self._store.request(self._key) as client:

@@ -25,9 +25,8 @@ _clients_lock = threading.Lock()
 
 
 def _forget_parent() -> None:
-    # Another thread may have held the lock at the fork, and no thread of the child would
-    # ever release it. The parent's clients go too: two processes on one socket would
-    # read each other's replies.
+    # No thread of the child would release a lock that was held at the fork; and two processes on
+    # one socket would read each other's replies.
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()
@@ -57,11 +56,8 @@ def provider(config: S3Config, endpoint: str | None) -> str | None:
 
 
 def renew(config: S3Config, endpoint: str | None, refused: S3Client) -> bool:
-    """Read the credentials again for a client whose own were refused.
-
-    True: `s3_client` now gives another client, with other credentials. False: they are the
-    same, or options gave them.
-    """
+    """Read the credentials again for a client whose own were refused. True: `s3_client` now gives
+    another client, with other credentials. False: they are the same, or options gave them."""
     if config.access_key_id is not None:
         return False
     key = (os.getpid(), endpoint, config)
@@ -83,9 +79,8 @@ def _frozen(made: _Made) -> object:
 
 
 def _new_client(config: S3Config, endpoint: str | None) -> _Made:
-    # boto3's session asks this one for everything, credentials of every kind included
-    # (environment, profile, SSO, process, web identity, container, instance). Importing it
-    # would cost each new worker of Spark a quarter more: 0.49 s instead of 0.38 s.
+    # boto3's session asks this one for everything, credentials of every kind included. Importing
+    # it would cost each new worker of Spark a quarter more: 0.49 s instead of 0.38 s.
     from botocore.config import Config
     from botocore.session import Session
 
@@ -111,8 +106,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
             tcp_keepalive=True,
             signature_version="s3v4",
             s3={"addressing_style": "path"} if endpoint else {},
-            # Newer checksums by default break older S3-compatible stores; the signed
-            # payload and our own CRCs cover the content.
+            # Newer checksums by default break older stores; signature and our own CRCs cover all.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
@@ -128,8 +122,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
 def _one_plain_request(params: Any, context: Any, **_: object) -> None:
     # "Expect: 100-continue" would add a round trip to every commit.
     params["headers"].pop("Expect", None)
-    # botocore would look for the bucket's region with a HEAD and send the request again,
-    # in every client of every worker; one clear error is cheaper.
+    # botocore would look for the bucket's region in every client; one clear error is cheaper.
     context.get("s3_redirect", {})["redirected"] = True
 
 
@@ -139,10 +132,9 @@ def _keys_and_sizes(
     customized_response_dict: dict[str, Any],
     **_: object,
 ) -> None:
-    # Parsing a LIST of 1000 keys in botocore costs more than everything else in a recovery: it
-    # parses the reply twice, with every time, tag and owner. So the entries are cut out here.
-    # botocore parses the rest, and a reply that looks different, so it still finds one that
-    # breaks off.
+    # For botocore to parse a LIST of 1000 keys costs more than everything else in a recovery. So
+    # the entries are cut out here. botocore parses the rest, and a reply that looks different, so
+    # it still finds one that breaks off.
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
     before, *entries = response_dict["body"].split(b"<Contents>")

@@ -9,8 +9,7 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
 
 
-# They are answers, and whoever asks for them catches them. Given to any other request they are
-# errors of a server that is no S3 store.
+# Answers, which whoever asks for them catches; to any other request, errors of what is no S3 store.
 class KeyTaken(OptionError):
     """The conditional write found its key taken (412)."""
 
@@ -113,10 +112,8 @@ def not_http(error: Exception) -> bool:
 
 
 def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> Exception | None:
-    """The error of this library that `error` stands for, or None for a programming error.
-
-    Every text that came from outside goes through `secrets`: none of them is shown.
-    """
+    """The error of this library that `error` stands for, or None for a programming error. No text
+    that came from outside shows one of `secrets`."""
     import urllib3.exceptions
     from botocore import exceptions as boto
 
@@ -168,11 +165,8 @@ def _of_certificate(said: str) -> str:
 
 
 def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exception | None:
-    """The error for what one DeleteObjects could not delete, or None where all are gone, or are
-    somebody's new objects.
-
-    It names the first such key. What no attempt would mend goes before what may pass.
-    """
+    """The error for the first key that one DeleteObjects could not delete; None where all are gone,
+    or are somebody's new objects. What no attempt would mend goes before what may pass."""
     text = _hiding(secrets)
     passing: Exception | None = None
     for each in errors:

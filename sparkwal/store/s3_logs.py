@@ -41,9 +41,7 @@ _concealing = _Concealing()
 
 def conceal(secrets: Iterable[str]) -> None:
     """Keep these values, all tokens and all signatures out of what botocore logs in this process.
-
-    Call it again once more of botocore was imported: a filter sees one logger's records only.
-    """
+    Call it again once more of botocore was imported: a filter sees one logger's records only."""
     long = {secret for secret in secrets if len(secret) >= _SHORTEST}
     if not long <= _concealing.secrets:
         _concealing.secrets |= long

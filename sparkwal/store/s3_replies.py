@@ -20,14 +20,14 @@ def whole(reply: Any) -> bytes:
 
 
 def given(reply: Any, name: str, url: str) -> str:
-    """What every S3 server's reply has. Raises OptionError where it is not there."""
+    """What every S3 server's reply has."""
     if not reply.get(name):
         raise OptionError(f"{url} answers without {name}; check that it is an S3 endpoint")
     return str(reply[name])
 
 
 def age_ms(reply: Any, since: datetime | None, url: str) -> int:
-    """The time from `since` to the reply, both by the server's clock. Raises OptionError."""
+    """The time from `since` to the reply, both by the server's clock."""
     try:
         now = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, ValueError):

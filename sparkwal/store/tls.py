@@ -17,7 +17,7 @@ def answered(endpoint: str | None) -> None:
 
 
 def needs_tls(endpoint: str) -> bool:
-    """Whether an endpoint that does not answer as it should wants https://. Never raises."""
+    """Whether an endpoint that does not answer as it should wants https://."""
     if not endpoint.startswith("http:") or endpoint in _plain:
         return False
     if speaks_tls(endpoint):
@@ -27,7 +27,7 @@ def needs_tls(endpoint: str) -> bool:
 
 
 def speaks_tls(endpoint: str) -> bool:
-    """Try one handshake with an http:// endpoint. Never raises; False when in doubt."""
+    """Try one handshake with an http:// endpoint; False when in doubt."""
     parts = urlsplit(endpoint)
     # Only the question whether it shakes hands: nothing is sent that must stay secret.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -25,9 +25,8 @@ class Fault:
     Args:
         action: "lost_reply" takes effect, then closes without an answer; "reset" breaks the
             connection halfway through the request's body, never forwarded; "error" answers
-            `status`, never forwarded; "error_after" takes effect, then answers `status`;
-            "delay" only waits; "stall" takes effect, then waits; "truncate" cuts the body of a GET
-            in half.
+            `status`, never forwarded; "error_after" takes effect, then answers `status`; "delay"
+            only waits; "stall" takes effect, then waits; "truncate" cuts the body of a GET in half.
         kind: only requests of this kind, e.g. "PUT".
         key_contains: only requests whose key (of a LIST: prefix) contains this.
         probability: how often it fires, decided by the proxy's seed and the request itself.
@@ -66,11 +65,8 @@ class Fault:
 
 
 class Draws:
-    """Which rule each request met so far. One caller at a time.
-
-    Attributes:
-        injected: how many faults of each action were injected.
-    """
+    """Which rule each request met so far, and how many faults of each action were injected. One
+    caller at a time."""
 
     def __init__(self, seed: int) -> None:
         self.injected: Counter[str] = Counter()

@@ -43,11 +43,9 @@ _OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the client saw it; `status` is 0 where it got no answer.
-
-    `upstream` is the status that the store gave, 0 where it was not asked; the bytes are
-    those of the bodies on the wire; `seconds` lasts until the answer is about to be sent.
-    """
+    """One request as the client saw it; `status` is 0 where it got no answer, `upstream` that of
+    the store, 0 where it was not asked. The bytes are those of the bodies on the wire; `seconds`
+    lasts until the answer is about to be sent."""
 
     kind: str
     method: str
@@ -87,18 +85,18 @@ def kind_of(method: str, target: str) -> tuple[str, str]:
 class S3Proxy:
     """A reverse proxy for plain HTTP on 127.0.0.1, one thread for each client connection.
 
-    Which requests a rule with a probability hits depends on `seed`, on the request (kind,
-    key, part) and on how often it came before, not on the order of concurrent requests.
-    `faults` may be replaced or changed at any time. Headers pass as they are, so that a
-    signed Host stays valid. Nothing is ever sent upstream twice.
+    Which requests a rule with a probability hits depends on `seed`, on the request (kind, key,
+    part) and on how often it came before, not on the order of concurrent requests. `faults` may be
+    replaced or changed at any time. Headers pass as they are, so that a signed Host stays valid.
+    Nothing is ever sent upstream twice.
 
     Args:
         latency_ms: added to each request.
         p99_ms: makes what is added lognormal, with `latency_ms` as its median.
 
     Attributes:
-        watch: called with the head and the body of each request that the store answered, and
-            the answer, from any thread; it sees all that was sent, the signature too.
+        watch: called with the head and the body of each request that the store answered, and the
+            answer, from any thread; it sees all that was sent, the signature too.
     """
 
     def __init__(

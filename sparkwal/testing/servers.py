@@ -52,7 +52,7 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        """End the process, by its pid, and remove its files; harmless when repeated."""
+        """End the process and remove its files; harmless when repeated."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -68,12 +68,9 @@ class Server:
 
 
 def start_ministack(port: int = 0, *, enforces: bool = False) -> Server:
-    """Start ministack with nothing but S3, in memory; port 0 picks a free one.
-
-    Args:
-        enforces: with IAM and STS too: signatures and policies are checked. ACCESS_KEY may
-            do everything; for others `s3_client(url, "iam")` makes users.
-    """
+    """Start ministack with nothing but S3, in memory; port 0 picks a free one. `enforces`: with IAM
+    and STS too, so that signatures and policies are checked. ACCESS_KEY may do everything; for
+    others `s3_client(url, "iam")` makes users."""
     return _start(
         [sys.executable, "-m", "ministack"],
         {
@@ -99,7 +96,6 @@ def start_ministack(port: int = 0, *, enforces: bool = False) -> Server:
 
 
 def start_moto(port: int = 0) -> Server:
-    """Start moto's server; port 0 picks a free one."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"]
     return _start(command, {"MOTO_PORT": "{port}"}, "/moto-api/data.json", port)
 
@@ -108,19 +104,13 @@ def start_server(
     command: Sequence[str], files: Mapping[str, str], health: str = "/", port: int = 0
 ) -> Server:
     """Start any S3 server as a process; {port} in its command and files is the port's number.
-
-    Args:
-        files: by name what lies in the folder that it is started in.
-        health: where it answers once it has started.
-    """
+    `files`: by name what lies in its folder. `health`: where it answers once it has started."""
     return _start(command, {}, health, port, files)
 
 
 def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
-    """A client with dummy credentials for a local server or a proxy.
-
-    `config` goes to botocore's Config; unless it says otherwise the client does not retry.
-    """
+    """A client with dummy credentials for a local server or a proxy. `config` goes to botocore's
+    Config; unless it says otherwise the client does not retry."""
     from botocore.config import Config
     from botocore.session import Session
 
@@ -141,11 +131,8 @@ def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
 
 def log_options(url: str, *, hedge: bool = False) -> dict[str, str]:
     """The options of a log, its path aside, to reach it on a local server or through a proxy.
-
-    Args:
-        hedge: send late requests twice, as by default. A busy machine makes requests late, so a
-            test that counts requests goes without.
-    """
+    `hedge` sends late requests twice, as by default: a busy machine makes requests late, so a test
+    that counts requests goes without."""
     return {
         "endpoint": url,
         "region": REGION,
@@ -156,7 +143,6 @@ def log_options(url: str, *, hedge: bool = False) -> dict[str, str]:
 
 
 def make_bucket(url: str, name: str) -> None:
-    """Create a bucket on a local server."""
     client = s3_client(url)
     client.create_bucket(Bucket=name)
     client.close()

@@ -17,7 +17,7 @@ _NETWORKED = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "lustre", "gpfs", "glu
 
 
 def keep_first(tested: StoreUnderTest, first: bytes, *others: bytes) -> None:
-    """Puts one after another at one key. Raises Wrong."""
+    """Puts one after another at one key."""
     store, key = tested.store, tested.key()
     try:
         created = store.put_if_absent(key, first)

@@ -16,9 +16,8 @@ from sparkwal.store.conformance.store_under_test import Found, StoreUnderTest, W
 from sparkwal.store.s3 import S3Store
 
 _PATIENCE = 30.0
-# A store that looks at a key before it has read all of a body is caught by large ones, one
-# that looks after it by small ones. What is held back must fit into the buffers of sockets: a
-# store may read one body after the other.
+# Large bodies catch a store that looks at a key before it has read all of one, small bodies one
+# that looks after it. What is held back must fit into sockets: bodies may be read in turn.
 _SIZES, _DELAYED_SIZES = (32, 20_000, 300_000), (32, 20_000)
 
 
@@ -39,11 +38,8 @@ class Ran(NamedTuple):
 def put_if_absent(
     tested: StoreUnderTest, sizes: Sequence[int] = _SIZES, *, repeats: bool = False
 ) -> Found:
-    """Puts that begin at the same moment, or whose last bytes arrive at the same moment.
-
-    Args:
-        repeats: the store repeats its requests itself; a refusal may be of its own put.
-    """
+    """Puts that begin at the same moment, or whose last bytes arrive at the same moment. `repeats`:
+    the store repeats its requests itself, so a refusal may be of its own put."""
     trial, delayed = tested.trial, 0
     for number in range(trial.rounds):
         key = tested.key("race")
@@ -229,11 +225,8 @@ def _one_winner(
     tested: StoreUnderTest, key: str, racers: Sequence[Racer], ran: Sequence[Ran], number: int,
     allowed: Sequence[bytes | None] = (),
 ) -> None:  # fmt: skip
-    """Raises Wrong unless all say the same of the key.
-
-    Args:
-        allowed: what may be there when nobody won.
-    """
+    """Raises Wrong unless all say the same of the key. `allowed`: what may be there when nobody
+    won."""
     where = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
     winners = [racer.body for racer, each in zip(racers, ran, strict=True) if each.won]
     if len(winners) > 1:

@@ -29,14 +29,8 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """How hard a store is tried.
-
-    Attributes:
-        rounds: keys that are raced for, of each kind of race.
-        threads: that race for one key.
-        seed: of everything that is left to chance.
-        thorough: also what needs a thousand objects.
-    """
+    """How hard a store is tried: `rounds` keys are raced for, of each kind of race, by `threads`
+    each. `thorough`: also what needs a thousand objects."""
 
     rounds: int = 8
     threads: int = 16
@@ -50,9 +44,8 @@ class StoreUnderTest:
 
     Attributes:
         stores: its endpoints; each call is one attempt.
-        keys: all that were given out by `key`.
         faults: what requests of the races met, by its first words.
-        left: what could not be removed, for people; "" at first.
+        left: what could not be removed, for people.
     """
 
     stores: tuple[Store, ...]

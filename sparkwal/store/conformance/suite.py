@@ -49,11 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What all checks found.
-
-    Attributes:
-        seed: gives the same order, sizes and delays again.
-    """
+    """What all checks found; `seed` gives the same order, sizes and delays again."""
 
     findings: tuple[Finding, ...]
     seed: int
