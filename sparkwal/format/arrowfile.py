@@ -1,9 +1,8 @@
 """One object: an Arrow IPC file whose schema metadata holds the header.
 
-The header holds the number of rows and the CRC of the inlined rows that come after it, and neither
-is known when the file begins. So the file begins with a draft of the header, with each unknown
-number at its widest. When the file is complete, the final header, padded with spaces to the same
-length, replaces the draft.
+The header holds the number of rows and the CRC of the inlined rows after it, and neither is known
+when the file begins. So the file begins with a draft of the header, with each unknown number at its
+widest; in the end the final header, padded with spaces to the same length, replaces it.
 """
 
 from __future__ import annotations
@@ -41,16 +40,12 @@ LARGEST_FRONT = 256 * 2**20
 
 
 class FileWriter:
-    """Writes one object frame by frame.
+    """Writes one object, of a frame at least, frame by frame.
 
     `frame` returns the bytes of one record batch; `finish` the prefix that stands before the first
-    frame and the bytes after the last. The caller joins them, or uploads them in parts. A file has
-    at least one frame.
-
-    Args:
-        draft: the header with every number that is not known yet at its widest.
-        spark_schema: normalized Spark schema JSON.
-        compression: "zstd", "lz4" or None.
+    frame and the bytes after the last. The caller joins them, or uploads them in parts. `draft` is
+    the header with every number that is not known yet at its widest; `compression` is "zstd", "lz4"
+    or None.
     """
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
@@ -68,14 +63,9 @@ class FileWriter:
             self._sink, schema.to_arrow(spark_schema).with_metadata(metadata), options=options
         )
         self._prefix = b""  # Arrow writes it together with the first frame
-        self._offset = 0
+        self.size = 0  # bytes so far, the prefix included
         self.frames: list[Frame] = []
         self.rows = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes so far, the prefix included."""
-        return self._offset
 
     @property
     def prefix_size(self) -> int:
@@ -89,9 +79,9 @@ class FileWriter:
         if not self._prefix:
             body = needed(data)
             self._prefix, data = data[:body], data[body:]
-            self._offset = body
-        self.frames.append(Frame(self._offset, len(data), batch.num_rows, zlib.crc32(data)))
-        self._offset += len(data)
+            self.size = body
+        self.frames.append(Frame(self.size, len(data), batch.num_rows, zlib.crc32(data)))
+        self.size += len(data)
         self.rows += batch.num_rows
         return data
 
@@ -101,7 +91,11 @@ class FileWriter:
         Raises InvalidLogError for a header that readers would refuse.
         """
         self._writer.close()
-        final = _fit(to_json(header), len(self._draft))
+        final = to_json(header)
+        room = len(self._draft) - len(final)
+        if room < 0:
+            raise ValueError("the final header is longer than its draft")
+        final = final[:-1] + b" " * room + b"}"
         prefix = _readable(self._replace(self._prefix, final), header)
         tail = self._replace(self._written(), final)
         crc = zlib.crc32(prefix)
@@ -122,11 +116,9 @@ class FileWriter:
 
 
 def with_block(tail: bytes, block: bytes) -> bytes:
-    """What comes after the last frame, with a block of other bytes in it.
-
-    Between the mark that ends the stream and the footer: readers of streams stop before it, readers
-    of files follow the footer, and neither fetches it with the header.
-    """
+    """What comes after the last frame, with a block of other bytes between the mark that ends the
+    stream and the footer: readers of streams stop before it, readers of files follow the footer,
+    and neither fetches it with the header."""
     assert tail.startswith(_END_OF_STREAM)
     padding = bytes(-len(block) % 8)
     return b"".join([_END_OF_STREAM, block, padding, tail[len(_END_OF_STREAM) :]])
@@ -135,13 +127,6 @@ def with_block(tail: bytes, block: bytes) -> bytes:
 def block_offset(frames_end: int) -> int:
     """Where the block of `with_block` begins, after frames that end there."""
     return frames_end + len(_END_OF_STREAM)
-
-
-def _fit(text: bytes, length: int) -> bytes:
-    room = length - len(text)
-    if room < 0:
-        raise ValueError("the final header is longer than its draft")
-    return text[:-1] + b" " * room + b"}"
 
 
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
@@ -215,35 +200,26 @@ def open_front(data: bytes, where: str) -> Opened:
     except (pa.ArrowException, ValueError, OSError, KeyError):
         raise InvalidLogError(f"{where}: the schema message is damaged") from None
     header, spark_schema = from_metadata(metadata, where)
-    if not message.remove_metadata().equals(_checked_arrow(spark_schema, where)):
+    try:
+        expected = schema.to_arrow(spark_schema)
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise InvalidLogError(f"{where}: the Spark schema is damaged") from None
+    if not message.remove_metadata().equals(expected):
         raise InvalidLogError(f"{where}: the Arrow schema does not match the Spark schema")
     return Opened(header, spark_schema, body)
 
 
-def _checked_arrow(spark_schema: str, where: str) -> pa.Schema:
-    try:
-        return schema.to_arrow(spark_schema)
-    except (ValueError, KeyError, TypeError, AssertionError):
-        raise InvalidLogError(f"{where}: the Spark schema is damaged") from None
-
-
 def read_frames(
-    data: bytes,
-    spark_schema: str,
-    where: str,
-    columns: list[int] | None = None,
-    *,
+    data: bytes, spark_schema: str, where: str, columns: list[int] | None = None, *,
     full: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The record batches of whole, consecutive frames.
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The record batches of whole, consecutive frames, which were checked against their CRCs.
+    Raises InvalidLogError.
 
     Args:
-        data: the frames' bytes, already checked against their CRCs.
         columns: indices of the columns to decode; None for all.
         full: look at every offset and every text. A CRC says that the bytes are the writer's, not
             that they make sense: one wrong offset crashes the reader that follows it.
-
-    Raises InvalidLogError.
     """
     source = schema.to_arrow(spark_schema).serialize().to_pybytes() + data + _END_OF_STREAM
     # As in `frame`: threads for the columns of a small frame cost more than they save.

@@ -117,8 +117,8 @@ class CommitHeader(Header):
         return entry.name if entry and entry.name else self.query_id
 
     def metric(self, name: str) -> float | None:
-        """A number to count with; None for NaN or beyond a float, which another program may have
-        written."""
+        """A number to count with; None for NaN or beyond a float, which other programs may
+        write."""
         value = self.metrics.get(name)
         return float(value) if value is not None and 0 <= value < 1e15 else None
 
@@ -209,9 +209,7 @@ def _from_document(document: Any, where: str) -> Header:
         "position": position,
         "term": check.whole("term", low=1),
         "in_flight_limit": check.whole("in_flight_limit", low=1, high=1000),
-        "decided": (
-            check.whole("decided", low=-1, high=position - 1) if "decided" in check.document else -1
-        ),
+        "decided": check.whole("decided", low=-1, high=position - 1, absent=-1),
     }
     if kind is not LeaderHeader:
         known["batch_id"] = check.whole("batch_id", low=-1)
@@ -219,9 +217,8 @@ def _from_document(document: Any, where: str) -> Header:
         known["partition"] = check.whole("partition", high=window - 2)
         expected = keys.data(position, window, known["partition"])
     else:
-        archive = check.text("txns_archive") if "txns_archive" in check.document else ""
         known |= {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
-        known["txns_archive"] = archive
+        known["txns_archive"] = check.text("txns_archive", absent="")
         expected = keys.slot(position, window)
     if kind is LeaderHeader:
         known["prev_position"] = check.whole("prev_position", low=-1)
@@ -229,7 +226,9 @@ def _from_document(document: Any, where: str) -> Header:
         known["batches"] = tuple(_batch(item, where) for item in check.items("batches"))
         inline = (Check(item, where) for item in check.items("inline"))
         known["inline"] = tuple(each.read(Inline) for each in inline)
-        known["metrics"] = _metrics(check)
+        known["metrics"] = check.mapping("metrics")
+        if not all(isinstance(item, (int, float)) for item in known["metrics"].values()):
+            raise check.fail("metrics", "an object of numbers")
     header = check.read(kind, **known)
     if header.number != expected:
         raise InvalidLogError(
@@ -245,10 +244,3 @@ def _batch(document: Any, where: str) -> Batch:
         raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
     known = tuple(Frame(*frame) for frame in frames)
     return check.read(Batch, number=check.number("number"), frames=known)
-
-
-def _metrics(check: Check) -> dict[str, float]:
-    value = check.mapping("metrics")
-    if not all(isinstance(item, (int, float)) for item in value.values()):
-        raise check.fail("metrics", "an object of numbers")
-    return value

@@ -46,7 +46,6 @@ def last_position(window: int) -> int:
 
 
 def position(number: int, window: int) -> int:
-    """The position whose window holds `number`."""
     return (MAX - number) // window
 
 
@@ -69,7 +68,6 @@ def decode(name: str) -> int | None:
 
 
 def batches_prefix(prefix: str) -> str:
-    """The prefix under which every numbered object of a log lies."""
     return f"{prefix}/batches/" if prefix else "batches/"
 
 
@@ -89,17 +87,15 @@ def archive_key(prefix: str, archive: str) -> str:
 
 
 def lifecycle_prefix(prefix: str) -> str:
-    """The prefix under which every record of a log's lifecycle lies."""
     return join_key(prefix, "lifecycle") + "/"
 
 
 def lifecycle_key(prefix: str, number: int) -> str:
-    """Of one record of the lifecycle; numbers count down from MAX by 1."""
+    """Numbers count down from MAX by 1."""
     return lifecycle_prefix(prefix) + encode(number)
 
 
 def consumers_prefix(prefix: str) -> str:
-    """The prefix under which the readers of a log publish how far they are."""
     return join_key(prefix, "consumers") + "/"
 
 
@@ -120,7 +116,6 @@ def join_key(prefix: str, *parts: str) -> str:
 
 
 def sequencers_prefix(root: str) -> str:
-    """The prefix under which the logs of all sequencers of a path lie."""
     return join_key(root, "sequencers") + "/"
 
 

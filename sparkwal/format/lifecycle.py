@@ -27,15 +27,10 @@ NO_TABLE_VERSION = -1
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a log is compacted into, and how: fixed by the first intent.
-
-    Attributes:
-        table: its URL.
-        mode: APPEND, or MERGE by `keys` with the last writer winning.
-        sequence_by: the column whose greatest value wins; "": the log's order.
-        delete_when: an SQL condition on a row that deletes its key; "": none.
-        properties: of the table, when it is created.
-    """
+    """The table that a log is compacted into, and how: fixed by the first intent. `mode` is APPEND,
+    or MERGE by `keys` with the last writer winning, or the greatest value of the column
+    `sequence_by`. `delete_when` is an SQL condition on a row that deletes its key. `properties` are
+    those of a new table."""
 
     table: str
     mode: str = APPEND
@@ -58,12 +53,11 @@ class LifecycleRecord:
         k: counts the intents, from 1; 0 before the first.
         cut: positions below are in the table.
         to: the end of the open intent's range [cut, to); equal to `cut` when none is open.
-        floor: positions below may be deleted at any time.
+        floor: positions below may be deleted, `gc_grace_ms` later at the earliest.
         target: None while no intent was made.
         table_id: of the table that the first intent found or made.
         table_version: the table's, as it was read before the last done; of the first intent: before
             any row was written.
-        gc_grace_ms: what is below the floor is deleted this much later at the earliest.
     """
 
     kind: str
@@ -94,7 +88,6 @@ class LifecycleRecord:
 
 
 def encode(state: LifecycleRecord) -> bytes:
-    """The record as an object."""
     document: dict[str, Any] = {"format": FORMAT, **asdict(state)}
     document["number"] = keys.encode(state.number)
     for name in ("cut", "to", "floor"):
@@ -108,7 +101,7 @@ def encode(state: LifecycleRecord) -> bytes:
 
 
 def decode(body: bytes, where: str) -> LifecycleRecord:
-    """A record. Raises InvalidLogError naming `where` and what was expected."""
+    """Raises InvalidLogError naming `where` and what was expected."""
     try:
         metadata = pa.ipc.open_file(body).schema.metadata or {}
         text = metadata[HEADER_KEY]

@@ -18,28 +18,17 @@ from sparkwal.errors import OptionError
 from sparkwal.format.arrow_types import field_json
 
 _PRIMITIVES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "void": pa.null(),
-    "variant": pa.struct(
-        [
-            pa.field("value", pa.binary(), nullable=False),
-            # This tag is how Spark distinguishes a variant from a plain struct.
-            pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
-        ]
-    ),
-}
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+    "boolean": pa.bool_(), "void": pa.null(), "string": pa.string(), "binary": pa.binary(),
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
+    "float": pa.float32(), "double": pa.float64(), "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+    "variant": pa.struct([
+        pa.field("value", pa.binary(), nullable=False),
+        # This tag is how Spark distinguishes a variant from a plain struct.
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]),
+}  # fmt: skip
+DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 _TIME = re.compile(r"time\(\d\)")
 _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
@@ -53,11 +42,12 @@ def normalize(spark_schema: str | dict[str, Any]) -> str:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise OptionError(f"column {twice[0]!r} appears twice; give every column its own name")
-    normal = {
-        "type": "struct",
-        "fields": [_normal_field(field, field["name"]) for field in document["fields"]],
-    }
-    return json.dumps(normal, separators=(",", ":"), ensure_ascii=False)
+    return _json([_normal_field(field, field["name"]) for field in document["fields"]])
+
+
+def _json(fields: list[dict[str, Any]]) -> str:
+    document = {"type": "struct", "fields": fields}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 def _normal_field(field: dict[str, Any], path: str) -> dict[str, Any]:
@@ -114,11 +104,9 @@ def _normal_type(kind: Any, path: str) -> Any:
 
 
 def check_columns(spark_schema: str) -> None:
-    """For writers: a log keeps its columns for ever, so none that readers could not use.
-
-    Raises OptionError for no columns at all, for names that differ only in case, and for a column
-    of nulls only, whose type could never change.
-    """
+    """For writers: a log keeps its columns for ever. Raises OptionError for no columns at all, for
+    names that differ only in case, and for a column of nulls only, whose type could never
+    change."""
     fields = json.loads(spark_schema)["fields"]
     if not fields:
         raise OptionError("these rows have no columns, and a log of them could not be read; "
@@ -164,7 +152,7 @@ def _cannot_carry(path: str, kind: str) -> OptionError:
 def _leaf(kind: str) -> pa.DataType | None:
     if kind in _PRIMITIVES:
         return _PRIMITIVES[kind]
-    if match := _DECIMAL.fullmatch(kind):
+    if match := DECIMAL.fullmatch(kind):
         return pa.decimal128(int(match[1]), int(match[2]))
     if _DAY_TIME.fullmatch(kind):
         return pa.duration("us")
@@ -172,12 +160,8 @@ def _leaf(kind: str) -> pa.DataType | None:
         return pa.time64("ns")
     if _SPATIAL.fullmatch(kind):
         tag = kind.partition("(")[0]
-        return pa.struct(
-            [
-                pa.field("srid", pa.int32(), nullable=False),
-                pa.field("wkb", pa.binary(), nullable=False, metadata={tag: "true"}),
-            ]
-        )
+        srid = pa.field("srid", pa.int32(), nullable=False)
+        return pa.struct([srid, pa.field("wkb", pa.binary(), False, metadata={tag: "true"})])
     return None
 
 
@@ -274,10 +258,7 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
 
 
 def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
-    """The schema with more fields after its own."""
-    fields = json.loads(spark_schema)["fields"] + new
-    document = {"type": "struct", "fields": fields}
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return _json(json.loads(spark_schema)["fields"] + new)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -304,12 +285,8 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """`array` as `target`; nested types keep their buffers where the layout is the same."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    same_nesting = (
-        (pa.types.is_struct(target) and pa.types.is_struct(array.type))
-        or (pa.types.is_list(target) and pa.types.is_list(array.type))
-        or (pa.types.is_map(target) and pa.types.is_map(array.type))
-    )
-    if not same_nesting:
+    nested = (pa.types.is_struct, pa.types.is_list, pa.types.is_map)
+    if not any(is_kind(target) and is_kind(array.type) for is_kind in nested):
         return array if array.type == target else array.cast(target)
     if pa.types.is_struct(target):
         names = [array.type.field(i).name for i in range(array.type.num_fields)]

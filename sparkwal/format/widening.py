@@ -7,7 +7,6 @@ nullable does not matter.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +15,6 @@ from sparkwal.format import schema
 _WHOLE = ("byte", "short", "integer", "long")
 # Digits that a decimal has before its point to hold every whole number.
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _INSIDE = ("elementType", "keyType", "valueType")
 
 
@@ -44,7 +42,7 @@ def contradicts(table: Any, log: Any) -> bool:
 
 
 def _leaf_holds(wide: str, narrow: str) -> bool:
-    into, of = _DECIMAL.fullmatch(wide), _DECIMAL.fullmatch(narrow)
+    into, of = schema.DECIMAL.fullmatch(wide), schema.DECIMAL.fullmatch(narrow)
     if into is not None:
         scale = int(into[2])
         before = int(into[1]) - scale
