@@ -31,8 +31,7 @@ class Fault:
         key_contains: only requests whose key (of a LIST: prefix) contains this.
         probability: how often it fires, decided by the proxy's seed and the request itself.
         times: how often it may fire at most.
-        status: what "error" and "error_after" answer.
-        retry_after: seconds for a Retry-After header of that answer.
+        retry_after: seconds for a Retry-After header of an answer of `status`.
         seconds: wait this long first, whatever the action but "stall".
     """
 
@@ -48,14 +47,6 @@ class Fault:
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
             raise ValueError(f"unknown action {self.action!r}, use one of {get_args(Action)}")
-
-    def matches(self, kind: str, key: str) -> bool:
-        """Whether this rule is about such a request at all."""
-        return (
-            self.kind in (None, kind)
-            and (self.key_contains is None or self.key_contains in key)
-            and (self.action != "truncate" or kind == "GET")
-        )
 
     def body(self) -> bytes:
         """What "error" and "error_after" answer, as S3 writes it."""
@@ -79,7 +70,9 @@ class Draws:
         identity = f"{kind}/{key}/{part}"
         self._seen[identity] += 1
         for place, fault in enumerate(list(faults)):
-            if not fault.matches(kind, key):
+            if fault.kind not in (None, kind) or (fault.key_contains or "") not in key:
+                continue
+            if fault.action == "truncate" and kind != "GET":
                 continue
             if fault.times is not None and self._fired[fault] >= fault.times:
                 continue

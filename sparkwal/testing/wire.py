@@ -25,8 +25,6 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer, ready to be sent."""
-
     status: int
     head: bytes  # without the empty line that ends it
     body: bytes
