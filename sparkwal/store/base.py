@@ -51,13 +51,10 @@ class NotFound(KeyError):
 class Transient(Exception):
     """A request failed in a way that another attempt may mend.
 
-    The request may have taken effect all the same (a lost reply looks like this too). So a caller
-    that retries a conditional write must read the object back when the retry finds the key taken.
-
-    Args:
-        reason: what happened, for people; never holds a secret.
-        retry_after: seconds that the store asked us to wait.
-        unreachable: no connection could be made, so nothing took effect.
+    The request may have taken effect all the same (a lost reply looks like this too), unless no
+    connection could be made (`unreachable`). So a caller that retries a conditional write must read
+    the object back when the retry finds the key taken. `reason` is for people and never holds a
+    secret; the store asked us to wait `retry_after` seconds.
     """
 
     def __init__(
@@ -125,14 +122,10 @@ class Store(Protocol):
         """Remove the object; one that is not there is no error."""
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Remove at most 1000 objects; those that are not there are no error.
-
-        Args:
-            etags: of each key, as it was listed. Where the store knows such a condition, an object
-                that has another one by now stays, which is no error.
-
-        Raises for the first key that was not removed; the others may be gone. It may be repeated.
-        """
+        """Remove at most 1000 objects; those that are not there are no error. Where the store knows
+        such a condition, an object that has another ETag by now than the one listed stays, which is
+        no error. Raises for the first key that was not removed; the others may be gone. It may be
+        repeated."""
 
     def age_ms(self, key: str) -> int:
         """How old the object is by the store's own clock: never an overestimate, but that S3 dates

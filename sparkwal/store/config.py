@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from sparkwal.errors import OptionError
 
 # Seconds that a store may ask for between two attempts.
 LONGEST_WAIT = 60.0
-_AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 
 
 def said(**parameters: Any) -> dict[str, Any]:
@@ -52,7 +50,7 @@ class S3Config:
 
     def __post_init__(self) -> None:
         if self.endpoint is not None:
-            check_endpoint(self.endpoint)
+            normal_endpoint(self.endpoint)
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
         if self.session_token is not None and self.access_key_id is None:
@@ -66,7 +64,6 @@ class S3Config:
 
     @property
     def on_all(self) -> dict[str, Any]:
-        """Parameters of every request."""
         return said(
             RequestPayer="requester" if self.requester_pays else None,
             ExpectedBucketOwner=self.bucket_owner,
@@ -90,37 +87,29 @@ class S3Config:
         return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
 
 
-def check_endpoint(endpoint: str) -> None:
-    """Raises OptionError for what is no plain http(s) URL; never shows a password in it."""
-    try:
-        parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port
-    except ValueError:
-        usable = False
-        parts = urlsplit("")
-    # Before any message shows the endpoint.
+def normal_endpoint(endpoint: str) -> str:
+    """One spelling of an endpoint's URL. Raises OptionError for what is no plain http(s) URL; never
+    shows a password in it."""
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"
         )
     if "?" in endpoint or "#" in endpoint:
         raise OptionError("the endpoint must be a URL without ? and #: https://host:port")
-    if not usable:
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+        default = {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        host = None
+    if not host:
         raise OptionError(
             f"endpoint must be a URL such as https://s3.example.com:9000, not {endpoint!r}"
         )
-
-
-def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError as `check_endpoint`."""
-    check_endpoint(endpoint)
-    parts = urlsplit(endpoint)
-    host = str(parts.hostname)
     if ":" in host:
         host = f"[{host}]"
-    if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
-        host = f"{host}:{parts.port}"
+    if port not in (None, default):
+        host = f"{host}:{port}"
     return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
 
 
@@ -136,15 +125,8 @@ def is_readable_on_the_way(endpoint: str) -> bool:
         return True
 
 
-def is_aws(endpoint: str) -> bool:
-    """Whether an endpoint is one of AWS's own: of a region, dual-stack, FIPS."""
-    return _AWS_HOST.fullmatch(urlsplit(endpoint).hostname or "") is not None
-
-
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently."""
-
     max_retry_attempts: int = 3
     base_delay_ms: int = 100
     max_delay_ms: int = 20_000

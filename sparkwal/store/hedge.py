@@ -55,7 +55,7 @@ class Pace:
             return late, min(patience, max(_MOST, late))
 
     def may_repeat(self) -> bool:
-        """Whether a late request is sent once more: not where so many are late that the store is
+        """Whether a late request is sent once more: not where so many are late that all are
         slow."""
         with self._lock:
             if self._earned < 1:
@@ -89,7 +89,6 @@ os.register_at_fork(after_in_child=_paces.clear)
 
 
 def pace_of(identity: str) -> Pace:
-    """Of the store of this name, in this process."""
     return _paces.get(identity) or _paces.setdefault(identity, Pace())
 
 
@@ -106,7 +105,14 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     answers: SimpleQueue[tuple[R | None, Exception | None]] = SimpleQueue()
     failures: list[Exception] = []
     began, attempts, until = pace.clock(), 1, late
-    _start(lambda: answers.put(_attempt(request)))
+
+    def attempt() -> None:
+        try:
+            answers.put((request(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    _start(attempt)
     while len(failures) < attempts:
         try:
             result, error = answers.get(timeout=max(0.0, began + until - pace.clock()))
@@ -117,10 +123,8 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
             until = given_up
             if pace.may_repeat():
                 attempts = 2
-                events.emit(
-                    events.Hedged(operation=operation, key=key, after_ms=round(late * 1000))
-                )
-                _start(lambda: answers.put(_attempt(request)))
+                events.emit(events.Hedged(operation, key, after_ms=round(late * 1000)))
+                _start(attempt)
             continue
         if error is None or isinstance(error, NotFound):
             pace.answered(kind, pace.clock() - began)
@@ -134,13 +138,6 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     raise next(unknown, failures[0])
 
 
-def _attempt(request: Callable[[], R]) -> tuple[R | None, Exception | None]:
-    try:
-        return request(), None
-    except Exception as error:
-        return None, error
-
-
 # Of threads that wait for work. They are daemons: an attempt that nobody waits for any more does
 # not hold up the process's end.
 _waiting: list[SimpleQueue[Callable[[], None]]] = []
@@ -148,7 +145,6 @@ os.register_at_fork(after_in_child=_waiting.clear)
 
 
 def _start(task: Callable[[], None]) -> None:
-    """Run `task` in another thread."""
     try:
         inbox = _waiting.pop()
     except IndexError:

@@ -19,8 +19,7 @@ def first_entries(store: Store, prefix: str, limit: int) -> Page:
 
 
 def all_entries(store: Store, prefix: str, after: str = "") -> Iterator[Entry]:
-    """Every key under `prefix` that is greater than `after`, in byte order: one LIST for each
-    page."""
+    """Every key under `prefix` greater than `after`, in byte order: one LIST for each page."""
     page = store.list(prefix, after=after)
     yield from page.entries
     while page.more:

@@ -22,6 +22,7 @@ from sparkwal.store.local_files import (
     write_at,
 )
 
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -32,24 +33,18 @@ class LocalStore:
     failing disk. `fsync=False` gives up durability over a power cut (for tests), nothing else.
     """
 
+    # Enough to keep a disk's queue filled while others wait in fsync.
+    concurrency = 8
+
     def __init__(self, root: Path, fsync: bool = True) -> None:
         self._root = Path(os.path.abspath(root))
+        self.url = f"file://{self._root}"
         self._fsync = fsync
         self._prepared: set[Path] = set()
 
     @property
-    def url(self) -> str:
-        return f"file://{self._root}"
-
-    @property
     def identity(self) -> str:
-        """The folder that the root's symbolic links lead to."""
         return f"file://{os.path.realpath(self._root)}"
-
-    @property
-    def concurrency(self) -> int:
-        """A few: enough to keep a disk's queue filled while others wait in fsync."""
-        return 8
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Write an unlisted file, then link it to its name: the link is the commit."""
@@ -95,18 +90,17 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         """Not synced: what a power cut brings back is deleted again."""
-        with errors("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError):
+        with errors("delete", key, self.url), suppress(*_ABSENT):
             self._path(key).unlink()
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove the files, whatever is in them, then sync each of their folders once."""
         paths = [self._path(key) for key in keys]
         for key, path in zip(keys, paths, strict=True):
-            with errors("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError):
+            with errors("delete", key, self.url), suppress(*_ABSENT):
                 path.unlink()
         for folder in {path.parent: None for path in paths}:
-            gone = suppress(FileNotFoundError, NotADirectoryError)
-            with errors("delete", f"objects in {folder}", self.url), gone:
+            with errors("delete", f"objects in {folder}", self.url), suppress(*_ABSENT):
                 self._sync(folder)
 
     def age_ms(self, key: str) -> int:
@@ -128,7 +122,7 @@ class LocalStore:
         with errors("list", prefix, self.url):
             try:
                 names = os.listdir(folder)
-            except (FileNotFoundError, NotADirectoryError):
+            except _ABSENT:
                 return UnfinishedPage([], "")
             # In the order of the keys; "/" is in no name, so that such a mark is unique.
             marks = sorted(
@@ -148,7 +142,7 @@ class LocalStore:
     def discard(self, upload: Unfinished) -> None:
         if key_of_temp(upload.upload_id) != upload.key:
             raise OptionError(f"{upload.upload_id!r} is no upload of {upload.key}")
-        with errors("abort", upload.key, self.url), suppress(FileNotFoundError, NotADirectoryError):
+        with errors("abort", upload.key, self.url), suppress(*_ABSENT):
             (self._root / TEMPS / upload.upload_id).unlink()
 
     def open_temp(self, key: str) -> tuple[int, Path]:
@@ -200,7 +194,7 @@ class LocalStore:
         with errors("get", key, self.url):
             try:
                 descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-            except (FileNotFoundError, NotADirectoryError):
+            except _ABSENT:
                 self._check_root()
                 raise NotFound(key) from None
             try:
@@ -235,13 +229,8 @@ class LocalStore:
 
     def _now_ns(self) -> int:
         """The filesystem's clock, which may be another machine's."""
-        descriptor, temp = self.open_temp("clock")
-        try:
-            return os.fstat(descriptor).st_mtime_ns
-        finally:
-            os.close(descriptor)
-            with suppress(OSError):
-                temp.unlink()
+        with self._written("clock", b"") as temp:
+            return temp.stat().st_mtime_ns
 
     def _check_root(self) -> None:
         """Raises NotADirectoryError where a file makes the root impossible."""
@@ -258,7 +247,14 @@ class LocalStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError:
-            self._check_takes_folder(top, folder)
+            try:
+                (top / next(iter(folder.relative_to(top).parts), "")).mkdir(exist_ok=True)
+            except FileNotFoundError:
+                # It is there and the system makes no folder in it, as in /proc: no attempt helps.
+                if top.exists():
+                    raise OptionError(
+                        f"{self.url}: no folder can be made in {top}; use another path"
+                    ) from None
             raise
         # Folders that were there may be another process's, made a moment ago and not
         # synced: an object in a folder that a power cut takes away is gone too.
@@ -268,17 +264,6 @@ class LocalStore:
             with suppress(PermissionError):
                 self._sync(parent)
         self._prepared.add(folder)
-
-    def _check_takes_folder(self, top: Path, folder: Path) -> None:
-        """Raises OptionError where `top` is there and the system makes no folder in it, as in
-        /proc: no attempt will mend that."""
-        try:
-            (top / next(iter(folder.relative_to(top).parts), "")).mkdir(exist_ok=True)
-        except FileNotFoundError:
-            if top.exists():
-                raise OptionError(
-                    f"{self.url}: no folder can be made in {top}; use another path"
-                ) from None
 
     def _sync(self, path: Path) -> None:
         if not self._fsync:

@@ -20,9 +20,18 @@ TEMPS = ".tmp"
 _TEMP = re.compile(r"[0-9a-f]{32}\.(.+)")
 _LONGEST = 255
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ENOENT)
+# {} is what the system says.
+_FULL = "disk full; free some space and run again"
+_FORBIDDEN = "read-only or no permission ({}); use another path, or let this user write there"
+_IN_THE_WAY = "a file is in the way of a folder; use another path"
+_NO_NAME = "{}; use another path"
+_ADVICE = {
+    errno.ENOSPC: _FULL, errno.EDQUOT: _FULL,
+    errno.EROFS: _FORBIDDEN, errno.EACCES: _FORBIDDEN, errno.EPERM: _FORBIDDEN,
+    errno.ENOTDIR: _IN_THE_WAY, errno.EEXIST: _IN_THE_WAY, errno.EISDIR: _IN_THE_WAY,
+    errno.ENAMETOOLONG: _NO_NAME, errno.ELOOP: _NO_NAME, errno.EINVAL: _NO_NAME,
+}  # fmt: skip
 
 
 def temp_name(key: str) -> str:
@@ -91,24 +100,12 @@ def errors(operation: str, key: str, url: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f"{operation} of {key} at {url}"
-        if error.errno in _FULL:
-            raise StoreUnavailableError(
-                f"{where}: disk full; free some space and run again"
-            ) from None
-        if error.errno in _FORBIDDEN:
-            raise OptionError(
-                f"{where}: read-only or no permission ({error.strerror}); use another "
-                "path, or let this user write there"
-            ) from None
-        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-            raise OptionError(
-                f"{where}: a file is in the way of a folder; use another path"
-            ) from None
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
-            raise OptionError(f"{where}: {error.strerror}; use another path") from None
         if error.errno in _PASSING:
             raise Transient(f"{error.strerror}") from None
-        raise StoreUnavailableError(
-            f"{where}: {error.strerror}; check the disk", maybe_applied=operation == "put"
-        ) from None
+        advice = _ADVICE.get(error.errno or 0, "{}; check the disk").format(error.strerror)
+        where = f"{operation} of {key} at {url}: {advice}"
+        if advice == _FULL:
+            raise StoreUnavailableError(where) from None
+        if error.errno in _ADVICE:
+            raise OptionError(where) from None
+        raise StoreUnavailableError(where, maybe_applied=operation == "put") from None

@@ -17,15 +17,10 @@ _END: Any = object()
 
 
 def run_parallel(
-    store: Store,
-    function: Callable[[T], R],
-    items: Iterable[T],
-    *,
-    at_once: int | None = None,
-    weigh: Callable[[T], int] = lambda _: 0,
-    capacity: int = 0,
+    store: Store, function: Callable[[T], R], items: Iterable[T], *, at_once: int | None = None,
+    weigh: Callable[[T], int] = lambda _: 0, capacity: int = 0,
     is_here: Callable[[T], bool] = lambda _: False,
-) -> Iterator[R]:
+) -> Iterator[R]:  # fmt: skip
     """`function` of each item, in order, at most `store.concurrency` at once.
 
     Bounded: at most `store.concurrency` results wait to be consumed, and of those that weigh

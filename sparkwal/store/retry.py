@@ -38,11 +38,9 @@ class RetryingStore:
 
     Args:
         store: makes one attempt per call.
-        sleep: waits that many seconds.
         rng: a number in [0, 1).
         fail_fast: until the store has answered once, do not retry a request that reached no server:
             a wrong endpoint must not look like a slow one.
-        parts_in_flight: how many parts of one upload are sent at once.
         pace: gives this process's for the store, whose attempts then run in any thread; None: no
             request is sent twice.
     """
@@ -105,15 +103,9 @@ class RetryingStore:
         self.attempt("abort", upload.key, lambda: self.store.discard(upload))
 
     def attempt(
-        self,
-        operation: str,
-        key: str,
-        request: Callable[[], R],
-        *,
-        size: int | None = None,
-        writes: bool = False,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> R:
+        self, operation: str, key: str, request: Callable[[], R], *, size: int | None = None,
+        writes: bool = False, stopped: Callable[[], bool] = lambda: False,
+    ) -> R:  # fmt: skip
         """Run `request` until it answers, the attempts are used up, or `stopped`. `size` is about
         how many bytes go or come; None where it may not be sent twice."""
         attempt = 0
@@ -162,15 +154,7 @@ class RetryingStore:
                     maybe_applied=maybe_applied,
                 ) from None
             delay = self.policy.delay(attempt, self.rng, fault.retry_after)
-            events.emit(
-                events.Retried(
-                    operation=operation,
-                    key=key,
-                    attempt=attempt,
-                    delay_ms=round(delay * 1000),
-                    reason=fault.reason,
-                )
-            )
+            events.emit(events.Retried(operation, key, attempt, round(delay * 1000), fault.reason))
             self.sleep(delay)
 
 

@@ -10,32 +10,35 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
-from sparkwal.store.config import S3Config, is_aws, normal_endpoint, said
+from sparkwal.store.config import S3Config, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
 from sparkwal.store.s3_errors import (
     BeyondEnd,
     KeyTaken,
     UploadGone,
+    answered,
     credentials_refused,
+    needs_tls,
     not_deleted,
-    not_http,
-    not_s3,
     translate,
 )
-from sparkwal.store.s3_get import get_object
-from sparkwal.store.s3_replies import age_ms, given, markers, unfinished_page, whole
-from sparkwal.store.tls import answered, needs_tls
+from sparkwal.store.s3_get import get_object, whole
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 # How a store refuses a DeleteObjects with ETags, which AWS knows since 2025.
 _NO_ETAGS = ("NotImplemented", "MalformedXML", "InvalidArgument")
+# Of a region, dual-stack, FIPS.
+_AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 
@@ -58,26 +61,18 @@ class S3Store:
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
-
-    @property
-    def url(self) -> str:
-        """s3://bucket, or endpoint/bucket where the endpoint distinguishes the stores."""
-        if self.endpoint:
-            return f"{self.endpoint}/{self.bucket}"
-        return f"s3://{self.bucket}"
+        # Where the endpoint distinguishes the stores it is part of the name.
+        self.url = f"{self.endpoint}/{bucket}" if self.endpoint else f"s3://{bucket}"
+        self.concurrency = config.max_pool_connections
 
     @property
     def identity(self) -> str:
         """As `url`. AWS's own endpoints share one set of buckets; a profile may name another."""
         if self.endpoint:
-            return f"s3://{self.bucket}" if is_aws(self.endpoint) else self.url
+            is_aws = _AWS_HOST.fullmatch(urlsplit(self.endpoint).hostname or "")
+            return f"s3://{self.bucket}" if is_aws else self.url
         profile = self.config.profile or os.environ.get("AWS_PROFILE")
         return f"{self.url}@{profile}" if profile else self.url
-
-    @property
-    def concurrency(self) -> int:
-        """As many requests as the pool has connections."""
-        return self.config.max_pool_connections
 
     def credentials(self) -> str | None:
         """Where they come from, None where there are none. Raises OptionError."""
@@ -104,7 +99,9 @@ class S3Store:
         except Exception as error:
             failure = self._failure(error, key, client)
             if isinstance(failure, NotFound) and not finds:
-                failure = not_s3(self.url)
+                failure = OptionError(
+                    f"{self.url} answers 404 to what S3 accepts; check the endpoint and the bucket"
+                )
             if failure is error:
                 raise
             # Not chained: what the library below prints may hold a signed header.
@@ -120,7 +117,7 @@ class S3Store:
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
-        if self.endpoint and not_http(error) and needs_tls(self.endpoint):
+        if self.endpoint and needs_tls(error, self.endpoint):
             return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
         return translate(error, key, self.url, self.config.secrets) or error
 
@@ -212,23 +209,35 @@ class S3Store:
         # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
         try:
             with self.request(key) as client:
-                found = client.get_object(**self.at, Key=key, Range="bytes=0-0")
+                found: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
                 whole(found)
-            return age_ms(found, found.get("LastModified"), self.url)
         except BeyondEnd:
             with self.request(key) as client:
-                head = client.head_object(**self.at, Key=key)
-            return age_ms(head, head.get("LastModified"), self.url)
+                found = client.head_object(**self.at, Key=key)
+        return _age_ms(found, found.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:
         """Begins with the first part."""
         return S3Upload(self, key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
+        # An upload's id holds no line break; a key may.
+        upload_id, _, key = after.partition("\n")
+        marks = said(KeyMarker=key or None, UploadIdMarker=upload_id or None)
+        at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **marks}
         with self.request(prefix, finds=False) as client:
             reply = client.list_multipart_uploads(**at)
-        return unfinished_page(reply, after, self.url)
+        uploads = [
+            Unfinished(one["Key"], one["UploadId"], _age_ms(reply, one.get("Initiated"), self.url))
+            for one in reply.get("Uploads", [])
+        ]
+        if not reply.get("IsTruncated", False):
+            return UnfinishedPage(uploads, "")
+        key = reply.get("NextKeyMarker", "")
+        last = f"{reply.get('NextUploadIdMarker', '')}\n{key}"
+        if not key or last == after:
+            raise Transient("a truncated list of uploads that leads no further")
+        return UnfinishedPage(uploads, last)
 
     def discard(self, upload: Unfinished) -> None:
         with suppress(NotFound, UploadGone), self.request(upload.key) as client:
@@ -241,7 +250,6 @@ class S3Upload:
 
     def __init__(self, store: S3Store, key: str) -> None:
         self._store = store
-        self._config = store.config
         self._at: Any = {**store.at, "Key": key}
         self._key = key
         self._id: str | None = None
@@ -249,13 +257,13 @@ class S3Upload:
         self._lock = threading.Lock()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        checksum: Any = self._config.checksum_of(body)
+        checksum: Any = self._store.config.checksum_of(body)
         try:
             with self._store.request(self._key, finds=False) as client:
                 # A repeated part must not begin a second upload next to the first.
                 with self._lock:
                     if self._id is None:
-                        asked = self._at | self._config.on_new
+                        asked = self._at | self._store.config.on_new
                         asked |= {"ChecksumAlgorithm": "CRC32"} if checksum else {}
                         begun = client.create_multipart_upload(**asked)
                         self._id = given(begun, "UploadId", self._store.url)
@@ -298,3 +306,26 @@ class S3Upload:
             return
         with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
             client.abort_multipart_upload(**self._at, UploadId=self._id)
+
+
+def given(reply: Any, name: str, url: str) -> str:
+    """What every S3 server's reply has."""
+    if not reply.get(name):
+        raise OptionError(f"{url} answers without {name}; check that it is an S3 endpoint")
+    return str(reply[name])
+
+
+def _age_ms(reply: Any, since: datetime | None, url: str) -> int:
+    """The time from `since` to the reply, both by the server's clock."""
+    try:
+        now = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
+    except (KeyError, ValueError):
+        now = None
+    if now is None or since is None:
+        raise OptionError(
+            f"{url} answers without Date and Last-Modified, which show the age of an object; "
+            "use a store that sends both"
+        )
+    # Both are cut to the second: up to one second less may have passed.
+    passed = now.replace(tzinfo=now.tzinfo or UTC) - since.replace(tzinfo=since.tzinfo or UTC)
+    return max(0, int(passed.total_seconds() * 1000) - 1000)

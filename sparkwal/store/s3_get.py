@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
-from sparkwal.store.base import NotFound
-from sparkwal.store.s3_replies import whole
+from sparkwal.store.base import NotFound, Transient
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -85,6 +84,15 @@ def get_object(
         return _by_botocore(client, at, key, span)
     finally:
         _here.reply = None
+
+
+def whole(reply: Any) -> bytes:
+    """The body of a GET. Raises Transient for one that broke off."""
+    body: bytes = reply["Body"].read()
+    wanted = reply.get("ContentLength")
+    if wanted is not None and len(body) != wanted:
+        raise Transient(f"{len(body)} of {wanted} bytes came")
+    return body
 
 
 def _by_botocore(
