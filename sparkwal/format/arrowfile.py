@@ -54,23 +54,15 @@ class FileWriter:
         # A frame is small and other tasks have the other cores: handing its columns to
         # Arrow's threads takes longer than compressing them here.
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-        metadata = {
-            HEADER_KEY: self._draft,
-            CRC_KEY: _DRAFT_CRC,
-            SCHEMA_KEY: spark_schema.encode(),
-        }
+        metadata = {HEADER_KEY: self._draft, CRC_KEY: _DRAFT_CRC, SCHEMA_KEY: spark_schema.encode()}
         self._writer = pa.ipc.new_file(
             self._sink, schema.to_arrow(spark_schema).with_metadata(metadata), options=options
         )
         self._prefix = b""  # Arrow writes it together with the first frame
         self.size = 0  # bytes so far, the prefix included
+        self.prefix_size = 0  # known after the first frame
         self.frames: list[Frame] = []
         self.rows = 0
-
-    @property
-    def prefix_size(self) -> int:
-        """Bytes before the first frame; known after it."""
-        return len(self._prefix)
 
     def frame(self, batch: pa.RecordBatch) -> bytes:
         """The bytes of one record batch, which has this file's schema."""
@@ -79,7 +71,7 @@ class FileWriter:
         if not self._prefix:
             body = needed(data)
             self._prefix, data = data[:body], data[body:]
-            self.size = body
+            self.prefix_size = self.size = body
         self.frames.append(Frame(self.size, len(data), batch.num_rows, zlib.crc32(data)))
         self.size += len(data)
         self.rows += batch.num_rows
@@ -133,11 +125,7 @@ def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
     """A whole object without rows: a leader record, or a commit record without inlined rows, with
     the block of `with_block`. Raises InvalidLogError for a header that readers would refuse."""
     text = to_json(header)
-    metadata = {
-        HEADER_KEY: text,
-        CRC_KEY: crc_hex(text),
-        SCHEMA_KEY: spark_schema.encode(),
-    }
+    metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text), SCHEMA_KEY: spark_schema.encode()}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema.to_arrow(spark_schema).with_metadata(metadata)):
         pass

@@ -14,15 +14,7 @@ from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
-from sparkwal.store.base import (
-    NotFound,
-    Page,
-    Store,
-    Transient,
-    Unfinished,
-    UnfinishedPage,
-    Upload,
-)
+from sparkwal.store.base import NotFound, Page, Store, Transient, Unfinished, UnfinishedPage, Upload
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Pace, hedged
 

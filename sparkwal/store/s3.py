@@ -287,10 +287,7 @@ class S3Upload:
             with self._store.request(self._key) as client:
                 # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
                 client.complete_multipart_upload(
-                    **self._at,
-                    UploadId=self._id,
-                    IfNoneMatch="*",
-                    MultipartUpload={"Parts": parts},
+                    **self._at, UploadId=self._id, IfNoneMatch="*", MultipartUpload={"Parts": parts}
                 )
         except KeyTaken:
             with suppress(Transient, SparkWalError):
