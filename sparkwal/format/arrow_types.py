@@ -1,8 +1,7 @@
 """From Arrow's types to Spark's: the inverse of `schema.to_arrow`, for rows that come as Arrow.
 
 Several Arrow types hold the same values (string, large_string, a dictionary of strings); all become
-the one type that the log stores. A type with values that the stored type cannot hold is refused; no
-value is rounded.
+the one type that the log stores. A type with values that this one cannot hold is refused.
 """
 
 from __future__ import annotations

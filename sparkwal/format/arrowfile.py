@@ -44,8 +44,7 @@ class FileWriter:
 
     `frame` returns the bytes of one record batch; `finish` the prefix that stands before the first
     frame and the bytes after the last. The caller joins them, or uploads them in parts. `draft` is
-    the header with every number that is not known yet at its widest; `compression` is "zstd", "lz4"
-    or None.
+    the header with every number that is not known yet at its widest.
     """
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:

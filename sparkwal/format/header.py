@@ -117,8 +117,7 @@ class CommitHeader(Header):
         return entry.name if entry and entry.name else self.query_id
 
     def metric(self, name: str) -> float | None:
-        """A number to count with; None for NaN or beyond a float, which other programs may
-        write."""
+        """A number to count with; None for NaN or beyond a float, which others may write."""
         value = self.metrics.get(name)
         return float(value) if value is not None and 0 <= value < 1e15 else None
 

@@ -29,8 +29,8 @@ NO_TABLE_VERSION = -1
 class Target:
     """The table that a log is compacted into, and how: fixed by the first intent. `mode` is APPEND,
     or MERGE by `keys` with the last writer winning, or the greatest value of the column
-    `sequence_by`. `delete_when` is an SQL condition on a row that deletes its key. `properties` are
-    those of a new table."""
+    `sequence_by`. `delete_when`: an SQL condition on a row that deletes its key; `properties`: of a
+    new table."""
 
     table: str
     mode: str = APPEND

@@ -1,8 +1,7 @@
 """Spark's schema JSON and the one Arrow schema that carries it.
 
 The log stores Spark's schema; the Arrow schema of every object follows from it, so that any writer
-and any reader agree. All columns are nullable: Spark's readers require it, and a later writer may
-leave a column out.
+and any reader agree. All columns are nullable: Spark's readers require it, writers may lack one.
 """
 
 from __future__ import annotations
@@ -105,8 +104,7 @@ def _normal_type(kind: Any, path: str) -> Any:
 
 def check_columns(spark_schema: str) -> None:
     """For writers: a log keeps its columns for ever. Raises OptionError for no columns at all, for
-    names that differ only in case, and for a column of nulls only, whose type could never
-    change."""
+    names that differ only in case, and for a column of nulls only, whose type could not change."""
     fields = json.loads(spark_schema)["fields"]
     if not fields:
         raise OptionError("these rows have no columns, and a log of them could not be read; "

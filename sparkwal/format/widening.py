@@ -1,7 +1,6 @@
 """Which types of Spark's hold every value of another, so that a column may be widened to them.
 
-The rules are those of Delta Lake's type widening. Types are Spark's JSON of them; whether they are
-nullable does not matter.
+The rules are those of Delta Lake's type widening; whether a type is nullable does not matter.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Store(Protocol):
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove at most 1000 objects; those that are not there are no error. Where the store knows
         such a condition, an object that has another ETag by now than the one listed stays, which is
-        no error. Raises for the first key that was not removed; the others may be gone. It may be
+        no error. Raises for the first key that was not removed; others may be gone. It may be
         repeated."""
 
     def age_ms(self, key: str) -> int:

@@ -88,8 +88,8 @@ class S3Config:
 
 
 def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError for what is no plain http(s) URL; never
-    shows a password in it."""
+    """One spelling of an endpoint's URL. Raises OptionError, without a password, for any other
+    text."""
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"
@@ -135,8 +135,7 @@ class RetryPolicy:
         """Seconds to wait after failed attempt `attempt` (1, 2, …).
 
         Full jitter: writers that failed together must not come back together. What the store asked
-        for is a lower bound, up to LONGEST_WAIT: a server that says "tomorrow" must not stop a
-        writer until then.
+        for is a lower bound, up to LONGEST_WAIT: "tomorrow" must not stop a writer until then.
         """
         # 2^60 ms is beyond any cap; the bound keeps the power from growing without end.
         ceiling = min(self.max_delay_ms, self.base_delay_ms << min(attempt - 1, 60))

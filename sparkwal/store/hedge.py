@@ -55,8 +55,7 @@ class Pace:
             return late, min(patience, max(_MOST, late))
 
     def may_repeat(self) -> bool:
-        """Whether a late request is sent once more: not where so many are late that all are
-        slow."""
+        """Whether a late request is sent once more: not where too many are late."""
         with self._lock:
             if self._earned < 1:
                 return False

@@ -1,5 +1,5 @@
-"""A `Store` that retries transient failures with exponential backoff and full jitter, and sends a
-late request twice."""
+"""A `Store` that retries transient failures, with backoff and jitter, and sends late requests
+twice."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class RetryingStore:
         rng: a number in [0, 1).
         fail_fast: until the store has answered once, do not retry a request that reached no server:
             a wrong endpoint must not look like a slow one.
-        pace: gives this process's for the store, whose attempts then run in any thread; None: no
-            request is sent twice.
+        pace: this process's for the store, whose attempts then run in any thread; None: no hedging.
     """
 
     store: Store

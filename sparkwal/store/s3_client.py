@@ -1,5 +1,4 @@
-"""One S3 client per process and configuration, and what differs from botocore's defaults: its
-logs hold no secret."""
+"""One S3 client per process and configuration, and how it differs from botocore's defaults."""
 
 from __future__ import annotations
 

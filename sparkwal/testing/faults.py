@@ -56,8 +56,7 @@ class Fault:
 
 
 class Draws:
-    """Which rule each request met so far, and how many faults of each action were injected. One
-    caller at a time."""
+    """Which rule each request met so far, and what was injected. One caller at a time."""
 
     def __init__(self, seed: int) -> None:
         self.injected: Counter[str] = Counter()

@@ -1,5 +1,5 @@
-"""What objects do: put once, read back whole and in ranges, age, be deleted; be listed, all and in
-byte order, at once."""
+"""What objects do: put once, read back, age, be deleted; be listed, all and in byte order, at
+once."""
 
 from __future__ import annotations
 

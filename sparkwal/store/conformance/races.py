@@ -203,7 +203,7 @@ def _one_winner(
     tested: StoreUnderTest, key: str, racers: Sequence[Racer], number: int,
     allowed: Sequence[bytes | None] = (),
 ) -> None:  # fmt: skip
-    """Raises Wrong unless all say the same of the key. `allowed`: what nobody may have won over."""
+    """Raises Wrong unless all say the same. `allowed` may be there when nobody won."""
     where = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
     winners = [racer.body for racer in racers if racer.won]
     if len(winners) > 1:
