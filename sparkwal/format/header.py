@@ -71,8 +71,8 @@ class Header:
     timestamp_ms: int
     schema_crc32: int  # of the Spark schema's JSON beside the header
     log_id: str  # drawn by the log's first leader record: a log recreated is another log
-    # Every position up to it held a durable record when this object was built, also where it is
-    # dead. −1: nothing is known, as in the objects of older versions.
+    # Every position up to it held a durable record when this object was built. That stays true,
+    # also where the object is dead. −1: nothing is known, as in the objects of older versions.
     decided: int = field(default=-1, kw_only=True)
 
     kind: ClassVar[str]

@@ -72,7 +72,7 @@ def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
 
 def widened(spark_schema: str, table: Mapping[str, Any]) -> str:
     """The columns of a normalized schema, with a table's types (by name) where those hold them."""
-    known = _folded(table)
+    known = {name.lower(): kind for name, kind in table.items()}
     document = json.loads(spark_schema)
     for field in document["fields"]:
         kind = known.get(field["name"].lower(), field["type"])
@@ -85,12 +85,8 @@ def contradictions(
     log: Mapping[str, Any], table: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
     """(column, its type in the log, its type in the table) of those that do not go together."""
-    known = _folded(table)
+    known = {name.lower(): kind for name, kind in table.items()}
     for name, kind in log.items():
         there = known.get(name.lower(), kind)
         if contradicts(there, kind):
             yield name, kind, there
-
-
-def _folded(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.lower(): kind for name, kind in table.items()}
