@@ -19,8 +19,7 @@ from sparkwal.store.conformance.store_under_test import StoreUnderTest, Trial
 from sparkwal.store.conformance.suite import CHECKS, QUICK, prove
 from sparkwal.store.local import LocalStore
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
-from sparkwal.store.s3 import S3Store
-from sparkwal.store.s3_replies import given
+from sparkwal.store.s3 import S3Store, given
 
 Outcome = Literal["ok", "to do", "unknown"]
 

@@ -1,8 +1,7 @@
 """From Arrow's types to Spark's: the inverse of `schema.to_arrow`, for rows that come as Arrow.
 
-Several Arrow types hold the same values (string, large_string, a dictionary of
-strings); all of them become the one type that the log stores. A type with values that
-the stored type cannot hold is refused; no value is rounded.
+Several Arrow types hold the same values (string, large_string, a dictionary of strings); all become
+the one type that the log stores. A type with values that this one cannot hold is refused.
 """
 
 from __future__ import annotations
@@ -18,28 +17,15 @@ from sparkwal.errors import OptionError
 DEEPEST = 64
 
 _SAME: dict[pa.DataType, str] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "byte",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
+    pa.bool_(): "boolean", pa.null(): "void",
+    pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long",
     # The next wider signed type holds every value of an unsigned one.
-    pa.uint8(): "short",
-    pa.uint16(): "integer",
-    pa.uint32(): "long",
-    pa.float16(): "float",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.date32(): "date",
-    pa.date64(): "date",
-    pa.null(): "void",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.string_view(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.binary_view(): "binary",
-}
+    pa.uint8(): "short", pa.uint16(): "integer", pa.uint32(): "long",
+    pa.float16(): "float", pa.float32(): "float", pa.float64(): "double",
+    pa.date32(): "date", pa.date64(): "date",
+    pa.string(): "string", pa.large_string(): "string", pa.string_view(): "string",
+    pa.binary(): "binary", pa.large_binary(): "binary", pa.binary_view(): "binary",
+}  # fmt: skip
 
 
 def field_json(field: pa.Field, path: str) -> dict[str, Any]:
@@ -69,16 +55,6 @@ def _spark_type(kind: pa.DataType, path: str) -> Any:
         if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
             raise _refused(path, kind, "at most 38 digits fit, the scale from 0 to all of them")
         return f"decimal({kind.precision},{kind.scale})"
-    nested = _nested_type(kind, path)
-    if nested is None:
-        why = "the log has no type for it; cast it"
-        if types.is_uint64(kind):
-            why = "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)"
-        raise _refused(path, kind, why)
-    return nested
-
-
-def _nested_type(kind: pa.DataType, path: str) -> Any:
     if types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         if any((field.metadata or {}).get(b"variant") == b"true" for field in fields):
@@ -95,7 +71,10 @@ def _nested_type(kind: pa.DataType, path: str) -> Any:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         element = _spark_type(kind.value_type, f"{path}.element")
         return {"type": "array", "elementType": element, "containsNull": True}
-    return None
+    why = "the log has no type for it; cast it"
+    if types.is_uint64(kind):
+        why = "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)"
+    raise _refused(path, kind, why)
 
 
 def _refused(path: str, kind: pa.DataType, why: str) -> OptionError:

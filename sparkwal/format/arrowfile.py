@@ -1,9 +1,8 @@
 """One object: an Arrow IPC file whose schema metadata holds the header.
 
-The header holds the number of rows and the CRC of the inlined rows that come after it,
-and neither is known when the file begins. So the file begins with a draft of the header,
-with each unknown number at its widest. When the file is complete, the final header, padded
-with spaces to the same length, replaces the draft.
+The header holds the number of rows and the CRC of the inlined rows after it, and neither is known
+when the file begins. So the file begins with a draft of the header, with each unknown number at its
+widest; in the end the final header, padded with spaces to the same length, replaces it.
 """
 
 from __future__ import annotations
@@ -41,17 +40,11 @@ LARGEST_FRONT = 256 * 2**20
 
 
 class FileWriter:
-    """Writes one object frame by frame.
+    """Writes one object, of a frame at least, frame by frame.
 
-    `frame` returns the bytes of one record batch; `finish` the prefix that stands
-    before the first frame and the bytes after the last. The caller joins them, or
-    uploads them in parts. A file has at least one frame.
-
-    Args:
-        draft: the header with every number that is not known yet at its widest;
-            `finish` gets the final one.
-        spark_schema: normalized Spark schema JSON.
-        compression: "zstd", "lz4" or None.
+    `frame` returns the bytes of one record batch; `finish` the prefix that stands before the first
+    frame and the bytes after the last. The caller joins them, or uploads them in parts. `draft` is
+    the header with every number that is not known yet at its widest.
     """
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
@@ -60,28 +53,15 @@ class FileWriter:
         # A frame is small and other tasks have the other cores: handing its columns to
         # Arrow's threads takes longer than compressing them here.
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-        metadata = {
-            HEADER_KEY: self._draft,
-            CRC_KEY: _DRAFT_CRC,
-            SCHEMA_KEY: spark_schema.encode(),
-        }
+        metadata = {HEADER_KEY: self._draft, CRC_KEY: _DRAFT_CRC, SCHEMA_KEY: spark_schema.encode()}
         self._writer = pa.ipc.new_file(
             self._sink, schema.to_arrow(spark_schema).with_metadata(metadata), options=options
         )
         self._prefix = b""  # Arrow writes it together with the first frame
-        self._offset = 0
+        self.size = 0  # bytes so far, the prefix included
+        self.prefix_size = 0  # known after the first frame
         self.frames: list[Frame] = []
         self.rows = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes so far, the prefix included."""
-        return self._offset
-
-    @property
-    def prefix_size(self) -> int:
-        """Bytes before the first frame; known after it."""
-        return len(self._prefix)
 
     def frame(self, batch: pa.RecordBatch) -> bytes:
         """The bytes of one record batch, which has this file's schema."""
@@ -90,9 +70,9 @@ class FileWriter:
         if not self._prefix:
             body = needed(data)
             self._prefix, data = data[:body], data[body:]
-            self._offset = body
-        self.frames.append(Frame(self._offset, len(data), batch.num_rows, zlib.crc32(data)))
-        self._offset += len(data)
+            self.prefix_size = self.size = body
+        self.frames.append(Frame(self.size, len(data), batch.num_rows, zlib.crc32(data)))
+        self.size += len(data)
         self.rows += batch.num_rows
         return data
 
@@ -102,7 +82,11 @@ class FileWriter:
         Raises InvalidLogError for a header that readers would refuse.
         """
         self._writer.close()
-        final = _fit(to_json(header), len(self._draft))
+        final = to_json(header)
+        room = len(self._draft) - len(final)
+        if room < 0:
+            raise ValueError("the final header is longer than its draft")
+        final = final[:-1] + b" " * room + b"}"
         prefix = _readable(self._replace(self._prefix, final), header)
         tail = self._replace(self._written(), final)
         crc = zlib.crc32(prefix)
@@ -123,11 +107,9 @@ class FileWriter:
 
 
 def with_block(tail: bytes, block: bytes) -> bytes:
-    """What comes after the last frame, with a block of other bytes in it.
-
-    Between the mark that ends the stream and the footer: readers of streams stop before it,
-    readers of files follow the footer, and neither fetches it with the header.
-    """
+    """What comes after the last frame, with a block of other bytes between the mark that ends the
+    stream and the footer: readers of streams stop before it, readers of files follow the footer,
+    and neither fetches it with the header."""
     assert tail.startswith(_END_OF_STREAM)
     padding = bytes(-len(block) % 8)
     return b"".join([_END_OF_STREAM, block, padding, tail[len(_END_OF_STREAM) :]])
@@ -138,27 +120,11 @@ def block_offset(frames_end: int) -> int:
     return frames_end + len(_END_OF_STREAM)
 
 
-def _fit(text: bytes, length: int) -> bytes:
-    room = length - len(text)
-    if room < 0:
-        raise ValueError("the final header is longer than its draft")
-    return text[:-1] + b" " * room + b"}"
-
-
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
-    """A whole object without rows: a leader record, or a commit record without inlined rows.
-
-    Args:
-        block: see `with_block`.
-
-    Raises InvalidLogError for a header that readers would refuse.
-    """
+    """A whole object without rows: a leader record, or a commit record without inlined rows, with
+    the block of `with_block`. Raises InvalidLogError for a header that readers would refuse."""
     text = to_json(header)
-    metadata = {
-        HEADER_KEY: text,
-        CRC_KEY: crc_hex(text),
-        SCHEMA_KEY: spark_schema.encode(),
-    }
+    metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text), SCHEMA_KEY: spark_schema.encode()}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema.to_arrow(spark_schema).with_metadata(metadata)):
         pass
@@ -168,11 +134,8 @@ def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
 
 
 def _readable(front: bytes, header: Header) -> bytes:
-    """`front`, after every check that a reader makes of it.
-
-    A record that readers refuse makes the log unreadable from there on: so every
-    object passes here before its PUT.
-    """
+    """`front`, after every check that a reader makes of it: a record that readers refuse makes the
+    log unreadable from there on, so every object passes here before its PUT."""
     where = f"{header.kind} object {header.number}"
     try:
         if needed(front) > LARGEST_FRONT:
@@ -193,13 +156,8 @@ def schema_crc(spark_schema: str) -> int:
 
 @dataclass(frozen=True)
 class Opened:
-    """What stands at the front of an object.
-
-    Attributes:
-        header: checked against its CRC.
-        spark_schema: normalized Spark schema JSON, checked against the header.
-        body: offset of the first frame, in bytes.
-    """
+    """What stands at the front of an object, each part checked against the others; `body` is the
+    offset of the first frame."""
 
     header: Header
     spark_schema: str
@@ -214,11 +172,8 @@ def needed(front: bytes) -> int:
 
 
 def open_front(data: bytes, where: str) -> Opened:
-    """Decode the header of an object from its first bytes.
-
-    Raises InvalidLogError for anything but an intact header. Trusts no length
-    that exceeds the data at hand, so a damaged one allocates nothing.
-    """
+    """Decode the header of an object from its first bytes. Raises InvalidLogError for anything but
+    an intact header. A damaged length allocates nothing."""
     if len(data) < _PREAMBLE or data[: len(MAGIC)] != MAGIC:
         raise InvalidLogError(f"{where}: not an Arrow IPC file; an object of the log is expected")
     if data[len(MAGIC) : len(MAGIC) + 4] != _CONTINUATION:
@@ -232,35 +187,26 @@ def open_front(data: bytes, where: str) -> Opened:
     except (pa.ArrowException, ValueError, OSError, KeyError):
         raise InvalidLogError(f"{where}: the schema message is damaged") from None
     header, spark_schema = from_metadata(metadata, where)
-    if not message.remove_metadata().equals(_checked_arrow(spark_schema, where)):
+    try:
+        expected = schema.to_arrow(spark_schema)
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise InvalidLogError(f"{where}: the Spark schema is damaged") from None
+    if not message.remove_metadata().equals(expected):
         raise InvalidLogError(f"{where}: the Arrow schema does not match the Spark schema")
     return Opened(header, spark_schema, body)
 
 
-def _checked_arrow(spark_schema: str, where: str) -> pa.Schema:
-    try:
-        return schema.to_arrow(spark_schema)
-    except (ValueError, KeyError, TypeError, AssertionError):
-        raise InvalidLogError(f"{where}: the Spark schema is damaged") from None
-
-
 def read_frames(
-    data: bytes,
-    spark_schema: str,
-    where: str,
-    columns: list[int] | None = None,
-    *,
+    data: bytes, spark_schema: str, where: str, columns: list[int] | None = None, *,
     full: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The record batches of whole, consecutive frames.
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The record batches of whole, consecutive frames, which were checked against their CRCs.
+    Raises InvalidLogError.
 
     Args:
-        data: the frames' bytes, already checked against their CRCs.
         columns: indices of the columns to decode; None for all.
-        full: look at every offset and every text. A CRC says that the bytes are the
-            writer's, not that they make sense: one wrong offset crashes the reader that follows it.
-
-    Raises InvalidLogError.
+        full: look at every offset and every text. A CRC says that the bytes are the writer's, not
+            that they make sense: one wrong offset crashes the reader that follows it.
     """
     source = schema.to_arrow(spark_schema).serialize().to_pybytes() + data + _END_OF_STREAM
     # As in `frame`: threads for the columns of a small frame cost more than they save.
@@ -281,8 +227,8 @@ def check_crc(data: bytes, crc32: int, where: str) -> None:
 
 def check_footer(data: bytes, where: str) -> None:
     """Raises InvalidLogError unless a whole file says at its end what it says at its front: the
-    same schema, the same metadata, the same record batches. Readers of the log use the front
-    alone, all other readers of Arrow files the footer."""
+    same schema, metadata and record batches. Readers of the log use the front alone, all other
+    readers of Arrow files the footer."""
     try:
         front, footer = pa.ipc.open_stream(data[len(MAGIC) :]), pa.ipc.open_file(data)
         same = footer.schema.equals(front.schema, check_metadata=True)

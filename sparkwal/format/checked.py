@@ -23,14 +23,12 @@ def are_whole(value: Any, count: int, low: int = 0) -> bool:
     )
 
 
-def _highest(name: str) -> int:
-    return 2**32 - 1 if name.endswith("crc32") else LARGEST_NUMBER
-
-
 @cache
 def _fields(kind: Any) -> list[tuple[str, bool, int]]:
     """The fields of a dataclass, whether each is a text, and the highest number otherwise."""
-    return [(each.name, each.type == "str", _highest(each.name)) for each in fields(kind)]
+    highest = {True: 2**32 - 1, False: LARGEST_NUMBER}
+    names = [(each.name, each.type == "str") for each in fields(kind)]
+    return [(name, is_text, highest[name.endswith("crc32")]) for name, is_text in names]
 
 
 class Check:
@@ -46,11 +44,8 @@ class Check:
         return InvalidLogError(f"{self.where}: header field {name!r} must be {expected}")
 
     def read(self, kind: type[T], **known: Any) -> T:
-        """A dataclass of this object's texts and whole numbers.
-
-        Args:
-            known: its other fields, and those with bounds of their own.
-        """
+        """A dataclass of this object's texts and whole numbers. `known`: its other fields, and
+        those with bounds of their own."""
         for name, is_text, highest in _fields(kind):  # type: ignore[arg-type]
             if name not in known:
                 known[name] = self.text(name) if is_text else self.whole(name, high=highest)
@@ -64,17 +59,16 @@ class Check:
                 f"a newer sparkwal wrote this {what}: upgrade this one"
             )
 
-    def whole(self, name: str, low: int = 0, high: int = LARGEST_NUMBER) -> int:
-        value = self.document.get(name)
+    def whole(
+        self, name: str, low: int = 0, high: int = LARGEST_NUMBER, absent: int | None = None
+    ) -> int:
+        value = self.document.get(name, absent)
         if type(value) is not int or not low <= value <= high:
             raise self.fail(name, f"a whole number from {low} to {high}")
         return value
 
-    def text(self, name: str) -> str:
-        value = self.document.get(name)
-        if not isinstance(value, str):
-            raise self.fail(name, "a string")
-        return value
+    def text(self, name: str, absent: str | None = None) -> str:
+        return self._of(str, name, "a string", absent)
 
     def number(self, name: str) -> int:
         number = keys.decode(self.text(name))
@@ -83,13 +77,13 @@ class Check:
         return number
 
     def items(self, name: str) -> list[Any]:
-        value = self.document.get(name)
-        if not isinstance(value, list):
-            raise self.fail(name, "a list")
-        return value
+        return self._of(list, name, "a list")
 
-    def mapping(self, name: str) -> dict[str, Any]:
-        value = self.document.get(name)
-        if not isinstance(value, dict):
-            raise self.fail(name, "an object")
+    def mapping(self, name: str, absent: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self._of(dict, name, "an object", absent)
+
+    def _of(self, kind: type[T], name: str, expected: str, absent: T | None = None) -> T:
+        value = self.document.get(name, absent)
+        if not isinstance(value, kind):
+            raise self.fail(name, expected)
         return value

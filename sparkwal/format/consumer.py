@@ -1,8 +1,5 @@
-"""How far one reader of a log has come, as it stands beside the log.
-
-Two lines: JSON, and the CRC-32 of its bytes, so that a person can read it and a damaged one is
-noticed.
-"""
+"""How far one reader of a log has come, as it stands beside the log: a line of JSON that a person
+can read, and the CRC-32 of its bytes."""
 
 from __future__ import annotations
 
@@ -16,16 +13,14 @@ from sparkwal.format.header import crc_hex
 
 @dataclass(frozen=True)
 class Consumer:
-    """One reader of one log.
+    """One reader of one log (`log_id`; a log recreated at the same path is another).
 
     Attributes:
         name: the last part of its key.
-        log_id: of the log it reads; a log recreated at the same path is another.
         position: the next it will read; it needs nothing below.
-        timestamp_ms: when it published it, by its own clock; for people.
-        host: where it runs; for people.
+        timestamp_ms: when it published it, by its own clock; for people, as `host`.
         run_id: drawn by each of its runs; another one's shows that two use one name.
-        expires_ms: of a lease, how long after it was written it counts; else None.
+        expires_ms: of a lease, how long after it was written it counts.
     """
 
     name: str
@@ -38,7 +33,6 @@ class Consumer:
 
 
 def encode(consumer: Consumer) -> bytes:
-    """The consumer as an object."""
     document = {"format": FORMAT, **asdict(consumer)}
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     return text + b"\n" + crc_hex(text) + b"\n"

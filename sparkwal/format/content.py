@@ -19,10 +19,10 @@ _UNSIGNED = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 class Content:
     """How many rows, and the sum of their hashes, 64 bits: equal where the rows are.
 
-    Every value of a row counts, by its column's name; a null counts as a column that is not
-    there, so rows stay equal when a column is added to the log. Doubles count by their first 28
-    binary digits: a sum that Spark computes again adds its parts in another order. The entries of
-    a map have no order.
+    Every value of a row counts, by its column's name; a null counts as a column that is not there,
+    so rows stay equal when a column is added to the log. Doubles count by their first 28 binary
+    digits: a sum that Spark computes again adds its parts in another order. The entries of a map
+    have no order.
     """
 
     rows: int = 0

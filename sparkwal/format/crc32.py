@@ -1,7 +1,7 @@
 """CRC-32 of joined pieces from the CRCs of the pieces, without reading them again.
 
-The method is zlib's crc32_combine: appending n zero bytes to a message
-multiplies its CRC by x^(8n) modulo the CRC polynomial over GF(2).
+The method is zlib's crc32_combine: appending n zero bytes to a message multiplies its CRC by x^(8n)
+modulo the CRC polynomial over GF(2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The header of one object: its fields, its JSON, its checks.
 
-Decoding trusts nothing: every field's type and range is checked, the number
-must agree with position and window, and the JSON is covered by a CRC-32.
+Decoding trusts nothing: every field's type and range is checked, the number must agree with
+position and window, and the JSON is covered by a CRC-32.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ SEAL = "seal"
 
 
 class Frame(NamedTuple):
-    """One Arrow record batch of an object.
-
-    Attributes:
-        offset, length: in bytes, from the object's start.
-    """
+    """One Arrow record batch of an object: `length` bytes at `offset` from the object's start."""
 
     offset: int
     length: int
@@ -38,10 +34,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """One data object as its commit record names it.
-
-    `crc32` covers the whole object; `frames` are all its Arrow record batches.
-    """
+    """One data object as its commit record names it; `crc32` covers all of it."""
 
     number: int
     partition: int
@@ -53,11 +46,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Inline:
-    """Rows of one partition that travel inside the commit record itself.
-
-    They are `record_batches` messages of `bytes` bytes in all, one partition
-    after the other, directly after the schema message; `crc32` covers those bytes.
-    """
+    """Rows of one partition that travel inside the commit record itself, as `record_batches`
+    messages of `bytes` bytes in all, one partition after the other, directly after the schema
+    message; `crc32` covers those bytes."""
 
     partition: int
     rows: int
@@ -95,8 +86,8 @@ class DataHeader(Header):
     batch_id: int
     partition: int
     rows: int
-    # Which attempt wrote it, by Spark's id of the task attempt: PySpark shows no task which
-    # attempt of its stage it belongs to, and no two attempts of a stage share a task attempt.
+    # Spark's id of the task attempt: PySpark shows no task which attempt of its stage it belongs
+    # to, and no two attempts of a stage share a task attempt.
     stage_attempt: int
 
     kind: ClassVar[str] = "data"
@@ -126,8 +117,7 @@ class CommitHeader(Header):
         return entry.name if entry and entry.name else self.query_id
 
     def metric(self, name: str) -> float | None:
-        """A number to count with, or None: another program may have written NaN, or beyond a
-        float."""
+        """A number to count with; None for NaN or beyond a float, which others may write."""
         value = self.metrics.get(name)
         return float(value) if value is not None and 0 <= value < 1e15 else None
 
@@ -187,10 +177,8 @@ def crc_hex(data: bytes) -> bytes:
 
 
 def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
-    """The checked header and the Spark schema's JSON of an object's Arrow metadata.
-
-    Raises InvalidLogError naming `where` and what was expected.
-    """
+    """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
+    InvalidLogError naming `where` and what was expected."""
     if not metadata or HEADER_KEY not in metadata:
         raise InvalidLogError(f"{where}: no weaselwal header; this is not an object of a log")
     text = metadata[HEADER_KEY]
@@ -220,9 +208,7 @@ def _from_document(document: Any, where: str) -> Header:
         "position": position,
         "term": check.whole("term", low=1),
         "in_flight_limit": check.whole("in_flight_limit", low=1, high=1000),
-        "decided": (
-            check.whole("decided", low=-1, high=position - 1) if "decided" in check.document else -1
-        ),
+        "decided": check.whole("decided", low=-1, high=position - 1, absent=-1),
     }
     if kind is not LeaderHeader:
         known["batch_id"] = check.whole("batch_id", low=-1)
@@ -230,9 +216,8 @@ def _from_document(document: Any, where: str) -> Header:
         known["partition"] = check.whole("partition", high=window - 2)
         expected = keys.data(position, window, known["partition"])
     else:
-        archive = check.text("txns_archive") if "txns_archive" in check.document else ""
         known |= {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
-        known["txns_archive"] = archive
+        known["txns_archive"] = check.text("txns_archive", absent="")
         expected = keys.slot(position, window)
     if kind is LeaderHeader:
         known["prev_position"] = check.whole("prev_position", low=-1)
@@ -240,7 +225,9 @@ def _from_document(document: Any, where: str) -> Header:
         known["batches"] = tuple(_batch(item, where) for item in check.items("batches"))
         inline = (Check(item, where) for item in check.items("inline"))
         known["inline"] = tuple(each.read(Inline) for each in inline)
-        known["metrics"] = _metrics(check)
+        known["metrics"] = check.mapping("metrics")
+        if not all(isinstance(item, (int, float)) for item in known["metrics"].values()):
+            raise check.fail("metrics", "an object of numbers")
     header = check.read(kind, **known)
     if header.number != expected:
         raise InvalidLogError(
@@ -256,10 +243,3 @@ def _batch(document: Any, where: str) -> Batch:
         raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
     known = tuple(Frame(*frame) for frame in frames)
     return check.read(Batch, number=check.number("number"), frames=known)
-
-
-def _metrics(check: Check) -> dict[str, float]:
-    value = check.mapping("metrics")
-    if not all(isinstance(item, (int, float)) for item in value.values()):
-        raise check.fail("metrics", "an object of numbers")
-    return value

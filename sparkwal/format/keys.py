@@ -1,10 +1,8 @@
 """Position ↔ number ↔ key, and every other path of a log.
 
-Numbers are unsigned 64-bit and count down from MAX, so that the newest object
-is the first one of a LIST. A window is W
-numbers; position j owns MAX − W·j … MAX − W·j − (W−1). Its first number is the
-slot (a commit or a leader record), the others are the data objects of Spark's
-partitions 0 … W−2.
+Numbers are unsigned 64-bit and count down from MAX, so that the newest object is the first one of a
+LIST. A window is W numbers; position j owns MAX − W·j … MAX − W·j − (W−1). Its first number is the
+slot (a commit or a leader record), the others are the data objects of Spark's partitions 0 … W−2.
 """
 
 from __future__ import annotations
@@ -30,10 +28,8 @@ def slot(position: int, window: int) -> int:
 
 
 def data(position: int, window: int, partition: int) -> int:
-    """The number of the data object of one Spark partition.
-
-    Raises ValueError when the window has no room for the partition.
-    """
+    """The number of the data object of one Spark partition. Raises ValueError when the window has
+    no room for the partition."""
     if partition < 0 or partition >= max_partitions(window):
         raise ValueError(f"partition {partition} is outside 0 … {max_partitions(window) - 1}")
     return slot(position, window) - 1 - partition
@@ -50,7 +46,6 @@ def last_position(window: int) -> int:
 
 
 def position(number: int, window: int) -> int:
-    """The position whose window holds `number`."""
     return (MAX - number) // window
 
 
@@ -73,7 +68,6 @@ def decode(name: str) -> int | None:
 
 
 def batches_prefix(prefix: str) -> str:
-    """The prefix under which every numbered object of a log lies."""
     return f"{prefix}/batches/" if prefix else "batches/"
 
 
@@ -93,30 +87,25 @@ def archive_key(prefix: str, archive: str) -> str:
 
 
 def lifecycle_prefix(prefix: str) -> str:
-    """The prefix under which every record of a log's lifecycle lies."""
     return join_key(prefix, "lifecycle") + "/"
 
 
 def lifecycle_key(prefix: str, number: int) -> str:
-    """Of one record of the lifecycle; numbers count down from MAX by 1."""
+    """Numbers count down from MAX by 1."""
     return lifecycle_prefix(prefix) + encode(number)
 
 
 def consumers_prefix(prefix: str) -> str:
-    """The prefix under which the readers of a log publish how far they are."""
     return join_key(prefix, "consumers") + "/"
 
 
 def consumer_key(prefix: str, name: str) -> str:
-    """Where one reader publishes it."""
     return join_key(prefix, "consumers", name)
 
 
 def join_key(prefix: str, *parts: str) -> str:
-    """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing.
-
-    Raises OptionError for segments that stores or people read in different ways.
-    """
+    """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing. Raises
+    OptionError for segments that stores or people read in different ways."""
     key = "/".join([prefix, *parts] if prefix else parts)
     for segment in key.split("/"):
         if segment in ("", ".", ".."):
@@ -127,7 +116,6 @@ def join_key(prefix: str, *parts: str) -> str:
 
 
 def sequencers_prefix(root: str) -> str:
-    """The prefix under which the logs of all sequencers of a path lie."""
     return join_key(root, "sequencers") + "/"
 
 

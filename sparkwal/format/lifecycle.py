@@ -1,7 +1,7 @@
 """One record of a log's lifecycle: which rows are safe in a table, and which may be gone.
 
-Every record carries the whole state, so the newest one is all that anybody has to read. It is
-an Arrow IPC file without rows, like every object, with the record as JSON in its metadata.
+Every record carries the whole state, so the newest one is all that anybody has to read. It is an
+Arrow IPC file without rows, like every object, with the record as JSON in its metadata.
 """
 
 from __future__ import annotations
@@ -27,15 +27,10 @@ NO_TABLE_VERSION = -1
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a log is compacted into, and how: fixed by the first intent.
-
-    Attributes:
-        table: its URL.
-        mode: APPEND, or MERGE by `keys` with the last writer winning.
-        sequence_by: the column whose greatest value wins; "": the log's order.
-        delete_when: an SQL condition on a row that deletes its key; "": none.
-        properties: of the table, when it is created.
-    """
+    """The table that a log is compacted into, and how: fixed by the first intent. `mode` is APPEND,
+    or MERGE by `keys` with the last writer winning, or the greatest value of the column
+    `sequence_by`. `delete_when`: an SQL condition on a row that deletes its key; `properties`: of a
+    new table."""
 
     table: str
     mode: str = APPEND
@@ -55,16 +50,14 @@ class LifecycleRecord:
         number: of the record; counts down from keys.MAX by 1.
         record_id: drawn for the attempt that wrote the record; a read-back compares it.
         log_id: of the log; a log recreated at the same path begins a chain of its own.
-        sequencer: the log's name under its path.
         k: counts the intents, from 1; 0 before the first.
         cut: positions below are in the table.
         to: the end of the open intent's range [cut, to); equal to `cut` when none is open.
-        floor: positions below may be deleted at any time.
+        floor: positions below may be deleted, `gc_grace_ms` later at the earliest.
         target: None while no intent was made.
         table_id: of the table that the first intent found or made.
-        table_version: the table's, as it was read before the last done; of the first intent:
-            before any row was written.
-        gc_grace_ms: what is below the floor is deleted this much later at the earliest.
+        table_version: the table's, as it was read before the last done; of the first intent: before
+            any row was written.
     """
 
     kind: str
@@ -95,7 +88,6 @@ class LifecycleRecord:
 
 
 def encode(state: LifecycleRecord) -> bytes:
-    """The record as an object."""
     document: dict[str, Any] = {"format": FORMAT, **asdict(state)}
     document["number"] = keys.encode(state.number)
     for name in ("cut", "to", "floor"):
@@ -109,7 +101,7 @@ def encode(state: LifecycleRecord) -> bytes:
 
 
 def decode(body: bytes, where: str) -> LifecycleRecord:
-    """A record. Raises InvalidLogError naming `where` and what was expected."""
+    """Raises InvalidLogError naming `where` and what was expected."""
     try:
         metadata = pa.ipc.open_file(body).schema.metadata or {}
         text = metadata[HEADER_KEY]

@@ -8,8 +8,8 @@ from typing import Any
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.checked import Check, are_whole
 
-# Appends without a name of their own begin so: their entry in `txns` guards the record that
-# carries it and is dropped by the next, since nobody will ask for it again.
+# Appends without a name begin so: their entry in `txns` guards the record that carries it, and
+# the next drops it, since nobody will ask for it again.
 ANONYMOUS = "append:"
 
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
@@ -21,14 +21,13 @@ class Checkpoint:
     """Where the log holds the checkpoint of one query: in the last record of that query.
 
     Attributes:
-        position: of that record.
-        rows: in that record.
+        position, rows: of that record.
         bytes, crc32: of the block of files in it; 0 bytes: it carries none.
         reason: why it carries none: REMOTE, STATEFUL or "".
         files: {name: (position, bytes)} of files that records carry once for those after them;
             NOWHERE for a file that was too large to carry.
         inputs: {name: CRC-32} of the files that say what the microbatch read.
-        name: of the query, as `sparkwal.checkpoint` was given it; "" where it was not.
+        name: of the query, where `sparkwal.checkpoint` was given it.
     """
 
     position: int
@@ -50,11 +49,7 @@ Checkpoints = dict[str, Checkpoint]
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """What a record remembers.
-
-    Attributes:
-        txns_archive: names the object that holds those of older queries; "" for none.
-    """
+    """What a record remembers; the object `txns_archive` holds those of older queries."""
 
     txns: Txns
     checkpoints: Checkpoints
@@ -62,7 +57,6 @@ class QueryProgress:
 
 
 def to_plain(checkpoints: Checkpoints) -> dict[str, Any]:
-    """As JSON."""
     return {
         query: {name: value for name, value in vars(each).items() if value or name != "name"}
         for query, each in checkpoints.items()
@@ -79,9 +73,7 @@ def txns_in(check: Check) -> Txns:
 
 def checkpoints_in(outer: Check) -> Checkpoints:
     found: Checkpoints = {}
-    if "checkpoints" not in outer.document:
-        return {}
-    for query, document in outer.mapping("checkpoints").items():
+    for query, document in outer.mapping("checkpoints", absent={}).items():
         check = Check(document, outer.where)
         inputs = Check(check.mapping("inputs"), outer.where)
         files = {}
@@ -95,6 +87,6 @@ def checkpoints_in(outer: Check) -> Checkpoints:
             Checkpoint,
             files=files,
             inputs={name: inputs.whole(name, high=2**32 - 1) for name in inputs.document},
-            name=check.text("name") if "name" in check.document else "",
+            name=check.text("name", absent=""),
         )
     return found

@@ -1,8 +1,7 @@
 """Spark's schema JSON and the one Arrow schema that carries it.
 
-The log stores Spark's schema; the Arrow schema of every object follows from it,
-so that any writer and any reader agree. All columns are nullable: Spark's
-readers require it, and a later writer may leave a column out.
+The log stores Spark's schema; the Arrow schema of every object follows from it, so that any writer
+and any reader agree. All columns are nullable: Spark's readers require it, writers may lack one.
 """
 
 from __future__ import annotations
@@ -18,48 +17,36 @@ from sparkwal.errors import OptionError
 from sparkwal.format.arrow_types import field_json
 
 _PRIMITIVES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "void": pa.null(),
-    "variant": pa.struct(
-        [
-            pa.field("value", pa.binary(), nullable=False),
-            # This tag is how Spark distinguishes a variant from a plain struct.
-            pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
-        ]
-    ),
-}
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+    "boolean": pa.bool_(), "void": pa.null(), "string": pa.string(), "binary": pa.binary(),
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
+    "float": pa.float32(), "double": pa.float64(), "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+    "variant": pa.struct([
+        pa.field("value", pa.binary(), nullable=False),
+        # This tag is how Spark distinguishes a variant from a plain struct.
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]),
+}  # fmt: skip
+DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 _TIME = re.compile(r"time\(\d\)")
 _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
 
 
 def normalize(spark_schema: str | dict[str, Any]) -> str:
-    """Spark's schema JSON with every field nullable and without metadata.
-
-    Raises OptionError naming the first column whose type Arrow cannot carry.
-    """
+    """Spark's schema JSON with every field nullable and without metadata. Raises OptionError naming
+    the first column whose type Arrow cannot carry."""
     document = json.loads(spark_schema) if isinstance(spark_schema, str) else spark_schema
     names = [field["name"] for field in document["fields"]]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise OptionError(f"column {twice[0]!r} appears twice; give every column its own name")
-    normal = {
-        "type": "struct",
-        "fields": [_normal_field(field, field["name"]) for field in document["fields"]],
-    }
-    return json.dumps(normal, separators=(",", ":"), ensure_ascii=False)
+    return _json([_normal_field(field, field["name"]) for field in document["fields"]])
+
+
+def _json(fields: list[dict[str, Any]]) -> str:
+    document = {"type": "struct", "fields": fields}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 def _normal_field(field: dict[str, Any], path: str) -> dict[str, Any]:
@@ -116,11 +103,8 @@ def _normal_type(kind: Any, path: str) -> Any:
 
 
 def check_columns(spark_schema: str) -> None:
-    """For writers: a log keeps its columns for ever, so none that readers could not use.
-
-    Raises OptionError for no columns at all, for names that differ only in case, and for a
-    column of nulls only, whose type could never change.
-    """
+    """For writers: a log keeps its columns for ever. Raises OptionError for no columns at all, for
+    names that differ only in case, and for a column of nulls only, whose type could not change."""
     fields = json.loads(spark_schema)["fields"]
     if not fields:
         raise OptionError("these rows have no columns, and a log of them could not be read; "
@@ -166,7 +150,7 @@ def _cannot_carry(path: str, kind: str) -> OptionError:
 def _leaf(kind: str) -> pa.DataType | None:
     if kind in _PRIMITIVES:
         return _PRIMITIVES[kind]
-    if match := _DECIMAL.fullmatch(kind):
+    if match := DECIMAL.fullmatch(kind):
         return pa.decimal128(int(match[1]), int(match[2]))
     if _DAY_TIME.fullmatch(kind):
         return pa.duration("us")
@@ -174,12 +158,8 @@ def _leaf(kind: str) -> pa.DataType | None:
         return pa.time64("ns")
     if _SPATIAL.fullmatch(kind):
         tag = kind.partition("(")[0]
-        return pa.struct(
-            [
-                pa.field("srid", pa.int32(), nullable=False),
-                pa.field("wkb", pa.binary(), nullable=False, metadata={tag: "true"}),
-            ]
-        )
+        srid = pa.field("srid", pa.int32(), nullable=False)
+        return pa.struct([srid, pa.field("wkb", pa.binary(), False, metadata={tag: "true"})])
     return None
 
 
@@ -209,11 +189,9 @@ def to_arrow(spark_schema: str) -> pa.Schema:
 
 
 def from_arrow(arrow_schema: pa.Schema) -> str:
-    """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`.
-
-    Raises OptionError naming the first column whose values the log could not keep
-    (unsigned 64-bit numbers, nanoseconds), or a name that appears twice.
-    """
+    """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`. Raises
+    OptionError naming the first column whose values the log could not keep (unsigned 64-bit
+    numbers, nanoseconds), or a name that appears twice."""
     fields = [arrow_schema.field(i) for i in range(len(arrow_schema))]
     return normalize(
         {"type": "struct", "fields": [field_json(field, field.name) for field in fields]}
@@ -240,13 +218,9 @@ def type_name(kind: Any) -> str:
 
 
 def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
-    """The log's schema after a writer with `writer_schema` (both normalized).
-
-    Columns match by name. Without `allow_new` the sets must be equal; with it,
-    the writer may add columns and leave some out (null).
-
-    Raises OptionError that lists every difference.
-    """
+    """The log's schema after a writer with `writer_schema` (both normalized). Columns match by
+    name. Without `allow_new` the sets must be equal; with it, the writer may add columns and leave
+    some out (null). Raises OptionError that lists every difference."""
     log, writer = columns(log_schema), columns(writer_schema)
     changed = [
         f"column {name!r} is {type_name(log[name])} in the log and {type_name(kind)} in the query"
@@ -282,17 +256,12 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
 
 
 def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
-    """The schema with more fields after its own."""
-    fields = json.loads(spark_schema)["fields"] + new
-    document = {"type": "struct", "fields": fields}
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return _json(json.loads(spark_schema)["fields"] + new)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by name, those it lacks as null.
-
-    Zero-copy where only nullability, field names or time zones differ.
-    """
+    """`batch` with exactly `schema`: columns by name, those it lacks as null. Zero-copy where only
+    nullability, field names or time zones differ."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = []
@@ -314,12 +283,8 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """`array` as `target`; nested types keep their buffers where the layout is the same."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    same_nesting = (
-        (pa.types.is_struct(target) and pa.types.is_struct(array.type))
-        or (pa.types.is_list(target) and pa.types.is_list(array.type))
-        or (pa.types.is_map(target) and pa.types.is_map(array.type))
-    )
-    if not same_nesting:
+    nested = (pa.types.is_struct, pa.types.is_list, pa.types.is_map)
+    if not any(is_kind(target) and is_kind(array.type) for is_kind in nested):
         return array if array.type == target else array.cast(target)
     if pa.types.is_struct(target):
         names = [array.type.field(i).name for i in range(array.type.num_fields)]

@@ -1,13 +1,11 @@
 """Which types of Spark's hold every value of another, so that a column may be widened to them.
 
-The rules are those of Delta Lake's type widening. Types are Spark's JSON of them; whether they
-are nullable does not matter.
+The rules are those of Delta Lake's type widening; whether a type is nullable does not matter.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +14,6 @@ from sparkwal.format import schema
 _WHOLE = ("byte", "short", "integer", "long")
 # Digits that a decimal has before its point to hold every whole number.
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _INSIDE = ("elementType", "keyType", "valueType")
 
 
@@ -44,7 +41,7 @@ def contradicts(table: Any, log: Any) -> bool:
 
 
 def _leaf_holds(wide: str, narrow: str) -> bool:
-    into, of = _DECIMAL.fullmatch(wide), _DECIMAL.fullmatch(narrow)
+    into, of = schema.DECIMAL.fullmatch(wide), schema.DECIMAL.fullmatch(narrow)
     if into is not None:
         scale = int(into[2])
         before = int(into[1]) - scale
@@ -74,12 +71,8 @@ def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
 
 
 def widened(spark_schema: str, table: Mapping[str, Any]) -> str:
-    """The columns of a normalized schema with the types of a table's where those hold them.
-
-    Args:
-        table: the types of its columns, by name.
-    """
-    known = _folded(table)
+    """The columns of a normalized schema, with a table's types (by name) where those hold them."""
+    known = {name.lower(): kind for name, kind in table.items()}
     document = json.loads(spark_schema)
     for field in document["fields"]:
         kind = known.get(field["name"].lower(), field["type"])
@@ -92,12 +85,8 @@ def contradictions(
     log: Mapping[str, Any], table: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
     """(column, its type in the log, its type in the table) of those that do not go together."""
-    known = _folded(table)
+    known = {name.lower(): kind for name, kind in table.items()}
     for name, kind in log.items():
         there = known.get(name.lower(), kind)
         if contradicts(there, kind):
             yield name, kind, there
-
-
-def _folded(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.lower(): kind for name, kind in table.items()}

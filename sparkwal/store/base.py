@@ -12,11 +12,7 @@ PART_SIZE = 8 * 2**20
 
 @dataclass(frozen=True)
 class Entry:
-    """One listed object: its key and its size in bytes.
-
-    Attributes:
-        etag: of its content, as the store writes it; "" where it shows none.
-    """
+    """One listed object; `etag` is "" where the store shows none."""
 
     key: str
     size: int
@@ -24,12 +20,8 @@ class Entry:
 
 
 class Page(NamedTuple):
-    """What one LIST shows.
-
-    Attributes:
-        more: there may be keys after the last entry: the store may cut a page short of
-            the limit. An empty page is always complete.
-    """
+    """What one LIST shows. `more`: there may be keys after the last entry, since the store may cut
+    a page short of the limit. An empty page is always complete."""
 
     entries: list[Entry]
     more: bool
@@ -38,10 +30,7 @@ class Page(NamedTuple):
 @dataclass(frozen=True)
 class Unfinished:
     """An upload that was begun and neither completed nor aborted: killed, or still running.
-
-    Attributes:
-        age_ms: since it began, or was last written to; never more, by the store's clock.
-    """
+    `age_ms` counts by the store's clock since it began, or was last written to; never more."""
 
     key: str
     upload_id: str
@@ -49,11 +38,7 @@ class Unfinished:
 
 
 class UnfinishedPage(NamedTuple):
-    """Some unfinished uploads.
-
-    Attributes:
-        after: leads to the next page; "" when this is the last one.
-    """
+    """Some unfinished uploads; `after` leads to the next page, and is "" on the last one."""
 
     uploads: list[Unfinished]
     after: str
@@ -66,14 +51,10 @@ class NotFound(KeyError):
 class Transient(Exception):
     """A request failed in a way that another attempt may mend.
 
-    The request may have taken effect all the same (a lost reply looks like
-    this too). So a caller that retries a conditional write must read the object
-    back when the retry finds the key taken.
-
-    Args:
-        reason: what happened, for people; never holds a secret.
-        retry_after: seconds the store asked us to wait, or None.
-        unreachable: no connection could be made, so nothing took effect.
+    The request may have taken effect all the same (a lost reply looks like this too), unless no
+    connection could be made (`unreachable`). So a caller that retries a conditional write must read
+    the object back when the retry finds the key taken. `reason` is for people and never holds a
+    secret; the store asked us to wait `retry_after` seconds.
     """
 
     def __init__(
@@ -89,19 +70,13 @@ class Upload(Protocol):
     """A large object written in parts; it appears whole at `complete` or never."""
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        """Send part `number` (1, 2, …), the object's bytes from `offset` on.
-
-        Parts may come in any order and are sent in the background; blocks while
-        as many as the store was configured for are on their way. Raises what an
-        earlier part failed with.
-        """
+        """Send part `number` (1, 2, …), the object's bytes from `offset` on, in any order, in the
+        background; blocks while as many as the store was configured for are on their way. Raises
+        what an earlier part failed with."""
 
     def complete(self) -> bool:
-        """Wait for the parts and publish the object if its key is free.
-
-        Returns True when this call created the object, False when the key is
-        taken (perhaps by this very upload, when an earlier reply was lost).
-        """
+        """Wait for the parts and publish the object if its key is free. True: this call created it.
+        False: the key is taken, perhaps by this very upload, when an earlier reply was lost."""
 
     def abort(self) -> None:
         """Give up and free what was stored. Never touches a published object."""
@@ -110,9 +85,9 @@ class Upload(Protocol):
 class Store(Protocol):
     """An object store with put-if-absent and ordered listing.
 
-    Keys are relative to the store's root (a bucket, a folder) and use "/".
-    Every method is one request unless it says otherwise. Raises `Transient` for
-    what may pass and `StoreUnavailableError` or `OptionError` for what will not.
+    Keys are relative to the store's root (a bucket, a folder) and use "/". Every method is one
+    request unless it says otherwise. Raises `Transient` for what may pass and
+    `StoreUnavailableError` or `OptionError` for what will not.
     """
 
     @property
@@ -140,42 +115,29 @@ class Store(Protocol):
         """`length` bytes from `offset`, fewer at the object's end. Raises NotFound."""
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first `limit` (at most 1000) keys under `prefix` that are greater than `after`,
-        in byte order, or fewer and that there are more: one request."""
+        """The first `limit` (at most 1000) keys under `prefix` that are greater than `after`, in
+        byte order; or fewer, with `more`."""
 
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there is no error."""
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Remove at most 1000 objects; those that are not there are no error.
-
-        Args:
-            etags: of each key, as it was listed. Where the store knows such a condition, an
-                object that has another one by now stays, which is no error.
-
-        Raises for the first key that was not removed; the others may be gone. It may be
-        repeated with all of them.
-        """
+        """Remove at most 1000 objects; those that are not there are no error. Where the store knows
+        such a condition, an object that has another ETag by now than the one listed stays, which is
+        no error. Raises for the first key that was not removed; others may be gone. It may be
+        repeated."""
 
     def age_ms(self, key: str) -> int:
-        """How old the object is by the store's own clock, at least: never an overestimate,
-        but that S3 dates an object sent in parts back to when its upload began.
-
-        Raises NotFound.
-        """
+        """How old the object is by the store's own clock: never an overestimate, but that S3 dates
+        an object sent in parts back to when its upload began. Raises NotFound."""
 
     def upload(self, key: str) -> Upload:
         """Begin an object too large for one request."""
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """At most `limit` (at most 1000) unfinished uploads to keys under `prefix`: one request.
-
-        Args:
-            after: of the page before; "" for the first.
-        """
+        `after` is of the page before; "" for the first."""
 
     def discard(self, upload: Unfinished) -> None:
-        """Abort it and free what was stored; one that is not there any more is no error.
-
-        A writer that still runs can not complete it. Never touches a published object.
-        """
+        """Abort it and free what was stored: its writer can not complete it. One that is not there
+        any more is no error. Never touches a published object."""

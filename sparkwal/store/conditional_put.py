@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.store.base import Store, Transient
-from sparkwal.store.config import RetryPolicy
+from sparkwal.store.base import Store
 from sparkwal.store.conformance import objects, races
 from sparkwal.store.conformance.store_under_test import StoreUnderTest, Trial, Wrong, content
 from sparkwal.store.parallel import run_parallel
@@ -19,26 +19,22 @@ _proven: set[tuple[int, str, str]] = set()
 
 
 def prove_put_if_absent(store: Store, prefix: str) -> None:
-    """Put at taken keys, one after another and racing; every second put must be refused.
+    """Put at taken keys, one after another and racing; every second put must be refused. Once per
+    process, store and prefix.
 
-    Once per process, store and prefix. Stores a few tiny objects under
-    `{prefix}/proof/` and removes them again. Their names are new for each call, so any
-    number of processes may prove at once. What a killed one leaves there is never read by
-    anything; it may be deleted.
-
-    Raises:
-        OptionError: the store does not enforce If-None-Match; use another one.
-        StoreUnavailableError: it could not be found out.
+    Stores a few tiny objects under `{prefix}/proof/` and removes them. Their names are new for each
+    call, so any number of processes may prove at once; nothing ever reads what a killed one leaves.
+    Raises OptionError for a store that does not enforce If-None-Match, StoreUnavailableError where
+    it could not be found out.
     """
     proof = (os.getpid(), store.identity, prefix)
     if proof in _proven:
         return
-    # The store repeats its requests itself.
-    tested = StoreUnderTest((store,), prefix, _TRIAL, RetryPolicy(max_retry_attempts=0))
+    tested = StoreUnderTest((store,), prefix, _TRIAL, repeats=True)
     try:
         objects.keep_first(tested, b"first", b"second")
         if store.concurrency > 1:
-            races.put_if_absent(tested, sizes=(16,), repeats=True)
+            races.put_if_absent(tested, sizes=(16,))
     except Wrong as wrong:
         raise OptionError(
             f"{store.url} does not enforce If-None-Match: {wrong}. Two writers would overwrite "
@@ -46,21 +42,18 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
             "writes, or a newer version of this one"
         ) from None
     finally:
-        _remove(store, tested.keys)
+        # No LIST: a writer need not be allowed one here.
+        for _ in run_parallel(store, partial(_remove, tested.store), tested.keys):
+            pass
     _proven.add(proof)
 
 
-def _remove(store: Store, keys: list[str]) -> None:
-    def remove(key: str) -> None:
-        try:
-            store.delete(key)
-        except (SparkWalError, Transient) as error:
-            # A writer may well be allowed to put but not to delete.
-            with suppress(SparkWalError, Transient):
-                if content(store, key) is None:
-                    return
-            events.emit(events.ProofLeftBehind(key=key, url=store.url, reason=str(error)))
-
-    # No LIST: a writer need not be allowed one here.
-    for _ in run_parallel(store, remove, keys):
-        pass
+def _remove(store: Store, key: str) -> None:
+    try:
+        store.delete(key)
+    except SparkWalError as error:
+        # A writer may well be allowed to put but not to delete.
+        with suppress(SparkWalError):
+            if content(store, key) is None:
+                return
+        events.emit(events.ProofLeftBehind(key=key, url=store.url, reason=str(error)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from sparkwal.errors import OptionError
 
 # Seconds that a store may ask for between two attempts.
 LONGEST_WAIT = 60.0
-_AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 
 
 def said(**parameters: Any) -> dict[str, Any]:
@@ -25,9 +23,8 @@ def said(**parameters: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class S3Config:
-    """How to reach S3, and what requests ask of it besides what they do.
-
-    What is None comes from the environment, as with any AWS tool, or is the bucket's to say.
+    """How to reach S3, and what its requests say. What is None comes from the environment, as with
+    any AWS tool, or is the bucket's to say.
 
     Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
     """
@@ -53,7 +50,7 @@ class S3Config:
 
     def __post_init__(self) -> None:
         if self.endpoint is not None:
-            check_endpoint(self.endpoint)
+            normal_endpoint(self.endpoint)
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
         if self.session_token is not None and self.access_key_id is None:
@@ -67,7 +64,6 @@ class S3Config:
 
     @property
     def on_all(self) -> dict[str, Any]:
-        """Parameters of every request."""
         return said(
             RequestPayer="requester" if self.requester_pays else None,
             ExpectedBucketOwner=self.bucket_owner,
@@ -91,37 +87,29 @@ class S3Config:
         return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
 
 
-def check_endpoint(endpoint: str) -> None:
-    """Raises OptionError for what is no plain http(s) URL; never shows a password in it."""
-    try:
-        parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port
-    except ValueError:
-        usable = False
-        parts = urlsplit("")
-    # Before anything shows the endpoint: a password in it would end up in messages.
+def normal_endpoint(endpoint: str) -> str:
+    """One spelling of an endpoint's URL. Raises OptionError, without a password, for any other
+    text."""
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"
         )
     if "?" in endpoint or "#" in endpoint:
         raise OptionError("the endpoint must be a URL without ? and #: https://host:port")
-    if not usable:
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+        default = {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        host = None
+    if not host:
         raise OptionError(
             f"endpoint must be a URL such as https://s3.example.com:9000, not {endpoint!r}"
         )
-
-
-def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError as `check_endpoint`."""
-    check_endpoint(endpoint)
-    parts = urlsplit(endpoint)
-    host = str(parts.hostname)
     if ":" in host:
         host = f"[{host}]"
-    if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
-        host = f"{host}:{parts.port}"
+    if port not in (None, default):
+        host = f"{host}:{port}"
     return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
 
 
@@ -137,15 +125,8 @@ def is_readable_on_the_way(endpoint: str) -> bool:
         return True
 
 
-def is_aws(endpoint: str) -> bool:
-    """Whether an endpoint is one of AWS's own: of a region, dual-stack, FIPS."""
-    return _AWS_HOST.fullmatch(urlsplit(endpoint).hostname or "") is not None
-
-
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently."""
-
     max_retry_attempts: int = 3
     base_delay_ms: int = 100
     max_delay_ms: int = 20_000
@@ -153,9 +134,8 @@ class RetryPolicy:
     def delay(self, attempt: int, rng: Callable[[], float], retry_after: float | None) -> float:
         """Seconds to wait after failed attempt `attempt` (1, 2, …).
 
-        Full jitter: writers that failed together must not come back together.
-        What the store asked for is a lower bound, up to LONGEST_WAIT: a server that says
-        "tomorrow" must not stop a writer until then.
+        Full jitter: writers that failed together must not come back together. What the store asked
+        for is a lower bound, up to LONGEST_WAIT: "tomorrow" must not stop a writer until then.
         """
         # 2^60 ms is beyond any cap; the bound keeps the power from growing without end.
         ceiling = min(self.max_delay_ms, self.base_delay_ms << min(attempt - 1, 60))

@@ -34,11 +34,7 @@ _IDLE = 5.0
 
 
 class Pace:
-    """How long one store's requests take lately, and how many may be repeated. Threads share it.
-
-    Args:
-        clock: seconds, from any start.
-    """
+    """How long one store's requests take lately, and how many may be repeated. Threads share it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -50,7 +46,7 @@ class Pace:
         self._count = 0
 
     def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
-        """A request begins. Returns the seconds after which it is late, and is given up."""
+        """The seconds after which a request that begins now is late, and is given up."""
         with self._lock:
             self._earned = min(_BURST, self._earned + _SHARE)
             late = self._late.get(kind, _AT_FIRST + kind[1] / 1e6)
@@ -59,8 +55,7 @@ class Pace:
             return late, min(patience, max(_MOST, late))
 
     def may_repeat(self) -> bool:
-        """Whether a late request is sent once more: not where so many are late that the store
-        itself is slow."""
+        """Whether a late request is sent once more: not where too many are late."""
         with self._lock:
             if self._earned < 1:
                 return False
@@ -68,7 +63,6 @@ class Pace:
             return True
 
     def answered(self, kind: tuple[str, int], seconds: float) -> None:
-        """The first answer came after so many seconds."""
         with self._lock:
             self._given_up = 0
             self._count += 1
@@ -84,7 +78,6 @@ class Pace:
                 self._late[kind] = max(_FLOOR, factor * slow)
 
     def gave_up(self) -> None:
-        """No answer came."""
         with self._lock:
             self._given_up += 1
 
@@ -95,7 +88,6 @@ os.register_at_fork(after_in_child=_paces.clear)
 
 
 def pace_of(identity: str) -> Pace:
-    """Of the store of this name, in this process."""
     return _paces.get(identity) or _paces.setdefault(identity, Pace())
 
 
@@ -104,7 +96,6 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
 
     Both attempts of a conditional PUT carry the same bytes, so a success of either is ours. A
     refusal may stem from the other attempt, as after a lost reply: who gets one reads the object.
-
     Raises Transient where no answer comes in time, else what the attempts failed with.
     """
     # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
@@ -113,7 +104,14 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     answers: SimpleQueue[tuple[R | None, Exception | None]] = SimpleQueue()
     failures: list[Exception] = []
     began, attempts, until = pace.clock(), 1, late
-    _start(lambda: answers.put(_attempt(request)))
+
+    def attempt() -> None:
+        try:
+            answers.put((request(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    _start(attempt)
     while len(failures) < attempts:
         try:
             result, error = answers.get(timeout=max(0.0, began + until - pace.clock()))
@@ -124,10 +122,8 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
             until = given_up
             if pace.may_repeat():
                 attempts = 2
-                events.emit(
-                    events.Hedged(operation=operation, key=key, after_ms=round(late * 1000))
-                )
-                _start(lambda: answers.put(_attempt(request)))
+                events.emit(events.Hedged(operation, key, after_ms=round(late * 1000)))
+                _start(attempt)
             continue
         if error is None or isinstance(error, NotFound):
             pace.answered(kind, pace.clock() - began)
@@ -141,21 +137,13 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     raise next(unknown, failures[0])
 
 
-def _attempt(request: Callable[[], R]) -> tuple[R | None, Exception | None]:
-    try:
-        return request(), None
-    except Exception as error:
-        return None, error
-
-
-# Threads that wait for work, each with what brings it. They are daemons: an attempt that nobody
-# waits for any more does not hold up the process's end.
+# Of threads that wait for work. They are daemons: an attempt that nobody waits for any more does
+# not hold up the process's end.
 _waiting: list[SimpleQueue[Callable[[], None]]] = []
 os.register_at_fork(after_in_child=_waiting.clear)
 
 
 def _start(task: Callable[[], None]) -> None:
-    """Run `task` in another thread."""
     try:
         inbox = _waiting.pop()
     except IndexError:

@@ -8,8 +8,8 @@ from sparkwal.store.base import Entry, Page, Store
 
 
 def first_entries(store: Store, prefix: str, limit: int) -> Page:
-    """The first `limit` (at most 1000) keys under `prefix`: one LIST where its page is full or
-    complete, which it always is in AWS; one more for each page that the store cuts short."""
+    """The first `limit` (at most 1000) keys under `prefix`: one LIST, and one more for each page
+    that the store cuts short, which AWS never does."""
     page = store.list(prefix, limit)
     entries = page.entries
     while page.more and len(entries) < limit:
@@ -19,8 +19,7 @@ def first_entries(store: Store, prefix: str, limit: int) -> Page:
 
 
 def all_entries(store: Store, prefix: str, after: str = "") -> Iterator[Entry]:
-    """Every key under `prefix` that is greater than `after`, in byte order: one LIST for each
-    page."""
+    """Every key under `prefix` greater than `after`, in byte order: one LIST for each page."""
     page = store.list(prefix, after=after)
     yield from page.entries
     while page.more:

@@ -22,36 +22,29 @@ from sparkwal.store.local_files import (
     write_at,
 )
 
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
 class LocalStore:
     """Objects are files under `root`. Folders appear with the first write, never by reading.
 
-    All methods raise OptionError for what permissions and paths forbid and
-    StoreUnavailableError for a full or failing disk. `fsync=False` gives up durability
-    over a power cut (for tests), nothing else.
+    Raises OptionError for what permissions and paths forbid, StoreUnavailableError for a full or
+    failing disk. `fsync=False` gives up durability over a power cut (for tests), nothing else.
     """
+
+    # Enough to keep a disk's queue filled while others wait in fsync.
+    concurrency = 8
 
     def __init__(self, root: Path, fsync: bool = True) -> None:
         self._root = Path(os.path.abspath(root))
+        self.url = f"file://{self._root}"
         self._fsync = fsync
         self._prepared: set[Path] = set()
 
     @property
-    def url(self) -> str:
-        """The root as a file URL."""
-        return f"file://{self._root}"
-
-    @property
     def identity(self) -> str:
-        """The folder that the root's symbolic links lead to."""
         return f"file://{os.path.realpath(self._root)}"
-
-    @property
-    def concurrency(self) -> int:
-        """A few: enough to keep a disk's queue filled while others wait in fsync."""
-        return 8
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Write an unlisted file, then link it to its name: the link is the commit."""
@@ -70,19 +63,17 @@ class LocalStore:
             self._sync_published(path, key)
 
     def get(self, key: str) -> bytes:
-        """The whole file. Raises NotFound."""
         with self._reading(key) as descriptor:
             return read_at(descriptor, 0, os.fstat(descriptor).st_size)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Part of the file. Raises NotFound."""
         with self._reading(key) as descriptor:
             # What the file does not hold is not allocated, whatever length was asked for.
             held = os.fstat(descriptor).st_size - offset
             return read_at(descriptor, offset, max(min(length, held), 0))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first keys under `prefix` in byte order; only their sizes are looked up."""
+        """Only the sizes of the keys that are found are looked up."""
         folder, _, start = prefix.rpartition("/")
         found: list[Entry] = []
         more = False
@@ -98,23 +89,21 @@ class LocalStore:
         return Page(found, more)
 
     def delete(self, key: str) -> None:
-        """Remove the file. Not synced: what a power cut brings back is deleted again."""
-        with errors("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError):
+        """Not synced: what a power cut brings back is deleted again."""
+        with errors("delete", key, self.url), suppress(*_ABSENT):
             self._path(key).unlink()
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove the files, whatever is in them, then sync each of their folders once."""
         paths = [self._path(key) for key in keys]
         for key, path in zip(keys, paths, strict=True):
-            with errors("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError):
+            with errors("delete", key, self.url), suppress(*_ABSENT):
                 path.unlink()
         for folder in {path.parent: None for path in paths}:
-            gone = suppress(FileNotFoundError, NotADirectoryError)
-            with errors("delete", f"objects in {folder}", self.url), gone:
+            with errors("delete", f"objects in {folder}", self.url), suppress(*_ABSENT):
                 self._sync(folder)
 
     def age_ms(self, key: str) -> int:
-        """The file's age by the clock of its filesystem. Raises NotFound."""
         with self._reading(key) as descriptor:
             found = os.fstat(descriptor)
             if stat.S_ISDIR(found.st_mode):
@@ -122,21 +111,18 @@ class LocalStore:
             return _age_ms(self._now_ns(), found)
 
     def upload(self, key: str) -> LocalUpload:
-        """Begin a large file; parts go straight to their offsets."""
         return LocalUpload(self, self._path(key), key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """Unlisted files that a put or an upload writes, or left when it was killed.
-
-        Their age counts from the last write. A file whose name holds no key is not found:
-        one for a key too long to be part of it, or of an older version of this library.
-        """
+        """Unlisted files that a put or an upload writes, or left when it was killed. Their age
+        counts from the last write. A file whose name holds no key is not found: its key was too
+        long, or an older version of this library wrote it."""
         folder = self._root / TEMPS
         uploads: list[Unfinished] = []
         with errors("list", prefix, self.url):
             try:
                 names = os.listdir(folder)
-            except (FileNotFoundError, NotADirectoryError):
+            except _ABSENT:
                 return UnfinishedPage([], "")
             # In the order of the keys; "/" is in no name, so that such a mark is unique.
             marks = sorted(
@@ -154,10 +140,9 @@ class LocalStore:
         return UnfinishedPage(uploads, page[limit - 1] if len(page) > limit else "")
 
     def discard(self, upload: Unfinished) -> None:
-        """Remove the unlisted file."""
         if key_of_temp(upload.upload_id) != upload.key:
             raise OptionError(f"{upload.upload_id!r} is no upload of {upload.key}")
-        with errors("abort", upload.key, self.url), suppress(FileNotFoundError, NotADirectoryError):
+        with errors("abort", upload.key, self.url), suppress(*_ABSENT):
             (self._root / TEMPS / upload.upload_id).unlink()
 
     def open_temp(self, key: str) -> tuple[int, Path]:
@@ -193,7 +178,7 @@ class LocalStore:
             raise
         else:
             created = True
-        # Also when the name was taken: its writer may have died before this sync. A caller
+        # Also when the name was taken: its writer may have died before this sync, and a caller
         # that reads the object back and trusts it must not lose it to a power cut.
         self._sync_published(path, key)
         return created
@@ -209,7 +194,7 @@ class LocalStore:
         with errors("get", key, self.url):
             try:
                 descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-            except (FileNotFoundError, NotADirectoryError):
+            except _ABSENT:
                 self._check_root()
                 raise NotFound(key) from None
             try:
@@ -244,13 +229,8 @@ class LocalStore:
 
     def _now_ns(self) -> int:
         """The filesystem's clock, which may be another machine's."""
-        descriptor, temp = self.open_temp("clock")
-        try:
-            return os.fstat(descriptor).st_mtime_ns
-        finally:
-            os.close(descriptor)
-            with suppress(OSError):
-                temp.unlink()
+        with self._written("clock", b"") as temp:
+            return temp.stat().st_mtime_ns
 
     def _check_root(self) -> None:
         """Raises NotADirectoryError where a file makes the root impossible."""
@@ -267,7 +247,14 @@ class LocalStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError:
-            self._check_takes_folder(top, folder)
+            try:
+                (top / next(iter(folder.relative_to(top).parts), "")).mkdir(exist_ok=True)
+            except FileNotFoundError:
+                # It is there and the system makes no folder in it, as in /proc: no attempt helps.
+                if top.exists():
+                    raise OptionError(
+                        f"{self.url}: no folder can be made in {top}; use another path"
+                    ) from None
             raise
         # Folders that were there may be another process's, made a moment ago and not
         # synced: an object in a folder that a power cut takes away is gone too.
@@ -277,17 +264,6 @@ class LocalStore:
             with suppress(PermissionError):
                 self._sync(parent)
         self._prepared.add(folder)
-
-    def _check_takes_folder(self, top: Path, folder: Path) -> None:
-        """Raises OptionError where `top` is there and the system makes no folder in it, as in
-        /proc: no attempt will mend that."""
-        try:
-            (top / next(iter(folder.relative_to(top).parts), "")).mkdir(exist_ok=True)
-        except FileNotFoundError:
-            if top.exists():
-                raise OptionError(
-                    f"{self.url}: no folder can be made in {top}; use another path"
-                ) from None
 
     def _sync(self, path: Path) -> None:
         if not self._fsync:
@@ -318,7 +294,6 @@ class LocalUpload:
         self._lock = threading.Lock()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        """Write the part. Raises StoreUnavailableError for a full disk, OptionError."""
         with errors("put", self._key, self._store.url):
             # Parts come from several threads: two first ones must share one file.
             with self._lock:
@@ -337,7 +312,6 @@ class LocalUpload:
         return created
 
     def abort(self) -> None:
-        """Remove the unseen file."""
         if self._file is not None:
             descriptor, temp = self._file
             self._file = None

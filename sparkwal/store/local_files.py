@@ -1,5 +1,4 @@
-"""The files of a local store: their bytes, their names in order, those that are unfinished, and
-what the system says of them."""
+"""The files of a local store: their bytes, their names in order, what the system says of them."""
 
 from __future__ import annotations
 
@@ -16,15 +15,23 @@ from urllib.parse import quote, unquote
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import Transient
 
-# Unpublished files live here, beside the objects and never listed. A writer that is
-# killed leaves its file there; nothing ever reads it.
+# Unpublished files live here, never listed. Nothing ever reads what a killed writer leaves.
 TEMPS = ".tmp"
 _TEMP = re.compile(r"[0-9a-f]{32}\.(.+)")
 _LONGEST = 255
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ENOENT)
+# {} is what the system says.
+_FULL = "disk full; free some space and run again"
+_FORBIDDEN = "read-only or no permission ({}); use another path, or let this user write there"
+_IN_THE_WAY = "a file is in the way of a folder; use another path"
+_NO_NAME = "{}; use another path"
+_ADVICE = {
+    errno.ENOSPC: _FULL, errno.EDQUOT: _FULL,
+    errno.EROFS: _FORBIDDEN, errno.EACCES: _FORBIDDEN, errno.EPERM: _FORBIDDEN,
+    errno.ENOTDIR: _IN_THE_WAY, errno.EEXIST: _IN_THE_WAY, errno.EISDIR: _IN_THE_WAY,
+    errno.ENAMETOOLONG: _NO_NAME, errno.ELOOP: _NO_NAME, errno.EINVAL: _NO_NAME,
+}  # fmt: skip
 
 
 def temp_name(key: str) -> str:
@@ -40,7 +47,7 @@ def key_of_temp(name: str) -> str | None:
 
 
 def write_at(descriptor: int, body: bytes, offset: int) -> None:
-    """All of `body`: one call may write less than it was given. Raises OSError."""
+    """All of `body`: one call may write less than it was given."""
     view = memoryview(body)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -48,7 +55,7 @@ def write_at(descriptor: int, body: bytes, offset: int) -> None:
 
 
 def read_at(descriptor: int, offset: int, length: int) -> bytes:
-    """`length` bytes, or what the file holds of them. Raises OSError."""
+    """`length` bytes, or what the file holds of them."""
     pieces: list[bytes] = []
     while length > 0 and (piece := os.pread(descriptor, length, offset)):
         pieces.append(piece)
@@ -57,12 +64,9 @@ def read_at(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
-    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin
-    with `start`.
-
-    A folder sorts as its name with "/", as the keys in it do. Python orders strings by
-    code point, which is the byte order of their UTF-8.
-    """
+    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin with
+    `start`. A folder sorts as its name with "/", as the keys in it do. Python orders strings by
+    code point, which is the byte order of their UTF-8."""
     names: list[str] = []
     folders: list[str] = []
 
@@ -96,24 +100,12 @@ def errors(operation: str, key: str, url: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f"{operation} of {key} at {url}"
-        if error.errno in _FULL:
-            raise StoreUnavailableError(
-                f"{where}: disk full; free some space and run again"
-            ) from None
-        if error.errno in _FORBIDDEN:
-            raise OptionError(
-                f"{where}: read-only or no permission ({error.strerror}); use another "
-                "path, or let this user write there"
-            ) from None
-        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-            raise OptionError(
-                f"{where}: a file is in the way of a folder; use another path"
-            ) from None
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
-            raise OptionError(f"{where}: {error.strerror}; use another path") from None
         if error.errno in _PASSING:
             raise Transient(f"{error.strerror}") from None
-        raise StoreUnavailableError(
-            f"{where}: {error.strerror}; check the disk", maybe_applied=operation == "put"
-        ) from None
+        advice = _ADVICE.get(error.errno or 0, "{}; check the disk").format(error.strerror)
+        where = f"{operation} of {key} at {url}: {advice}"
+        if advice == _FULL:
+            raise StoreUnavailableError(where) from None
+        if error.errno in _ADVICE:
+            raise OptionError(where) from None
+        raise StoreUnavailableError(where, maybe_applied=operation == "put") from None

@@ -10,11 +10,7 @@ from sparkwal.store.base import Store
 
 @dataclass(frozen=True)
 class LogStore:
-    """A log in a store.
-
-    Attributes:
-        prefix: of all keys of the log, relative to the store's root; "" for the root itself.
-    """
+    """A log in a store; `prefix` is that of all its keys, "" for the store's root."""
 
     store: Store
     prefix: str
@@ -34,11 +30,9 @@ class LogStore:
         return LogStore(self.store, keys.sequencer_prefix(self.prefix, name))
 
     def key(self, number: int) -> str:
-        """The key of a numbered object."""
         return keys.key(self.prefix, number)
 
     def where(self, number: int, window: int | None = None) -> str:
-        """A numbered object for people: its whole URL, and its position where the log's window is
-        known."""
+        """A numbered object's URL for people, with its position where the log's window is known."""
         url = f"{self.store.url}/{self.key(number)}"
         return url if window is None else f"{url} (position {keys.position(number, window)})"

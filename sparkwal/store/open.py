@@ -19,11 +19,8 @@ _reported: set[str] = set()
 def open_store(
     path: str, s3: S3Config | None, policy: RetryPolicy, *, fail_fast: bool = False
 ) -> tuple[Store, str]:
-    """The retrying store that `path` names, and the prefix of the log's keys in it.
-
-    No request is made and nothing is created. Raises OptionError for a path that
-    names no supported store.
-    """
+    """The retrying store that `path` names, and the prefix of the log's keys in it. Makes no
+    request, creates nothing. Raises OptionError for a path that names no supported store."""
     if is_local(path):
         from sparkwal.store.local import LocalStore
 

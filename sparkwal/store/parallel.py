@@ -17,24 +17,18 @@ _END: Any = object()
 
 
 def run_parallel(
-    store: Store,
-    function: Callable[[T], R],
-    items: Iterable[T],
-    *,
-    at_once: int | None = None,
-    weigh: Callable[[T], int] = lambda _: 0,
-    capacity: int = 0,
+    store: Store, function: Callable[[T], R], items: Iterable[T], *, at_once: int | None = None,
+    weigh: Callable[[T], int] = lambda _: 0, capacity: int = 0,
     is_here: Callable[[T], bool] = lambda _: False,
-) -> Iterator[R]:
+) -> Iterator[R]:  # fmt: skip
     """`function` of each item, in order, at most `store.concurrency` at once.
 
-    Bounded: at most `store.concurrency` results wait to be consumed, and of those that
-    weigh anything at most `capacity` (one at least). Takes items as it needs them.
+    Bounded: at most `store.concurrency` results wait to be consumed, and of those that weigh
+    anything at most `capacity` (one at least). Takes items as it needs them.
 
     Args:
         at_once: begin with so many, and add one for each result that is consumed.
-        is_here: of items that need no request: the caller's thread does them, since handing them
-            to another takes longer.
+        is_here: of items that need no request: the caller's thread does them, which is faster.
     """
     widest = max(store.concurrency, 1)
     width = min(at_once or widest, widest)

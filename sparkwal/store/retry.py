@@ -1,5 +1,5 @@
-"""A `Store` that retries transient failures with exponential backoff and full jitter, and sends a
-late request twice."""
+"""A `Store` that retries transient failures, with backoff and jitter, and sends late requests
+twice."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
-from sparkwal.store.base import (
-    NotFound,
-    Page,
-    Store,
-    Transient,
-    Unfinished,
-    UnfinishedPage,
-    Upload,
-)
+from sparkwal.store.base import NotFound, Page, Store, Transient, Unfinished, UnfinishedPage, Upload
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Pace, hedged
 
@@ -33,20 +25,15 @@ R = TypeVar("R")
 class RetryingStore:
     """Decorates any store. Its own failures are final: never a `Transient`.
 
-    Every method raises StoreUnavailableError once the attempts are used up (its
-    `maybe_applied` says whether a write may be there all the same), and
-    OptionError for what no attempt would mend.
+    Every method raises StoreUnavailableError once the attempts are used up (its `maybe_applied`
+    says whether a write may be there all the same), and OptionError for what no attempt would mend.
 
     Args:
         store: makes one attempt per call.
-        policy: how often and how patiently to repeat.
-        sleep: waits that many seconds.
         rng: a number in [0, 1).
-        fail_fast: until the store has answered once, do not retry a request that reached
-            no server: a wrong endpoint must not look like a slow one.
-        parts_in_flight: how many parts of one upload are sent at once.
-        pace: gives this process's for the store, whose attempts then run in any thread; None: no
-            request is sent twice.
+        fail_fast: until the store has answered once, do not retry a request that reached no server:
+            a wrong endpoint must not look like a slow one.
+        pace: this process's for the store, whose attempts then run in any thread; None: no hedging.
     """
 
     store: Store
@@ -107,20 +94,11 @@ class RetryingStore:
         self.attempt("abort", upload.key, lambda: self.store.discard(upload))
 
     def attempt(
-        self,
-        operation: str,
-        key: str,
-        request: Callable[[], R],
-        *,
-        size: int | None = None,
-        writes: bool = False,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> R:
-        """Run `request` until it answers, the attempts are used up, or `stopped`.
-
-        Args:
-            size: about how many bytes go or come; None where it may not be sent twice.
-        """
+        self, operation: str, key: str, request: Callable[[], R], *, size: int | None = None,
+        writes: bool = False, stopped: Callable[[], bool] = lambda: False,
+    ) -> R:  # fmt: skip
+        """Run `request` until it answers, the attempts are used up, or `stopped`. `size` is about
+        how many bytes go or come; None where it may not be sent twice."""
         attempt = 0
         maybe_applied = False
         while True:
@@ -167,24 +145,13 @@ class RetryingStore:
                     maybe_applied=maybe_applied,
                 ) from None
             delay = self.policy.delay(attempt, self.rng, fault.retry_after)
-            events.emit(
-                events.Retried(
-                    operation=operation,
-                    key=key,
-                    attempt=attempt,
-                    delay_ms=round(delay * 1000),
-                    reason=fault.reason,
-                )
-            )
+            events.emit(events.Retried(operation, key, attempt, round(delay * 1000), fault.reason))
             self.sleep(delay)
 
 
 class RetryingUpload:
-    """Sends parts in the background, a bounded number at once, each with its own retries.
-
-    One thread calls it. At most `in_flight` parts and the one being handed over are
-    in memory. `part` and `complete` raise what an earlier part failed with.
-    """
+    """Sends parts in the background, at most `in_flight` at once, each with its own retries. One
+    thread calls it; those parts and the one being handed over are in memory."""
 
     def __init__(self, store: RetryingStore, upload: Upload, key: str, in_flight: int) -> None:
         self._store = store
@@ -196,7 +163,6 @@ class RetryingUpload:
         self._stopped = False
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        """Send a part; blocks while as many as allowed are on their way."""
         self._slots.acquire()
         if self._failure is not None:
             self._slots.release()
@@ -204,7 +170,7 @@ class RetryingUpload:
         self._pool.submit(self._send, number, offset, body)
 
     def complete(self) -> bool:
-        """Publish the object if its key is free. False may mean: it is there, and ours."""
+        """False may mean: it is there, and ours."""
         self._pool.shutdown()
         if self._failure is not None:
             raise self._failure
@@ -213,7 +179,7 @@ class RetryingUpload:
         )
 
     def abort(self) -> None:
-        """Give up. Never raises for the store: an event reports parts that remain."""
+        """Never raises for the store: an event reports parts that remain."""
         self._stopped = True
         # A part that arrives after the abort would stay in the store, unseen and paid for.
         self._pool.shutdown()

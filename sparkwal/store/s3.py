@@ -10,41 +10,41 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
-from sparkwal.store.config import S3Config, is_aws, normal_endpoint, said
+from sparkwal.store.config import S3Config, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
 from sparkwal.store.s3_errors import (
     BeyondEnd,
     KeyTaken,
     UploadGone,
+    answered,
     credentials_refused,
+    needs_tls,
     not_deleted,
-    not_http,
-    not_s3,
     translate,
 )
-from sparkwal.store.s3_get import get_object
-from sparkwal.store.s3_replies import age_ms, given, markers, unfinished_page, whole
-from sparkwal.store.tls import answered, needs_tls
+from sparkwal.store.s3_get import get_object, whole
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 # How a store refuses a DeleteObjects with ETags, which AWS knows since 2025.
 _NO_ETAGS = ("NotImplemented", "MalformedXML", "InvalidArgument")
+# Of a region, dual-stack, FIPS.
+_AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 
 class S3Store:
-    """One bucket. Holds no connection itself, so it survives a fork and a pickle.
-
-    Raises OptionError for a bucket that cannot hold a log. Its methods make one
-    attempt each; `RetryingStore` repeats them.
-    """
+    """One bucket; each method makes one attempt. Holds no connection itself, so it survives a fork
+    and a pickle. Raises OptionError for a bucket that cannot hold a log."""
 
     def __init__(self, bucket: str, config: S3Config) -> None:
         if not _BUCKET.fullmatch(bucket) or ".." in bucket:
@@ -57,31 +57,22 @@ class S3Store:
         self.bucket = bucket
         self.config = config
         self._knows_etags = True
-        # What every request says.
         self.at: Any = {"Bucket": bucket, **config.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
-
-    @property
-    def url(self) -> str:
-        """s3://bucket, or endpoint/bucket where the endpoint distinguishes the stores."""
-        if self.endpoint:
-            return f"{self.endpoint}/{self.bucket}"
-        return f"s3://{self.bucket}"
+        # Where the endpoint distinguishes the stores it is part of the name.
+        self.url = f"{self.endpoint}/{bucket}" if self.endpoint else f"s3://{bucket}"
+        self.concurrency = config.max_pool_connections
 
     @property
     def identity(self) -> str:
         """As `url`. AWS's own endpoints share one set of buckets; a profile may name another."""
         if self.endpoint:
-            return f"s3://{self.bucket}" if is_aws(self.endpoint) else self.url
+            is_aws = _AWS_HOST.fullmatch(urlsplit(self.endpoint).hostname or "")
+            return f"s3://{self.bucket}" if is_aws else self.url
         profile = self.config.profile or os.environ.get("AWS_PROFILE")
         return f"{self.url}@{profile}" if profile else self.url
-
-    @property
-    def concurrency(self) -> int:
-        """As many requests as the pool has connections."""
-        return self.config.max_pool_connections
 
     def credentials(self) -> str | None:
         """Where they come from, None where there are none. Raises OptionError."""
@@ -90,11 +81,8 @@ class S3Store:
 
     @contextmanager
     def request(self, key: str, *, finds: bool = True) -> Iterator[S3Client]:
-        """The client for one request; what goes wrong inside comes out translated.
-
-        Args:
-            finds: whether a 404 is an answer; else who gives it is no S3 store.
-        """
+        """The client for one request; what goes wrong inside comes out translated. `finds`: whether
+        a 404 is an answer; else who gives it is no S3 store."""
         client = None
         try:
             client = s3_client(self.config, self.endpoint)
@@ -111,7 +99,9 @@ class S3Store:
         except Exception as error:
             failure = self._failure(error, key, client)
             if isinstance(failure, NotFound) and not finds:
-                failure = not_s3(self.url)
+                failure = OptionError(
+                    f"{self.url} answers 404 to what S3 accepts; check the endpoint and the bucket"
+                )
             if failure is error:
                 raise
             # Not chained: what the library below prints may hold a signed header.
@@ -127,12 +117,11 @@ class S3Store:
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
-        if self.endpoint and not_http(error) and needs_tls(self.endpoint):
+        if self.endpoint and needs_tls(error, self.endpoint):
             return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
         return translate(error, key, self.url, self.config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object with If-None-Match. Raises Transient, OptionError."""
         try:
             with self.request(key, finds=False) as client:
                 client.put_object(**self.sent(key, body), IfNoneMatch="*")
@@ -141,7 +130,6 @@ class S3Store:
         return True
 
     def put(self, key: str, body: bytes) -> None:
-        """Write or overwrite the object. Raises Transient, OptionError."""
         with self.request(key, finds=False) as client:
             client.put_object(**self.sent(key, body))
 
@@ -151,12 +139,10 @@ class S3Store:
         return {**sent, **self.config.on_new, **self.config.checksum_of(body)}
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises NotFound, Transient, OptionError."""
         with self.request(key) as client:
             return get_object(client, self.at, key)[0]
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Part of the object. Raises NotFound, Transient, OptionError."""
         if length <= 0:
             return b""
         span = f"bytes={offset}-{offset + length - 1}"
@@ -174,10 +160,7 @@ class S3Store:
         return body
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """One ListObjectsV2; more where S3 cuts a page off before its first key.
-
-        Raises Transient, OptionError.
-        """
+        """One ListObjectsV2; more where S3 cuts a page off before its first key."""
         at: Any = {**self.at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
         while True:
             with self.request(prefix, finds=False) as client:
@@ -196,15 +179,11 @@ class S3Store:
             at["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
-        """Remove the object. Raises Transient, OptionError."""
         with suppress(NotFound), self.request(key) as client:
             client.delete_object(**self.at, Key=key)
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """One DeleteObjects; one more where the store turns out not to know ETags in it.
-
-        Raises Transient, OptionError, also for a single key.
-        """
+        """One DeleteObjects; one more where the store turns out not to know ETags in it."""
         if not keys:
             return
         # As the XML of the LIST has them.
@@ -226,45 +205,51 @@ class S3Store:
             raise failure
 
     def age_ms(self, key: str) -> int:
-        """Date minus Last-Modified. Raises NotFound, Transient, OptionError."""
+        """Date minus Last-Modified."""
         # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
         try:
             with self.request(key) as client:
-                found = client.get_object(**self.at, Key=key, Range="bytes=0-0")
+                found: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
                 whole(found)
-            return age_ms(found, found.get("LastModified"), self.url)
         except BeyondEnd:
             with self.request(key) as client:
-                head = client.head_object(**self.at, Key=key)
-            return age_ms(head, head.get("LastModified"), self.url)
+                found = client.head_object(**self.at, Key=key)
+        return _age_ms(found, found.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:
-        """Begin a multipart upload; the first request goes out with the first part."""
+        """Begins with the first part."""
         return S3Upload(self, key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """One ListMultipartUploads. Raises Transient, OptionError."""
-        at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **markers(after)}
+        # An upload's id holds no line break; a key may.
+        upload_id, _, key = after.partition("\n")
+        marks = said(KeyMarker=key or None, UploadIdMarker=upload_id or None)
+        at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **marks}
         with self.request(prefix, finds=False) as client:
             reply = client.list_multipart_uploads(**at)
-        return unfinished_page(reply, after, self.url)
+        uploads = [
+            Unfinished(one["Key"], one["UploadId"], _age_ms(reply, one.get("Initiated"), self.url))
+            for one in reply.get("Uploads", [])
+        ]
+        if not reply.get("IsTruncated", False):
+            return UnfinishedPage(uploads, "")
+        key = reply.get("NextKeyMarker", "")
+        last = f"{reply.get('NextUploadIdMarker', '')}\n{key}"
+        if not key or last == after:
+            raise Transient("a truncated list of uploads that leads no further")
+        return UnfinishedPage(uploads, last)
 
     def discard(self, upload: Unfinished) -> None:
-        """One AbortMultipartUpload. Raises Transient, OptionError."""
         with suppress(NotFound, UploadGone), self.request(upload.key) as client:
             client.abort_multipart_upload(**self.at, Key=upload.key, UploadId=upload.upload_id)
 
 
 class S3Upload:
-    """A multipart upload whose methods are one attempt each and safe to repeat.
-
-    `part` returns when its bytes are stored and may be called from many threads:
-    `RetryingStore` sends parts in the background and repeats each on its own.
-    """
+    """A multipart upload whose methods are one attempt each and safe to repeat, `part` from many
+    threads at once; it returns when its bytes are stored."""
 
     def __init__(self, store: S3Store, key: str) -> None:
         self._store = store
-        self._config = store.config
         self._at: Any = {**store.at, "Key": key}
         self._key = key
         self._id: str | None = None
@@ -272,14 +257,13 @@ class S3Upload:
         self._lock = threading.Lock()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        """Store one part; a repeat replaces it. Raises Transient, OptionError."""
-        checksum: Any = self._config.checksum_of(body)
+        checksum: Any = self._store.config.checksum_of(body)
         try:
             with self._store.request(self._key, finds=False) as client:
                 # A repeated part must not begin a second upload next to the first.
                 with self._lock:
                     if self._id is None:
-                        asked = self._at | self._config.on_new
+                        asked = self._at | self._store.config.on_new
                         asked |= {"ChecksumAlgorithm": "CRC32"} if checksum else {}
                         begun = client.create_multipart_upload(**asked)
                         self._id = given(begun, "UploadId", self._store.url)
@@ -294,7 +278,6 @@ class S3Upload:
         self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
 
     def complete(self) -> bool:
-        """Publish with If-None-Match. Raises Transient, OptionError."""
         if self._id is None:
             return self._store.put_if_absent(self._key, b"")
         parts: Any = [
@@ -304,24 +287,42 @@ class S3Upload:
             with self._store.request(self._key) as client:
                 # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
                 client.complete_multipart_upload(
-                    **self._at,
-                    UploadId=self._id,
-                    IfNoneMatch="*",
-                    MultipartUpload={"Parts": parts},
+                    **self._at, UploadId=self._id, IfNoneMatch="*", MultipartUpload={"Parts": parts}
                 )
         except KeyTaken:
             with suppress(Transient, SparkWalError):
                 self.abort()
             return False
         except (UploadGone, NotFound):
-            # A lost reply to an earlier Complete looks like this: the object may be
-            # there, and ours. The caller reads it back.
+            # A lost reply to an earlier Complete looks so too: the caller reads the object back.
             return False
         return True
 
     def abort(self) -> None:
-        """Free the parts. Raises Transient, OptionError."""
         if self._id is None:
             return
         with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
             client.abort_multipart_upload(**self._at, UploadId=self._id)
+
+
+def given(reply: Any, name: str, url: str) -> str:
+    """What every S3 server's reply has."""
+    if not reply.get(name):
+        raise OptionError(f"{url} answers without {name}; check that it is an S3 endpoint")
+    return str(reply[name])
+
+
+def _age_ms(reply: Any, since: datetime | None, url: str) -> int:
+    """The time from `since` to the reply, both by the server's clock."""
+    try:
+        now = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
+    except (KeyError, ValueError):
+        now = None
+    if now is None or since is None:
+        raise OptionError(
+            f"{url} answers without Date and Last-Modified, which show the age of an object; "
+            "use a store that sends both"
+        )
+    # Both are cut to the second: up to one second less may have passed.
+    passed = now.replace(tzinfo=now.tzinfo or UTC) - since.replace(tzinfo=since.tzinfo or UTC)
+    return max(0, int(passed.total_seconds() * 1000) - 1000)

@@ -1,15 +1,17 @@
-"""One S3 client per process and configuration, and what differs from botocore's defaults."""
+"""One S3 client per process and configuration, and how it differs from botocore's defaults."""
 
 from __future__ import annotations
 
 import html
+import logging
 import os
+import re
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwal.store import s3_get
 from sparkwal.store.config import S3Config
-from sparkwal.store.s3_logs import conceal
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -25,9 +27,8 @@ _clients_lock = threading.Lock()
 
 
 def _forget_parent() -> None:
-    # Another thread may have held the lock at the fork, and no thread of the child would
-    # ever release it. The parent's clients go too: two processes on one socket would
-    # read each other's replies.
+    # No thread of the child would release a lock that was held at the fork; and two processes on
+    # one socket would read each other's replies.
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()
@@ -57,11 +58,8 @@ def provider(config: S3Config, endpoint: str | None) -> str | None:
 
 
 def renew(config: S3Config, endpoint: str | None, refused: S3Client) -> bool:
-    """Read the credentials again for a client whose own were refused.
-
-    True: `s3_client` now gives another client, with other credentials. False: they are the
-    same, or options gave them.
-    """
+    """Read the credentials again for a client whose own were refused. True: `s3_client` now gives
+    another client, with other credentials. False: they are the same, or options gave them."""
     if config.access_key_id is not None:
         return False
     key = (os.getpid(), endpoint, config)
@@ -83,13 +81,12 @@ def _frozen(made: _Made) -> object:
 
 
 def _new_client(config: S3Config, endpoint: str | None) -> _Made:
-    # boto3's session asks this one for everything, credentials of every kind included
-    # (environment, profile, SSO, process, web identity, container, instance). Importing it
-    # would cost each new worker of Spark a quarter more: 0.49 s instead of 0.38 s.
+    # boto3's session asks this one for everything, credentials of every kind included. Importing
+    # it would cost each new worker of Spark a quarter more: 0.49 s instead of 0.38 s.
     from botocore.config import Config
     from botocore.session import Session
 
-    conceal(config.secrets)
+    _conceal(config.secrets)
     session = Session(profile=config.profile)
     if config.access_key_id is not None and config.secret_access_key is not None:
         session.set_credentials(
@@ -111,13 +108,12 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
             tcp_keepalive=True,
             signature_version="s3v4",
             s3={"addressing_style": "path"} if endpoint else {},
-            # Newer checksums by default break older S3-compatible stores; the signed
-            # payload and our own CRCs cover the content.
+            # Newer checksums by default break older stores; signature and our own CRCs cover all.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
     )
-    conceal(config.secrets)
+    _conceal(config.secrets)
     client.meta.events.register_last("before-call.s3", _one_plain_request)
     # This pattern runs before botocore's own check of the body.
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
@@ -128,39 +124,37 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
 def _one_plain_request(params: Any, context: Any, **_: object) -> None:
     # "Expect: 100-continue" would add a round trip to every commit.
     params["headers"].pop("Expect", None)
-    # botocore would look for the bucket's region with a HEAD and send the request again,
-    # in every client of every worker; one clear error is cheaper.
+    # botocore would look for the bucket's region in every client; one clear error is cheaper.
     context.get("s3_redirect", {})["redirected"] = True
 
 
 def _keys_and_sizes(
-    operation_model: Any,
-    response_dict: dict[str, Any],
-    customized_response_dict: dict[str, Any],
-    **_: object,
+    operation_model: Any, response_dict: Any, customized_response_dict: Any, **_: object
 ) -> None:
-    # Parsing a LIST of 1000 keys in botocore costs more than everything else in a recovery: it
-    # parses the reply twice, with every time, tag and owner. So the entries are cut out here.
-    # botocore parses the rest, and a reply that looks different, so it still finds one that
-    # breaks off.
+    # For botocore to parse a LIST of 1000 keys costs more than everything else in a recovery. So
+    # the entries are cut out here. botocore parses the rest, and a reply that looks different, so
+    # it still finds one that breaks off.
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
     before, *entries = response_dict["body"].split(b"<Contents>")
     contents: list[dict[str, Any]] = []
-    rest: list[bytes] = [before]
+    others: list[bytes] = [before]
     try:
         for entry in entries:
-            inside, after = _cut(entry, b"</Contents>")
-            key = _cut(_cut(inside, b"<Key>")[1], b"</Key>")[0]
-            size = _cut(_cut(inside, b"<Size>")[1], b"</Size>")[0]
+            # Not partition: what is not there is a ValueError.
+            inside, after = entry.split(b"</Contents>", 1)
+            _, rest = inside.split(b"<Key>", 1)
+            key, _ = rest.split(b"</Key>", 1)
+            _, rest = inside.split(b"<Size>", 1)
+            size, _ = rest.split(b"</Size>", 1)
             if b"<" in key:
                 return
             etag = inside.partition(b"<ETag>")[2].partition(b"</ETag>")[0].decode()
             contents.append({"Key": html.unescape(key.decode()), "Size": int(size), "ETag": etag})
-            rest.append(after)
+            others.append(after)
     except ValueError:
         return
-    left = b"".join(rest)
+    left = b"".join(others)
     # Entries in another form, such as with an XML prefix, must not pass for an empty log.
     if b"Contents" in left:
         return
@@ -168,8 +162,43 @@ def _keys_and_sizes(
     customized_response_dict["Contents"] = contents
 
 
-def _cut(text: bytes, at: bytes) -> tuple[bytes, bytes]:
-    before, found, after = text.partition(at)
-    if not found:
-        raise ValueError(f"no {at!r}")
-    return before, after
+# At DEBUG botocore logs each request whole: the token of temporary credentials, and signatures.
+_LOGGERS = ("botocore", "urllib3")
+# As a header, as an entry of a dict, in a canonical request; and the signature.
+_SIGNED = re.compile(
+    r"""(x-amz-security-token['"]?\s*[:=]\s*b?['"]?|[Ss]ignature=|(?<=Signature:\n))[^\s'",]+""",
+    re.IGNORECASE,
+)
+# Keys of test servers are words that stand everywhere.
+_SHORTEST = 8
+
+
+class _Concealing(logging.Filter):
+    """Changes records; drops none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: frozenset[str] = frozenset()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        hidden = _SIGNED.sub(r"\1***", said)
+        for secret in self.secrets:
+            hidden = hidden.replace(secret, "***")
+        if hidden != said:
+            record.msg, record.args = hidden, ()
+        return True
+
+
+_concealing = _Concealing()
+
+
+def _conceal(secrets: Iterable[str]) -> None:
+    """Keep these values, all tokens and all signatures out of what botocore logs in this process.
+    Call it again once more of botocore was imported: a filter sees one logger's records only."""
+    long = {secret for secret in secrets if len(secret) >= _SHORTEST}
+    if not long <= _concealing.secrets:
+        _concealing.secrets |= long
+    for name in [*logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in _LOGGERS:
+            logging.getLogger(name).addFilter(_concealing)

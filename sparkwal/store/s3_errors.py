@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
 
 
-# They are answers, and whoever asks for them catches them. Given to any other request they are
-# errors of a server that is no S3 store.
+# Answers, which whoever asks for them catches; to any other request, errors of what is no S3 store.
 class KeyTaken(OptionError):
     """The conditional write found its key taken (412)."""
 
@@ -25,21 +27,11 @@ class BeyondEnd(OptionError):
 
 # Codes that pass although their status says that the request is at fault.
 _PASSING = {
-    "BadDigest",
-    "ClientTokenConflict",
-    "ConditionalRequestConflict",
-    "IncompleteBody",
-    "InternalError",
-    "OperationAborted",
-    "RequestThrottled",
-    "RequestTimeout",
-    "ServiceUnavailable",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequests",
+    "BadDigest", "ClientTokenConflict", "ConditionalRequestConflict", "IncompleteBody",
+    "InternalError", "OperationAborted", "RequestThrottled", "RequestTimeout",
+    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
     "XAmzContentSHA256Mismatch",
-}
+}  # fmt: skip
 
 _KEYS = "check the options accessKeyId, secretAccessKey and sessionToken, or the profile"
 _EXPIRED = (
@@ -47,7 +39,14 @@ _EXPIRED = (
     "again, those of a profile are"
 )
 _REGION = "set the option region to the bucket's region"
+# What a server says of credentials that were good once.
+_STALE = {
+    "InvalidAccessKeyId": _KEYS, "InvalidToken": _KEYS, "InvalidClientTokenId": _KEYS,
+    "UnrecognizedClientException": _KEYS, "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED, "TokenRefreshRequired": _EXPIRED,
+}  # fmt: skip
 _ADVICE = {
+    **_STALE,
     "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
     "InvalidBucketName": "correct the bucket's name in the path",
     "AccessDenied": (
@@ -55,14 +54,7 @@ _ADVICE = {
         "s3:ListBucketMultipartUploads and s3:ListBucket on it (without s3:ListBucket a missing "
         "object is refused too); docs/security.md has a policy for each role"
     ),
-    "InvalidAccessKeyId": _KEYS,
     "SignatureDoesNotMatch": _KEYS,
-    "InvalidToken": _KEYS,
-    "InvalidClientTokenId": _KEYS,
-    "UnrecognizedClientException": _KEYS,
-    "ExpiredToken": _EXPIRED,
-    "ExpiredTokenException": _EXPIRED,
-    "TokenRefreshRequired": _EXPIRED,
     "RequestTimeTooSkewed": "set this machine's clock",
     "PermanentRedirect": _REGION,
     "TemporaryRedirect": _REGION,
@@ -78,21 +70,19 @@ _ADVICE = {
     "InvalidObjectState": "the object was archived; restore it, and keep logs out of archiving",
 }
 _BY_STATUS = {
-    301: _REGION,
-    307: _REGION,
-    308: _REGION,
+    **dict.fromkeys((301, 307, 308), _REGION),
     401: _KEYS,
     403: _ADVICE["AccessDenied"],
     404: "check that the endpoint is an S3 endpoint and that the bucket exists",
     501: _ADVICE["NotImplemented"],
 }
 
-
-# What a server says of credentials that were good once.
-_STALE = {code for code, advice in _ADVICE.items() if advice in (_KEYS, _EXPIRED)}
-_STALE.remove("SignatureDoesNotMatch")
 # Of Python, and of urllib3, which looks at the name itself.
 _ANOTHERS_NAME = ("mismatch", "doesn't match", "not valid for")
+# For a handshake.
+_SECONDS = 1.0
+# Endpoints that have answered, or were asked: none is asked twice.
+_plain: set[str | None] = set()
 _NO_TLS = ("wrong_version_number", "record layer failure", "unknown_protocol", "http_request")
 
 
@@ -103,50 +93,75 @@ def credentials_refused(error: Exception) -> bool:
     return isinstance(error, ClientError) and error.response["Error"].get("Code") in _STALE
 
 
-def not_http(error: Exception) -> bool:
-    """Whether what came back, if anything, does not look like an S3 server's HTTP."""
+def answered(endpoint: str | None) -> None:
+    """Nobody needs to ask any more whether it wants TLS."""
+    _plain.add(endpoint)
+
+
+def needs_tls(error: Exception, endpoint: str) -> bool:
+    """Whether an endpoint that answered no HTTP, or none of an S3 server's, wants https://."""
     from botocore import exceptions as boto
 
     if isinstance(error, boto.ClientError):
-        return error.response["Error"].get("Code") == "400"
-    return isinstance(error, boto.ConnectionClosedError)
+        is_http = error.response["Error"].get("Code") != "400"
+    else:
+        is_http = not isinstance(error, boto.ConnectionClosedError)
+    if is_http or not endpoint.startswith("http:") or endpoint in _plain:
+        return False
+    if not _speaks_tls(endpoint):
+        _plain.add(endpoint)
+        return False
+    return True
 
 
-def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> Exception | None:
-    """The error of this library that `error` stands for, or None for a programming error.
+def _speaks_tls(endpoint: str) -> bool:
+    """Try one handshake with an http:// endpoint; False when in doubt."""
+    parts = urlsplit(endpoint)
+    # Only the question whether it shakes hands: nothing is sent that must stay secret.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((parts.hostname, parts.port or 80), _SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=parts.hostname),
+        ):
+            return True
+    except ssl.SSLError as refused:
+        # It refused our hello in TLS's own words.
+        return "ALERT" in (refused.reason or "")
+    except (OSError, ValueError):
+        return False
 
-    Every text that came from outside goes through `secrets`: none of them is shown.
-    """
-    import urllib3.exceptions
+
+def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> Exception | None:
+    """The error of this library that `error` stands for, or None for a programming error. No text
+    that came from outside shows one of `secrets`."""
     from botocore import exceptions as boto
+    from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
 
     text = _hiding(secrets)
     if isinstance(error, boto.ClientError):
         return _answered(error.response, key, url, text)
-    if isinstance(error, boto.SSLError) and any(
-        said in str(error).lower() for said in ("certificate", *_ANOTHERS_NAME)
-    ):
-        return OptionError(
-            f"{url}: the endpoint's certificate was not accepted ({text(error)}); "
-            f"{_of_certificate(str(error).lower())}"
-        )
-    if isinstance(error, boto.SSLError) and any(said in str(error).lower() for said in _NO_TLS):
-        return OptionError(f"{url} speaks no TLS: write http:// in the endpoint")
-    if isinstance(
-        error,
-        boto.EndpointConnectionError | boto.ConnectTimeoutError | boto.ProxyConnectionError,
-    ):
+    if isinstance(error, boto.SSLError):
+        said = str(error).lower()
+        if any(each in said for each in ("certificate", *_ANOTHERS_NAME)):
+            return OptionError(
+                f"{url}: the endpoint's certificate was not accepted ({text(error)}); "
+                f"{_of_certificate(said)}"
+            )
+        if any(each in said for each in _NO_TLS):
+            return OptionError(f"{url} speaks no TLS: write http:// in the endpoint")
+    unreachable = boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError
+    if isinstance(error, unreachable):
         return Transient(text(error), unreachable=True)
-    if isinstance(
-        error,
-        boto.HTTPClientError
-        | boto.ConnectionError
-        | boto.IncompleteReadError
-        | boto.CredentialRetrievalError
-        | boto.MetadataRetrievalError
-        | urllib3.exceptions.HTTPError
-        | OSError,
-    ) or type(error).__name__ in ("ResponseParserError", "ResponseStreamingError"):
+    passing = (
+        boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError,
+        boto.CredentialRetrievalError, boto.MetadataRetrievalError, ResponseParserError,
+        HTTPError, OSError,
+    )  # fmt: skip
+    if isinstance(error, passing):
         return Transient(text(f"{type(error).__name__}: {error}"))
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return OptionError(
@@ -159,7 +174,6 @@ def translate(error: Exception, key: str, url: str, secrets: Iterable[str]) -> E
 
 
 def _of_certificate(said: str) -> str:
-    """What to do about a certificate that was not accepted."""
     if "expired" in said or "not yet valid" in said:
         return "renew the certificate, or set this machine's clock"
     if any(each in said for each in _ANOTHERS_NAME):
@@ -167,12 +181,9 @@ def _of_certificate(said: str) -> str:
     return "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
 
 
-def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exception | None:
-    """The error for what one DeleteObjects could not delete, or None where all are gone, or are
-    somebody's new objects.
-
-    It names the first such key. What no attempt would mend goes before what may pass.
-    """
+def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exception | None:
+    """The error for the first key that one DeleteObjects could not delete; None where all are gone,
+    or are somebody's new objects. What no attempt would mend goes before what may pass."""
     text = _hiding(secrets)
     passing: Exception | None = None
     for each in errors:
@@ -187,17 +198,10 @@ def not_deleted(errors: Iterable[Any], url: str, secrets: Iterable[str]) -> Exce
     return passing
 
 
-def not_s3(url: str) -> OptionError:
-    """The error for a 404 where S3 never answers one."""
-    return OptionError(f"{url} answers 404 to what S3 accepts; check the endpoint and the bucket")
-
-
-def _hiding(secrets: Iterable[str]) -> Callable[[object], str]:
-    hidden = tuple(secrets)
-
+def _hiding(secrets: Sequence[str]) -> Callable[[object], str]:
     def text(value: object) -> str:
         shown = " ".join(str(value).split())
-        for secret in hidden:
+        for secret in secrets:
             shown = shown.replace(secret, "***")
         return shown[:500]
 
@@ -210,20 +214,17 @@ def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) 
     headers = meta.get("HTTPHeaders", {})
     status = int(meta.get("HTTPStatusCode", 0))
     code = str(details.get("Code", "")) or str(status)
+    unasked = f"{url} answers {status} where S3 never does; check that it is an S3 endpoint"
     if status == 412 or code == "PreconditionFailed":
-        return KeyTaken(_unasked(url, status))
+        return KeyTaken(unasked)
     if status == 416 or code == "InvalidRange":
-        return BeyondEnd(_unasked(url, status))
+        return BeyondEnd(unasked)
     if code == "NoSuchUpload":
-        return UploadGone(_unasked(url, status))
+        return UploadGone(unasked)
     if code in ("NoSuchKey", "404"):
         return NotFound(key)
     said = text(f"{status} {code}: {details.get('Message', '')}".rstrip(": "))
     return _refusal(code, status, said, headers, url, text)
-
-
-def _unasked(url: str, status: int) -> str:
-    return f"{url} answers {status} where S3 never does; check that it is an S3 endpoint"
 
 
 def _refusal(

@@ -2,8 +2,8 @@
 
 botocore takes 0.97 ms of CPU time for a GET, of which the signature and urllib3 are 0.4
 (`tests/benchmark.sh small-commits` measures both). So it makes the first GET of a bucket, and the
-next ones are made as that one was: the same URL, headers, signer and session, with its
-connections, proxies, certificates and timeouts. A reply that is no success it reads itself.
+next ones are made as that one was: the same URL, headers, signer and session, with its connections,
+proxies, certificates and timeouts. A reply that is no success it reads itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
-from sparkwal.store.base import NotFound
-from sparkwal.store.s3_replies import whole
+from sparkwal.store.base import NotFound, Transient
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -29,12 +28,8 @@ _OWN = {
 
 @dataclass(frozen=True)
 class _Form:
-    """What all GETs of one bucket by one client have in common.
-
-    Attributes:
-        url: up to the key.
-        service, region: that the signature names.
-    """
+    """What all GETs of one bucket by one client have in common; `url` goes up to the key, the
+    signature names `service` and `region`."""
 
     url: str
     headers: dict[str, str]
@@ -55,7 +50,6 @@ _forms: WeakKeyDictionary[S3Client, dict[str, _Form | None]] = WeakKeyDictionary
 
 
 def listen(client: S3Client) -> None:
-    """Prepare a new client."""
     client.meta.events.register_last("before-send.s3.GetObject", _sending)
 
 
@@ -67,14 +61,8 @@ def _sending(request: Any, **_: object) -> Any:
 def get_object(
     client: S3Client, at: dict[str, Any], key: str, span: str = ""
 ) -> tuple[bytes, str | None]:
-    """An object's bytes, and which they are as Content-Range says.
-
-    Args:
-        at: the bucket, and what every request of it says.
-        span: as Range says.
-
-    Raises what botocore raises, NotFound, Transient.
-    """
+    """An object's bytes, and which they are as Content-Range says; `at` is what every request says,
+    `span` is as Range says. Raises what botocore raises, NotFound, Transient."""
     forms, bucket = _forms.setdefault(client, {}), at["Bucket"]
     form = forms.get(bucket)
     if form is None:
@@ -96,6 +84,15 @@ def get_object(
         return _by_botocore(client, at, key, span)
     finally:
         _here.reply = None
+
+
+def whole(reply: Any) -> bytes:
+    """The body of a GET. Raises Transient for one that broke off."""
+    body: bytes = reply["Body"].read()
+    wanted = reply.get("ContentLength")
+    if wanted is not None and len(body) != wanted:
+        raise Transient(f"{len(body)} of {wanted} bytes came")
+    return body
 
 
 def _by_botocore(

@@ -25,15 +25,13 @@ class Fault:
     Args:
         action: "lost_reply" takes effect, then closes without an answer; "reset" breaks the
             connection halfway through the request's body, never forwarded; "error" answers
-            `status`, never forwarded; "error_after" takes effect, then answers `status`;
-            "delay" only waits; "stall" takes effect, then waits; "truncate" cuts the body of a GET
-            in half.
+            `status`, never forwarded; "error_after" takes effect, then answers `status`; "delay"
+            only waits; "stall" takes effect, then waits; "truncate" cuts the body of a GET in half.
         kind: only requests of this kind, e.g. "PUT".
         key_contains: only requests whose key (of a LIST: prefix) contains this.
         probability: how often it fires, decided by the proxy's seed and the request itself.
         times: how often it may fire at most.
-        status: what "error" and "error_after" answer.
-        retry_after: seconds for a Retry-After header of that answer.
+        retry_after: seconds for a Retry-After header of an answer of `status`.
         seconds: wait this long first, whatever the action but "stall".
     """
 
@@ -50,14 +48,6 @@ class Fault:
         if self.action not in get_args(Action):
             raise ValueError(f"unknown action {self.action!r}, use one of {get_args(Action)}")
 
-    def matches(self, kind: str, key: str) -> bool:
-        """Whether this rule is about such a request at all."""
-        return (
-            self.kind in (None, kind)
-            and (self.key_contains is None or self.key_contains in key)
-            and (self.action != "truncate" or kind == "GET")
-        )
-
     def body(self) -> bytes:
         """What "error" and "error_after" answer, as S3 writes it."""
         code = _CODES.get(self.status, "InternalError")
@@ -66,11 +56,7 @@ class Fault:
 
 
 class Draws:
-    """Which rule each request met so far. One caller at a time.
-
-    Attributes:
-        injected: how many faults of each action were injected.
-    """
+    """Which rule each request met so far, and what was injected. One caller at a time."""
 
     def __init__(self, seed: int) -> None:
         self.injected: Counter[str] = Counter()
@@ -83,7 +69,9 @@ class Draws:
         identity = f"{kind}/{key}/{part}"
         self._seen[identity] += 1
         for place, fault in enumerate(list(faults)):
-            if not fault.matches(kind, key):
+            if fault.kind not in (None, kind) or (fault.key_contains or "") not in key:
+                continue
+            if fault.action == "truncate" and kind != "GET":
                 continue
             if fault.times is not None and self._fired[fault] >= fault.times:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
@@ -11,19 +12,15 @@ from threading import Lock
 from sparkwal.store.base import Entry, NotFound, Page, Unfinished, UnfinishedPage
 
 
-def _system_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class MemoryStore:
     """A Store whose every call is atomic.
 
     Attributes:
-        objects: key → bytes, to look at and to damage in tests.
+        objects: key → bytes, to look at and to damage in tests; as `modified`, when each was
+            written.
         counts: how often each operation was called.
         page: keys of one LIST at most, whatever its limit; also of a list of uploads.
         now_ms: the store's clock, to be replaced by a test's.
-        modified: key → when it was written by that clock, to be changed in tests.
         uploads: id → the upload, begun with its first part and not ended.
     """
 
@@ -33,10 +30,10 @@ class MemoryStore:
         self.page = page
         self.objects: dict[str, bytes] = {}
         self.counts: Counter[str] = Counter()
-        self.now_ms: Callable[[], int] = _system_ms
+        self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
         self.modified: dict[str, int] = {}
         self.uploads: dict[str, MemoryUpload] = {}
-        self._begun = 0
+        self._ids = itertools.count(1)
         self._keys: list[str] = []
         self._lock = Lock()
 
@@ -112,7 +109,7 @@ class MemoryStore:
             return max(0, now - self.modified.setdefault(key, now))
 
     def upload(self, key: str) -> MemoryUpload:
-        return MemoryUpload(self, key)
+        return MemoryUpload(self, key, f"{next(self._ids):08d}")
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         with self._lock:
@@ -120,7 +117,7 @@ class MemoryStore:
             now = self.now_ms()
             found = sorted(
                 (f"{upload.key}/{upload_id}", Unfinished(upload.key, upload_id, now - upload.began))
-                for upload_id, upload in self.uploads.items()
+                for upload_id, upload in list(self.uploads.items())
                 if upload.key.startswith(prefix)
             )
         found = [each for each in found if each[0] > after]
@@ -132,44 +129,31 @@ class MemoryStore:
         self.counts["ABORT_MULTIPART"] += 1
         self.uploads.pop(upload.upload_id, None)
 
-    def begin(self, upload: MemoryUpload) -> str:
-        """The id of an upload whose first part is here."""
-        with self._lock:
-            self._begun += 1
-            upload_id = f"{self._begun:08d}"
-            self.uploads[upload_id] = upload
-            return upload_id
-
 
 class MemoryUpload:
     """Parts kept aside until they are published as one object."""
 
-    def __init__(self, store: MemoryStore, key: str) -> None:
-        self._store, self.key = store, key
-        self.began = store.now_ms()
-        self._id: str | None = None
+    def __init__(self, store: MemoryStore, key: str, upload_id: str) -> None:
+        self._store, self.key, self._id = store, key, upload_id
+        self._has_begun, self.began = False, store.now_ms()
         self._parts: dict[int, bytes] = {}
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         self._store.counts["PART"] += 1
-        if self._id is None:
-            self.began = self._store.now_ms()
-            self._id = self._store.begin(self)
+        if not self._has_begun:
+            self._has_begun, self.began = True, self._store.now_ms()
+            self._store.uploads[self._id] = self
         self._parts[number] = bytes(body)
 
     def complete(self) -> bool:
-        if self._id is not None and self._id not in self._store.uploads:
+        if self._has_begun and self._id not in self._store.uploads:
             # Discarded, or completed before.
             return False
         body = b"".join(self._parts[number] for number in sorted(self._parts))
         created = self._store.put_if_absent(self.key, body)
-        self._end()
+        self._store.uploads.pop(self._id, None)
         return created
 
     def abort(self) -> None:
-        self._end()
+        self._store.uploads.pop(self._id, None)
         self._parts.clear()
-
-    def _end(self) -> None:
-        if self._id is not None:
-            self._store.uploads.pop(self._id, None)

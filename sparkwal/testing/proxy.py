@@ -43,11 +43,9 @@ _OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the client saw it; `status` is 0 where it got no answer.
-
-    `upstream` is the status that the store gave, 0 where it was not asked; the bytes are
-    those of the bodies on the wire; `seconds` lasts until the answer is about to be sent.
-    """
+    """One request as the client saw it; `status` is 0 where it got no answer, `upstream` that of
+    the store, 0 where it was not asked. The bytes are those of the bodies on the wire; `seconds`
+    lasts until the answer is about to be sent."""
 
     kind: str
     method: str
@@ -87,29 +85,20 @@ def kind_of(method: str, target: str) -> tuple[str, str]:
 class S3Proxy:
     """A reverse proxy for plain HTTP on 127.0.0.1, one thread for each client connection.
 
-    Which requests a rule with a probability hits depends on `seed`, on the request (kind,
-    key, part) and on how often it came before, not on the order of concurrent requests.
-    `faults` may be replaced or changed at any time. Headers pass as they are, so that a
-    signed Host stays valid. Nothing is ever sent upstream twice.
+    Which requests a rule with a probability hits depends on `seed`, on the request (kind, key,
+    part) and on how often it came before, not on the order of concurrent requests. `faults` may be
+    changed at any time. Headers pass as they are, so that a signed Host stays valid. Nothing is
+    ever sent upstream twice.
 
-    Args:
-        latency_ms: added to each request.
-        p99_ms: makes what is added lognormal, with `latency_ms` as its median.
-
-    Attributes:
-        watch: called with the head and the body of each request that the store answered, and
-            the answer, from any thread; it sees all that was sent, the signature too.
+    `latency_ms` is added to each request; with `p99_ms` it is the median of a lognormal delay. Any
+    thread calls `watch` with the head and the body of each request that the store answered, and the
+    answer; it sees all that was sent, the signature too.
     """
 
     def __init__(
-        self,
-        upstream_url: str,
-        *,
-        seed: int = 0,
-        port: int = 0,
-        latency_ms: float = 0.0,
+        self, upstream_url: str, *, seed: int = 0, port: int = 0, latency_ms: float = 0.0,
         p99_ms: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         url = urlsplit(upstream_url)
         if url.scheme != "http" or url.hostname is None:
             raise ValueError(f"the upstream must be http://host:port, not {upstream_url!r}")
@@ -134,7 +123,6 @@ class S3Proxy:
         self.close()
 
     def close(self) -> None:
-        """Stop listening and close every connection."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
         self._listener.close()
@@ -144,7 +132,7 @@ class S3Proxy:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def reset(self) -> None:
-        """Forget everything counted, `times` too; the rules stay."""
+        """The rules stay."""
         with self._lock:
             self._requests: list[Request] = []
             self._draws = Draws(self.seed)
@@ -157,12 +145,10 @@ class S3Proxy:
 
     @property
     def injected(self) -> Counter[str]:
-        """How many faults of each action were injected."""
         with self._lock:
             return self._draws.injected.copy()
 
     def counts(self) -> Counter[str]:
-        """How many requests of each kind came, also those that met a fault."""
         return Counter(x.kind for x in self.requests)
 
     def _accept(self) -> None:
@@ -205,7 +191,8 @@ class S3Proxy:
         kind, key = kind_of(method, target)
         conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
         with self._lock:
-            fault = self._draws.pick(self.faults, kind, key, _part(target))
+            part = parse_qs(urlsplit(target).query).get("partNumber", [""])[0]
+            fault = self._draws.pick(self.faults, kind, key, part)
             wait = self._latency_ms() / 1000
         action = fault.action if fault else None
         if fault and action != "stall":
@@ -213,8 +200,6 @@ class S3Proxy:
 
         def record(answer: Answer | None, body: bytes, upstream_status: int) -> None:
             status, out = (answer.status, len(answer.body)) if answer else (0, 0)
-            if action == "truncate":
-                out //= 2
             request = Request(
                 kind, method, key, status, conditional, len(body), out, started,
                 time.perf_counter() - begin, upstream_status, action,
@@ -248,15 +233,15 @@ class S3Proxy:
             answer = _error(method, fault)
         if action == "lost_reply":
             answer = None
+        if answer and action == "truncate":
+            answer = Answer(answer.status, answer.head, answer.body[: len(answer.body) // 2])
         # Before the answer: a client that has the answer finds the request counted.
         record(answer, body, upstream_status)
         if answer is None:
             return False
-        if action == "truncate":
-            send(client, Answer(answer.status, answer.head, answer.body[: len(answer.body) // 2]))
-            return False
         send(client, answer)
-        return version != "HTTP/1.0" and head.headers.get("connection", "").lower() != "close"
+        last = version == "HTTP/1.0" or head.headers.get("connection", "").lower() == "close"
+        return not last and action != "truncate"
 
     def _latency_ms(self) -> float:
         if self.p99_ms <= self.latency_ms:
@@ -300,10 +285,6 @@ def _error(method: str, fault: Fault) -> Answer:
     return _answer(fault.status, "application/xml", body, retry)
 
 
-def _part(target: str) -> str:
-    return parse_qs(urlsplit(target).query).get("partNumber", [""])[0]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT, then print the counts as JSON."""
     parser = argparse.ArgumentParser(prog="python -m sparkwal.testing.proxy")
@@ -317,13 +298,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with S3Proxy(
-        options.upstream,
-        seed=options.seed,
-        port=options.port,
-        latency_ms=options.latency_ms,
-        p99_ms=options.p99_ms,
-    ) as proxy:
+    latency = {"latency_ms": options.latency_ms, "p99_ms": options.p99_ms}
+    with S3Proxy(options.upstream, seed=options.seed, port=options.port, **latency) as proxy:
         if options.stalls:
             # Half of them before the request takes effect, half after.
             proxy.faults = [

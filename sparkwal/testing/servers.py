@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
@@ -35,7 +34,7 @@ class ServerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. A context manager; leaving it stops the process."""
+    """A running server. Leaving it, as a context manager, stops the process."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -52,7 +51,7 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        """End the process, by its pid, and remove its files; harmless when repeated."""
+        """End the process and remove its files; harmless when repeated."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -63,64 +62,64 @@ class Server:
         self.folder.cleanup()
 
     def output(self) -> str:
-        """What the process has printed so far."""
         return (Path(self.folder.name) / "output").read_text(errors="replace")
 
 
 def start_ministack(port: int = 0, *, enforces: bool = False) -> Server:
-    """Start ministack with nothing but S3, in memory; port 0 picks a free one.
-
-    Args:
-        enforces: with IAM and STS too: signatures and policies are checked. ACCESS_KEY may
-            do everything; for others `s3_client(url, "iam")` makes users.
-    """
-    return _start(
-        [sys.executable, "-m", "ministack"],
-        {
-            "BIND_HOST": "127.0.0.1",
-            "GATEWAY_PORT": "{port}",
-            "EDGE_PORT": "{port}",
-            "SERVICES": "s3,iam,sts" if enforces else "s3",
-            "LOG_LEVEL": "WARNING",
-            # Both listen on ports of their own, whatever SERVICES says.
-            "SFTP_ENABLED": "0",
-            "IOT_MTLS_ENABLED": "0",
-            "S3_PERSIST": "0",
-            "PERSIST_STATE": "0",
-            "LOCALSTACK_PERSISTENCE": "0",
-            "AUTH": str(enforces).lower(),
-            "USE_SSL": "0",
-            # It removes leftover containers at start; there are none of ours.
-            "DOCKER_HOST": "unix:///nonexistent",
-        },
-        "/_ministack/health",
-        port,
-    )
+    """Start ministack with nothing but S3, in memory; port 0 picks a free one. `enforces`: with IAM
+    and STS too, so that signatures and policies are checked. ACCESS_KEY may do everything; for
+    others `s3_client(url, "iam")` makes users."""
+    settings = {
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": "{port}",
+        "EDGE_PORT": "{port}",
+        "SERVICES": "s3,iam,sts" if enforces else "s3",
+        "LOG_LEVEL": "WARNING",
+        # Both listen on ports of their own, whatever SERVICES says.
+        "SFTP_ENABLED": "0",
+        "IOT_MTLS_ENABLED": "0",
+        "S3_PERSIST": "0",
+        "PERSIST_STATE": "0",
+        "LOCALSTACK_PERSISTENCE": "0",
+        "AUTH": str(enforces).lower(),
+        "USE_SSL": "0",
+        # It removes leftover containers at start; there are none of ours.
+        "DOCKER_HOST": "unix:///nonexistent",
+    }
+    command = [sys.executable, "-m", "ministack"]
+    return start_server(command, {}, "/_ministack/health", port, settings)
 
 
 def start_moto(port: int = 0) -> Server:
-    """Start moto's server; port 0 picks a free one."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"]
-    return _start(command, {"MOTO_PORT": "{port}"}, "/moto-api/data.json", port)
+    return start_server(command, {}, "/moto-api/data.json", port, {"MOTO_PORT": "{port}"})
 
 
 def start_server(
-    command: Sequence[str], files: Mapping[str, str], health: str = "/", port: int = 0
-) -> Server:
+    command: Sequence[str], files: Mapping[str, str], health: str = "/", port: int = 0,
+    settings: Mapping[str, str] | None = None,
+) -> Server:  # fmt: skip
     """Start any S3 server as a process; {port} in its command and files is the port's number.
-
-    Args:
-        files: by name what lies in the folder that it is started in.
-        health: where it answers once it has started.
-    """
-    return _start(command, {}, health, port, files)
+    `files`: by name what lies in its folder. `health`: where it answers once it has started."""
+    attempts = 0
+    while True:
+        attempts += 1
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            number = port or probe.getsockname()[1]
+        server = _spawn(command, settings or {}, number, files)
+        try:
+            _wait(server, health)
+            return server
+        except BaseException as error:
+            server.stop()
+            # Someone else may have taken the port since it was found free.
+            if port or attempts == _ATTEMPTS or not isinstance(error, ServerError):
+                raise
 
 
 def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
-    """A client with dummy credentials for a local server or a proxy.
-
-    `config` goes to botocore's Config; unless it says otherwise the client does not retry.
-    """
+    """A client with dummy credentials for a local server or a proxy. `config` goes to botocore's
+    Config; unless it says otherwise the client does not retry."""
     from botocore.config import Config
     from botocore.session import Session
 
@@ -141,11 +140,8 @@ def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
 
 def log_options(url: str, *, hedge: bool = False) -> dict[str, str]:
     """The options of a log, its path aside, to reach it on a local server or through a proxy.
-
-    Args:
-        hedge: send late requests twice, as by default. A busy machine makes requests late, so a
-            test that counts requests goes without.
-    """
+    `hedge` sends late requests twice, as by default: a busy machine makes requests late, so a test
+    that counts requests goes without."""
     return {
         "endpoint": url,
         "region": REGION,
@@ -156,36 +152,9 @@ def log_options(url: str, *, hedge: bool = False) -> dict[str, str]:
 
 
 def make_bucket(url: str, name: str) -> None:
-    """Create a bucket on a local server."""
     client = s3_client(url)
     client.create_bucket(Bucket=name)
     client.close()
-
-
-def _start(
-    command: Sequence[str], settings: Mapping[str, str], health: str, port: int,
-    files: Mapping[str, str] = MappingProxyType({}),
-) -> Server:  # fmt: skip
-    for attempt in range(_ATTEMPTS):
-        number = port or _free_port()
-        server = _spawn(command, settings, number, files)
-        try:
-            _wait(server, health)
-            return server
-        except ServerError:
-            server.stop()
-            # Someone else may have taken the port since it was found free.
-            if port or attempt == _ATTEMPTS - 1:
-                raise
-        except BaseException:
-            server.stop()
-            raise
-    raise AssertionError("unreachable")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _spawn(
@@ -215,18 +184,17 @@ def _spawn(
 def _wait(server: Server, health: str) -> None:
     opener = build_opener(ProxyHandler({}))
     deadline = time.monotonic() + _START_SECONDS
-    while server.process.poll() is None and time.monotonic() < deadline:
+    answered = False
+    while not answered and server.process.poll() is None and time.monotonic() < deadline:
         try:
-            with opener.open(server.url + health, timeout=2):
-                break
+            opener.open(server.url + health, timeout=2).close()
+            answered = True
         except HTTPError:
-            break  # an answer all the same
+            answered = True
         except OSError:
             time.sleep(0.05)
-    else:
-        code = server.process.poll()
+    # On a port that another process took, the answer above was not ours.
+    code = server.process.poll()
+    if code is not None or not answered:
         ended = "did not answer in time" if code is None else f"ended with code {code}"
         raise ServerError(f"the server at {server.url} {ended}:\n{server.output()[-4000:]}")
-    # On a port that another process took, the answer above was not ours.
-    if server.process.poll() is not None:
-        raise ServerError(f"the server at {server.url} ended:\n{server.output()[-4000:]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,6 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer, ready to be sent."""
-
     status: int
     head: bytes  # without the empty line that ends it
     body: bytes
@@ -50,13 +49,9 @@ class Upstream:
         if self._socket is not None:
             # An idle connection that can be read was closed by the other side. Seen before
             # sending, so that nothing needs to be (and nothing is) sent a second time.
-            self._socket.setblocking(False)
-            try:
-                self._socket.recv(1, socket.MSG_PEEK)
-                self.close()
-            except BlockingIOError:
-                self._socket.setblocking(True)
-            except OSError:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if poll.poll(0):
                 self.close()
         if self._socket is None:
             self._socket = socket.create_connection(self._target)

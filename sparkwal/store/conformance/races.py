@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from sparkwal.store.base import Store, Transient, Upload
 from sparkwal.store.conformance.s3 import delayed_put
@@ -16,46 +16,34 @@ from sparkwal.store.conformance.store_under_test import Found, StoreUnderTest, W
 from sparkwal.store.s3 import S3Store
 
 _PATIENCE = 30.0
-# A store that looks at a key before it has read all of a body is caught by large ones, one
-# that looks after it by small ones. What is held back must fit into the buffers of sockets: a
-# store may read one body after the other.
+# Large bodies catch a store that looks at a key before it has read all of one, small bodies one
+# that looks after it. What is held back must fit into sockets: bodies may be read in turn.
 _SIZES, _DELAYED_SIZES = (32, 20_000, 300_000), (32, 20_000)
 
 
-class Racer(NamedTuple):
-    """What it puts; `act` is one attempt, which meets the others by its argument."""
+@dataclass
+class Racer:
+    """What it puts, and how it ended: whether its answer said that it won, and whether one before
+    may have been lost. `act` is one attempt; a late one meets the others by its argument."""
 
     body: bytes
-    act: Callable[[Callable[[], None]], object]
+    act: Callable[..., object]
+    late: bool = False
+    won: bool = False
+    uncertain: bool = False
 
 
-class Ran(NamedTuple):
-    """How a racer ended: whether its answer said that it won, and whether one before was lost."""
-
-    won: bool
-    uncertain: bool
-
-
-def put_if_absent(
-    tested: StoreUnderTest, sizes: Sequence[int] = _SIZES, *, repeats: bool = False
-) -> Found:
-    """Puts that begin at the same moment, or whose last bytes arrive at the same moment.
-
-    Args:
-        repeats: the store repeats its requests itself; a refusal may be of its own put.
-    """
+def put_if_absent(tested: StoreUnderTest, sizes: Sequence[int] = _SIZES) -> Found:
+    """Puts that begin at the same moment, or whose last bytes arrive at the same moment."""
     trial, delayed = tested.trial, 0
     for number in range(trial.rounds):
         key = tested.key("race")
-        delays = number % 2 == 1 and len(tested.s3) == len(tested.stores)
-        delayed += delays
-        act = _delayed if delays else _at_once
-        size = tested.rng.choice(_DELAYED_SIZES if delays else sizes)
-        racers = [act(store, key, tested.body(size)) for store in _lanes(tested)]
-        ran = _run(tested, key, racers)
-        if repeats:
-            ran = [each._replace(uncertain=True) for each in ran]
-        _one_winner(tested, key, racers, ran, number)
+        late = number % 2 == 1 and len(tested.s3) == len(tested.stores)
+        delayed += late
+        size = tested.rng.choice(_DELAYED_SIZES if late else sizes)
+        racers = [_put(store, key, tested.body(size), late) for store in _lanes(tested)]
+        _run(tested, key, racers)
+        _one_winner(tested, key, racers, number)
     kind = f", {delayed} of them with the last byte held back" if delayed else ""
     return (
         f"{trial.rounds} keys, {trial.threads} threads each{kind}: one winner each "
@@ -70,7 +58,8 @@ def slow_and_fast(tested: StoreUnderTest) -> Found:
     for number in range(tested.trial.rounds):
         key = tested.key("slow")
         racers = _slow_and_fast(tested, key)
-        _one_winner(tested, key, racers, _run(tested, key, racers), number)
+        _run(tested, key, racers)
+        _one_winner(tested, key, racers, number)
     return f"{tested.trial.rounds} keys: one of the two was refused"
 
 
@@ -84,11 +73,7 @@ def _slow_and_fast(tested: StoreUnderTest, key: str) -> list[Racer]:
         begun.set()
         go_on.wait(_PATIENCE)
 
-    def late(_: object) -> bool:
-        assert isinstance(first, S3Store)
-        return delayed_put(first, key, slow, wait)
-
-    def early(_: object) -> bool:
+    def early() -> bool:
         begun.wait(_PATIENCE)
         # The head of the other one has to arrive, not only to be sent.
         time.sleep(0.02)
@@ -97,11 +82,11 @@ def _slow_and_fast(tested: StoreUnderTest, key: str) -> list[Racer]:
         finally:
             go_on.set()
 
-    return [Racer(slow, late), Racer(fast, early)]
+    assert isinstance(first, S3Store)
+    return [Racer(slow, partial(delayed_put, first, key, slow, wait)), Racer(fast, early)]
 
 
 def endpoints(tested: StoreUnderTest) -> Found:
-    """What one endpoint has, all have at once."""
     if len(tested.stores) < 2:
         return None
     for first in tested.retrying:
@@ -134,16 +119,16 @@ def multipart(tested: StoreUnderTest) -> Found:
             body = tested.body(30_000)
             # In every second round some of them put, and none of those may be overwritten.
             if number % 2 and place % 2:
-                racers.append(_at_once(store, key, body))
+                racers.append(_put(store, key, body))
                 continue
             begun = store.upload(key)
             begun.part(1, 0, body)
             uploads.append(begun)
-            racers.append(Racer(body, _met(begun.complete)))
-        ran = _run(tested, key, racers)
+            racers.append(Racer(body, begun.complete))
+        _run(tested, key, racers)
         for begun in uploads:
             begun.abort()
-        _one_winner(tested, key, racers, ran, number)
+        _one_winner(tested, key, racers, number)
     return f"{rounds} keys, {tested.trial.threads} uploads or puts each: one winner each"
 
 
@@ -153,10 +138,10 @@ def against_delete(tested: StoreUnderTest) -> Found:
         key = tested.key("delete")
         tested.store.put_if_absent(key, b"before")
         first, *others = _lanes(tested)
-        racers = [_at_once(store, key, tested.body(32)) for store in others]
-        delete = Racer(b"", _met(partial(first.delete, key)))
-        ran = _run(tested, key, [*racers, delete])[:-1]
-        _one_winner(tested, key, racers, ran, number, (None, b"before"))
+        racers = [_put(store, key, tested.body(32)) for store in others]
+        delete = Racer(b"", partial(first.delete, key))
+        _run(tested, key, [*racers, delete])
+        _one_winner(tested, key, racers, number, (None, b"before"))
     return f"{tested.trial.rounds} keys: never two winners, and what won stayed"
 
 
@@ -176,66 +161,51 @@ def _lanes(tested: StoreUnderTest) -> list[Store]:
     return found
 
 
-def _at_once(store: Store, key: str, body: bytes) -> Racer:
-    return Racer(body, _met(partial(store.put_if_absent, key, body)))
-
-
-def _delayed(store: Store, key: str, body: bytes) -> Racer:
+def _put(store: Store, key: str, body: bytes, late: bool = False) -> Racer:
+    if not late:
+        return Racer(body, partial(store.put_if_absent, key, body))
     assert isinstance(store, S3Store)
-    return Racer(body, partial(delayed_put, store, key, body))
+    return Racer(body, partial(delayed_put, store, key, body), late=True)
 
 
-def _met(act: Callable[[], object]) -> Callable[[Callable[[], None]], object]:
-    """`act`, once the others are there too."""
-
-    def run(meet: Callable[[], None]) -> object:
-        meet()
-        return act()
-
-    return run
-
-
-def _run(tested: StoreUnderTest, key: str, racers: Sequence[Racer]) -> list[Ran]:
+def _run(tested: StoreUnderTest, key: str, racers: Sequence[Racer]) -> None:
     """Run all at once; what fails in passing is repeated, as a writer does."""
     gate = threading.Barrier(len(racers))
 
-    def run(racer: Racer) -> Ran:
-        attempts = 0
-
+    def run(racer: Racer) -> None:
         def meet() -> None:
             # Whoever comes again, after a failure, runs alone.
-            if attempts == 1:
+            if not racer.uncertain:
                 with suppress(threading.BrokenBarrierError):
                     gate.wait(_PATIENCE)
 
-        def attempt() -> bool:
-            nonlocal attempts
-            attempts += 1
+        def attempt() -> object:
             try:
-                return bool(racer.act(meet))
+                if racer.late:
+                    return racer.act(meet)
+                meet()
+                return racer.act()
             except Transient as fault:
+                racer.uncertain = True
                 tested.faults[" ".join(fault.reason.split()[:2])] += 1
                 raise
 
-        return Ran(tested.store.attempt("put", key, attempt, writes=True), attempts > 1)
+        racer.won = bool(tested.store.attempt("put", key, attempt, writes=True))
 
     # All end before the first failure is raised: a late put would leave its object behind.
     with ThreadPoolExecutor(len(racers), thread_name_prefix="sparkwal-proof") as pool:
         running = [pool.submit(run, racer) for racer in racers]
-    return [each.result() for each in running]
+    for each in running:
+        each.result()
 
 
 def _one_winner(
-    tested: StoreUnderTest, key: str, racers: Sequence[Racer], ran: Sequence[Ran], number: int,
+    tested: StoreUnderTest, key: str, racers: Sequence[Racer], number: int,
     allowed: Sequence[bytes | None] = (),
 ) -> None:  # fmt: skip
-    """Raises Wrong unless all say the same of the key.
-
-    Args:
-        allowed: what may be there when nobody won.
-    """
+    """Raises Wrong unless all say the same. `allowed` may be there when nobody won."""
     where = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
-    winners = [racer.body for racer, each in zip(racers, ran, strict=True) if each.won]
+    winners = [racer.body for racer in racers if racer.won]
     if len(winners) > 1:
         raise Wrong(f"{len(winners)} got the answer that they created one object, when {where}")
     found, *others = {content(store, key) for store in tested.retrying}
@@ -243,6 +213,6 @@ def _one_winner(
         raise Wrong(f"two endpoints show two contents of one object, after {where}")
     if winners and found != winners[0]:
         raise Wrong(f"one got the answer that it created the object, and it is not there: {where}")
-    unsure = {racer.body for racer, each in zip(racers, ran, strict=True) if each.uncertain}
+    unsure = {racer.body for racer in racers if racer.uncertain or tested.repeats}
     if not winners and found not in {*unsure, *allowed}:
         raise Wrong(f"nobody got the answer that it created the object, when {where}")

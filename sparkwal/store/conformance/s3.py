@@ -1,5 +1,4 @@
-"""What only S3's protocol has: dates, checksums, what a server says of itself, and a PUT whose last
-byte is held back."""
+"""What only S3's protocol has: dates, checksums, a PUT whose last byte is held back."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def checksums(tested: StoreUnderTest) -> Found:
 
 
 def server(store: S3Store) -> str:
-    """What the server calls itself, or "" where it does not say; never raises for a refusal."""
+    """What the server calls itself, or "" where it does not say or refuses."""
     try:
         return _headers(store).get("server", "")
     except (OptionError, Transient):
@@ -74,7 +73,7 @@ def _skew_seconds(store: S3Store) -> float:
 
 
 def _headers(store: S3Store) -> dict[str, str]:
-    """Of the answer to a LIST of one key, names in lower case. Raises OptionError, Transient."""
+    """Of the answer to a LIST of one key, names in lower case."""
     with store.request("") as client:
         reply = client.list_objects_v2(**store.at, MaxKeys=1)
     found: dict[str, str] = reply["ResponseMetadata"]["HTTPHeaders"]
@@ -82,10 +81,8 @@ def _headers(store: S3Store) -> dict[str, str]:
 
 
 class _DelayedBody(BytesIO):
-    """A body that calls `wait` before its last byte, once it is sent.
-
-    The signature reads a body too; `sending` is set when that is over.
-    """
+    """A body that calls `wait` before its last byte, once it is sent: `sending` is set when the
+    signature, which reads it too, is made."""
 
     def __init__(self, body: bytes, wait: Callable[[], None]) -> None:
         super().__init__(body)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from sparkwal.errors import SparkWalError
-from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.base import NotFound, Store
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
@@ -29,14 +29,8 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """How hard a store is tried.
-
-    Attributes:
-        rounds: keys that are raced for, of each kind of race.
-        threads: that race for one key.
-        seed: of everything that is left to chance.
-        thorough: also what needs a thousand objects.
-    """
+    """How hard a store is tried: `rounds` keys are raced for, of each kind of race, by `threads`
+    each. `thorough`: also what needs a thousand objects."""
 
     rounds: int = 8
     threads: int = 16
@@ -46,19 +40,19 @@ class Trial:
 
 @dataclass
 class StoreUnderTest:
-    """A context manager: leaving it removes all objects of the trial.
+    """A context manager: leaving it removes all objects of the trial, and says in `left` what it
+    could not remove.
 
     Attributes:
         stores: its endpoints; each call is one attempt.
-        keys: all that were given out by `key`.
+        repeats: they repeat their requests themselves, so a refusal may be of one's own put.
         faults: what requests of the races met, by its first words.
-        left: what could not be removed, for people; "" at first.
     """
 
     stores: tuple[Store, ...]
     prefix: str
     trial: Trial
-    policy: RetryPolicy = _PATIENT
+    repeats: bool = False
     keys: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     left: str = ""
@@ -66,7 +60,8 @@ class StoreUnderTest:
     def __post_init__(self) -> None:
         self.folder = f"{self.prefix}/proof/{uuid.uuid4().hex}/".lstrip("/")
         self.rng = random.Random(self.trial.seed)
-        self.retrying = [RetryingStore(store, self.policy) for store in self.stores]
+        policy = RetryPolicy(max_retry_attempts=0) if self.repeats else _PATIENT
+        self.retrying = [RetryingStore(store, policy) for store in self.stores]
         # The first endpoint, whose passing failures are retried.
         self.store = self.retrying[0]
         self.s3 = [store for store in self.stores if isinstance(store, S3Store)]
@@ -86,32 +81,27 @@ class StoreUnderTest:
     def __exit__(self, *_: object) -> None:
         try:
             while entries := self.store.list(self.folder).entries:
-                self._remove([entry.key for entry in entries])
+                keys = [entry.key for entry in entries]
+                try:
+                    self.store.delete_many(keys)
+                except SparkWalError:
+                    # A store that cannot delete many at once.
+                    for key in keys:
+                        self.store.delete(key)
             # A store may not know which uploads are unfinished; each check ends its own.
             with suppress(SparkWalError):
                 for upload in self.store.unfinished(self.folder).uploads:
                     self.store.discard(upload)
-        except (SparkWalError, Transient) as error:
+        except SparkWalError as error:
             self.left = f"objects under {self.folder} ({error})"
         if self.store.url.startswith("file://"):
-            self._remove_folders(Path(self.store.url.removeprefix("file://")))
-
-    def _remove(self, keys: list[str]) -> None:
-        try:
-            self.store.delete_many(keys)
-        except SparkWalError:
-            # A store that cannot delete many at once.
-            for key in keys:
-                self.store.delete(key)
-
-    def _remove_folders(self, root: Path) -> None:
-        """On a disk: of those that this trial made, the empty ones."""
-        own = root / self.folder
-        made = [Path(path) for path, _, _ in os.walk(own, topdown=False)]
-        with suppress(OSError):  # another run's, or the log's, objects are in it
-            for path in [*made, own.parent, root / ".tmp", root]:
-                if path.exists():
-                    path.rmdir()
+            root = Path(self.store.url.removeprefix("file://"))
+            own = root / self.folder
+            made = [Path(path) for path, _, _ in os.walk(own, topdown=False)]
+            with suppress(OSError):  # another run's, or the log's, objects are in it
+                for path in [*made, own.parent, root / ".tmp", root]:
+                    if path.exists():
+                        path.rmdir()
 
 
 def content(store: Store, key: str) -> bytes | None:

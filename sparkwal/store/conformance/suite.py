@@ -1,10 +1,5 @@
-"""A suite of checks that any store can be asked.
-
-    report = prove([S3Store("bucket", S3Config(endpoint=url))], "folder", Trial(rounds=8))
-    assert report.fit, report.sentence
-
-It writes small objects under `{prefix}/proof/{run}/`, a name of its own, and removes them.
-"""
+"""A suite of checks that any store can be asked. It writes small objects under
+`{prefix}/proof/{run}/`, a name of its own, and removes them."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from typing import Literal
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import NotFound, Store, Transient
-from sparkwal.store.conformance import listings, objects, races, s3
+from sparkwal.store.conformance import objects, races, s3
 from sparkwal.store.conformance.store_under_test import Found, StoreUnderTest, Trial, Wrong
 
 Outcome = Literal["ok", "wrong", "limit", "unknown"]
@@ -22,13 +17,9 @@ Outcome = Literal["ok", "wrong", "limit", "unknown"]
 
 @dataclass(frozen=True)
 class Check:
-    """One question to a store.
-
-    Attributes:
-        ask: raises Wrong; returns what it saw, or None where it does not apply.
-        means: what it means for a log where the store fails.
-        fatal: whether such a store can hold no log; else it can, within that limit.
-    """
+    """One question to a store. `ask` raises Wrong, or returns what it saw, or None where it does
+    not apply. `means`: for a log where the store fails; `fatal`: such a store can hold none, else
+    it can, within that limit."""
 
     name: str
     ask: Callable[[StoreUnderTest], Found]
@@ -49,11 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What all checks found.
-
-    Attributes:
-        seed: gives the same order, sizes and delays again.
-    """
+    """What all checks found; `seed` gives the same order, sizes and delays again."""
 
     findings: tuple[Finding, ...]
     seed: int
@@ -70,12 +57,10 @@ class Report:
 
     @property
     def fit(self) -> bool:
-        """Whether a log may be kept there."""
         return self.verdict.startswith("FIT")
 
     @property
     def sentence(self) -> str:
-        """The verdict and why, in one sentence."""
         deciding = {"NOT FIT": ("wrong",), "NOT PROVEN": ("unknown",)}
         outcomes = deciding.get(self.verdict, ("limit", "unknown"))
         why = [each for each in self.findings if each.outcome in outcomes]
@@ -103,14 +88,13 @@ CHECKS = (
     Check("conflicts (409)", races.conflicts, "", fatal=False),
     Check("read after write", objects.read_after_write,
           "readers and a new writer miss records that were acknowledged"),
-    Check("LIST order", listings.order, "the newest record is not found"),
-    Check("LIST pages", listings.pages, "the newest record is not found"),
-    Check("LIST after write", listings.after_write,
+    Check("LIST order", objects.list_order, "the newest record is not found"),
+    Check("LIST pages", objects.list_pages, "the newest record is not found"),
+    Check("LIST after write", objects.list_after_write,
           "a new writer does not see the last commits and takes their places"),
     Check("deletes", objects.deletes, "collected objects stay, and are paid for"),
     Check("ranges", objects.ranges, "readers get other bytes than they asked for"),
-    Check("age", objects.age,
-          "collection could delete what a writer still needs"),
+    Check("age", objects.age, "collection could delete what a writer still needs"),
     Check("clock", s3.clock,
           "beyond 15 minutes S3 refuses every signed request, others sooner: set the clock",
           fatal=False),
@@ -126,36 +110,24 @@ CHECKS = (
 
 
 def prove(
-    stores: Sequence[Store],
-    prefix: str,
-    trial: Trial,
-    *,
-    checks: Sequence[Check] = CHECKS,
+    stores: Sequence[Store], prefix: str, trial: Trial, *, checks: Sequence[Check] = CHECKS,
     on_finding: Callable[[Finding], None] = lambda _: None,
-) -> Report:
-    """Ask all checks, in order, and remove what they wrote, also when it is interrupted.
-
-    Args:
-        stores: one, or several endpoints of one; each makes one attempt for each call.
-        on_finding: gets each finding as it comes.
-
-    Raises StoreUnavailableError or OptionError where the first check gets no answer.
-    """
+) -> Report:  # fmt: skip
+    """Ask all checks, in order, and remove what they wrote, also when it is interrupted. `stores`
+    are endpoints of one; each makes one attempt for each call. Raises StoreUnavailableError or
+    OptionError where the first check gets no answer."""
     findings: list[Finding] = []
-
-    def found(finding: Finding) -> None:
-        findings.append(finding)
-        on_finding(finding)
-
     with StoreUnderTest(tuple(stores), prefix, trial) as tested:
-        for place, check in enumerate(checks):
-            outcome, said = _ask(tested, check, first=place == 0)
+        for check in checks:
+            outcome, said = _ask(tested, check, first=check is checks[0])
             if said is not None:
                 means = check.means if outcome in ("wrong", "limit") else ""
-                found(Finding(check.name, outcome, said, means, check.fatal))
+                findings.append(Finding(check.name, outcome, said, means, check.fatal))
+                on_finding(findings[-1])
     if tested.left:
         left = f"left behind: {tested.left}"
-        found(Finding("removed", "unknown", left, "delete it", fatal=False))
+        findings.append(Finding("removed", "unknown", left, "delete it", fatal=False))
+        on_finding(findings[-1])
     return Report(tuple(findings), trial.seed)
 
 
