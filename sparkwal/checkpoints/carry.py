@@ -23,12 +23,8 @@ from sparkwal.store.path import state_folder
 
 @dataclass(frozen=True)
 class StreamCheckpoint:
-    """The checkpoint of one query, as its commits see it (`protocol.commit.Carrier`).
-
-    Args:
-        location: the query's checkpointLocation.
-        max_bytes: of the block in one record, at most.
-    """
+    """The checkpoint of one query at its checkpointLocation, as its commits see it
+    (`protocol.commit.Carrier`). One record's block has at most `max_bytes`."""
 
     location: str
     query_id: str
@@ -52,10 +48,7 @@ class StreamCheckpoint:
 
     def check_promise(self) -> None:
         """Whether the log can carry what a folder of `sparkwal.checkpoint` promises: at every
-        microbatch, as a stateful query may have no rows for hours.
-
-        Raises OptionError.
-        """
+        microbatch, as a stateful query may have no rows for hours. Raises OptionError."""
         path = self._folder()
         if path is not None and (path / folder.STATE).is_dir() and folder.owner_of(path):
             raise OptionError(
@@ -108,10 +101,7 @@ class StreamCheckpoint:
         self, batch_id: int, known: Callable[[], tuple[int, Checkpoint | None]], due: bool
     ) -> Carried | None:
         """What the record of a microbatch without rows carries, or None for no record: then the
-        folder notes it. Makes no request.
-
-        Raises what `capture` raises.
-        """
+        folder notes it. Makes no request. Raises what `capture` raises."""
         path = self._folder()
         if path is None or folder.owner_of(path) is None:
             return None
@@ -146,11 +136,9 @@ class StreamCheckpoint:
         return True
 
     def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
-        """Whether the folder has the microbatch before with the input that the log has.
-
-        Two copies of one folder may give a number to different files: one copy without a row,
-        so that the log learns of the other only. What the first goes on with is doubled then.
-        """
+        """Whether the folder has the microbatch before with the input that the log has. Two copies
+        of one folder may give a number to different files: one copy without a row, so that the log
+        learns of the other only. What the first goes on with is doubled then."""
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
             # SAFETY(same-input-before) §12: a folder continues only after the input that the log's
@@ -180,11 +168,8 @@ class StreamCheckpoint:
         content: Callable[[], Content],
     ) -> None:
         """Before a replay is skipped: 1 GET, of a large block 2; where the log carries no offsets
-        to compare, all rows of its record are read.
-
-        Raises DivergedCheckpointError where the checkpoint gives the number of a microbatch
-        that the log has to other input.
-        """
+        to compare, all rows of its record are read. Raises DivergedCheckpointError where the
+        checkpoint gives the number of a microbatch that the log has to other input."""
         last, entry = recall(open_log, leadership, self.query_id)
         if entry is None:
             return
@@ -240,14 +225,11 @@ def pack(
     known: Mapping[str, tuple[int, int]],
     max_bytes: int,
 ) -> Carried:
-    """The files in one block of at most `max_bytes`.
+    """The files in one block of at most `max_bytes`, given their `sizes` and the {name: (position,
+    bytes)} `known` from earlier records.
 
-    Args:
-        sizes: of the files, in bytes.
-        known: {name: (position, bytes)} of files that earlier records carry.
-
-    A compacted list is carried once and named by the records after it. What is too large is
-    named as being nowhere, the largest first, and not tried again.
+    A compacted list is carried once and named by the records after it. What is too large is named
+    as being nowhere, the largest first, and not tried again.
     """
     files = {
         name: known[name]

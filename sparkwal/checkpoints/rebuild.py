@@ -33,13 +33,8 @@ FILE_SYSTEM = (
 
 @dataclass(frozen=True)
 class State:
-    """What the log knows of one query.
-
-    Attributes:
-        log_id: of the log; None where there is none.
-        batch_id: the last microbatch in the log; −1 before the first.
-        entry: where its checkpoint is.
-    """
+    """What the log knows of one query; `log_id` is None where there is no log, `batch_id` −1 before
+    the query's first microbatch."""
 
     query_id: str
     log_id: str | None
@@ -92,13 +87,8 @@ def checkpoint(
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a folder.
-
-    Attributes:
-        batch_id: the last microbatch in the log; −1 before the first.
-        why: it must be made anew; None to use it as it is.
-        files: what it shall hold then.
-    """
+    """What becomes of a folder: it is used as it is, or made anew with these files if there is a
+    reason."""
 
     query_id: str
     batch_id: int
@@ -119,12 +109,8 @@ def _checkpoint(log: LogStore, name: str, place: Path) -> str:
 
 
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
-    """Whether the folder goes on where the log ends, and what it shall hold if it does not.
-
-    Args:
-        head: of the log, as it is now.
-        drawn: the name of a log that does not exist yet.
-    """
+    """Whether the folder goes on where the log ends, and what it shall hold if it does not. A log
+    that does not exist yet gets the name `drawn`."""
     owner = folder.owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
@@ -212,10 +198,8 @@ def _lost(entry: Checkpoint) -> list[str]:
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
-    """What the log carries: 1 GET for the last record and 1 for each compacted list.
-
-    Raises OptionError where it carries less than a query needs.
-    """
+    """What the log carries: 1 GET for the last record and 1 for each compacted list. Raises
+    OptionError where it carries less than a query needs."""
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}

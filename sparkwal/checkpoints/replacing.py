@@ -48,10 +48,8 @@ def _is_at(descriptor: int, file: Path) -> bool:
 
 
 def replace(place: Path, files: Mapping[str, bytes]) -> None:
-    """The folder with these files, or the one before, or none: never a part of it.
-
-    Raises OptionError where the folder holds something that is no checkpoint's.
-    """
+    """The folder with these files, or the one before, or none: never a part of it. Raises
+    OptionError where the folder holds something that is no checkpoint's."""
     if place.exists() and (name := foreign(place)) is not None:
         raise OptionError(
             f"{place} must be made anew from the log, but {name!r} in it is no part of a "

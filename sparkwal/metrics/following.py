@@ -21,18 +21,12 @@ _logger = logging.getLogger("sparkwal")
 
 
 class Following:
-    """The logs that are followed; one thread uses it.
+    """The logs that are followed; one thread uses it. Raises OptionError.
 
     Args:
         path, options: as for `sparkwal.Log`; with sequencers="*" all logs under the path.
         backlog: how many of the newest records of each log are counted at the start.
         passed_over: of the name of a log, what gets its damage; by default the logger.
-
-    Attributes:
-        labels: labels of what is reported of all of them.
-        counted: whose commits are counted here.
-
-    Raises OptionError.
     """
 
     def __init__(
@@ -66,11 +60,8 @@ class Following:
         return [log for log in self._logs.values() if query_id in log.queries]
 
     def look(self, *, around: bool = True) -> None:
-        """One look at each log. Raises StoreUnavailableError, InvalidLogError, OptionError.
-
-        Args:
-            around: at consumers, compaction and new sequencers too.
-        """
+        """One look at each log; if `around`, at consumers, compaction and new sequencers too.
+        Raises StoreUnavailableError, InvalidLogError, OptionError."""
         if around or not self._logs:
             self._find()
         for log in list(self._logs.values()):

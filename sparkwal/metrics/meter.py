@@ -53,11 +53,8 @@ def ended(meter: Prometheus, key: Hashable) -> None:
 
 
 def refuse_twice(meter: Prometheus, labels: Labels, other: str, *, but: Hashable = None) -> None:
-    """Raises OptionError where the source `other` counts commits of this log already.
-
-    Args:
-        but: a key of `once` that may.
-    """
+    """Raises OptionError where the source `other` counts commits of this log already, by another
+    key of `once` than `but`."""
     with _lock:
         taken = any(
             known is meter and key != but and isinstance(key, tuple) and key[0] == other

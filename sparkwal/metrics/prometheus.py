@@ -18,10 +18,8 @@ BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,
 
 class Prometheus:
     """Metrics in a registry of prometheus_client, each from its first value on; labels are the
-    values of `metric.labels`, in that order.
-
-    Any thread may call it. Nothing of it waits for a request or for who reads the numbers.
-    """
+    values of `metric.labels`, in that order. Any thread may call it, and waits for no request or
+    reader."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -58,10 +56,8 @@ class Prometheus:
         return generate_latest(self._registry).decode()
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
-        """Answer scrapes in threads of their own; port 0 takes a free one.
-
-        Returns the port, and what ends it. Raises OSError where it cannot listen.
-        """
+        """Answer scrapes in threads of their own; port 0 takes a free one. Returns the port, and
+        what ends it. Raises OSError where it cannot listen."""
         from prometheus_client import start_http_server
 
         server, _ = start_http_server(port, host, self._registry)
@@ -93,10 +89,8 @@ _meters: dict[CollectorRegistry, Prometheus] = {}
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> Prometheus:
-    """The meter of a registry of prometheus_client; without one of its default registry.
-
-    Raises OptionError where prometheus_client is not installed.
-    """
+    """The meter of a registry of prometheus_client, by default its own. Raises OptionError where
+    prometheus_client is not installed."""
     need("prometheus_client", "sparkwal[metrics]")
     from prometheus_client import REGISTRY
 

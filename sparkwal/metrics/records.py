@@ -30,7 +30,6 @@ class LogNumbers:
     """Counts the new records of one log, and reports how far its readers and its table are.
 
     Args:
-        options: of reading, of one log.
         backlog: how many of the newest records that are there already are counted at the start.
         passed_over: gets each record that is damaged; the others are counted.
 
@@ -63,10 +62,8 @@ class LogNumbers:
         return self._follower is not None
 
     def look(self) -> None:
-        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on.
-
-        Raises StoreUnavailableError, InvalidLogError, OptionError.
-        """
+        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on. Raises
+        StoreUnavailableError, InvalidLogError, OptionError."""
         if self._follower is None and not self._begin():
             return
         try:
@@ -84,10 +81,8 @@ class LogNumbers:
         self._meter.set(table.POSITION, self._follower.log.gap - 1, *self.labels)
 
     def look_around(self) -> None:
-        """Also how far consumers and compaction are, and whether this is still the log it was.
-
-        3 LISTs and some GETs, and 2 requests or 3 for each consumer. Raises as `look`.
-        """
+        """Also how far consumers and compaction are, and whether this is still the log it was: 3
+        LISTs and some GETs, and 2 requests or 3 for each consumer. Raises as `look`."""
         head, gap = find_end(self._log, passed_over=self._passed_over or (lambda error: None))
         log_id = head.live.header.log_id if head.live else None
         if self._follower is not None:

@@ -34,11 +34,8 @@ def watch_stream(
     """Report to `meter` the log at `path`, and of the queries of `spark` that write to it.
 
     A query waits for nothing of this. Reads the log after each progress of a query and every
-    `interval` seconds, in a thread of its own that ends with Spark; counts from now on. Twice
-    for one log is once.
-
-    Args:
-        path, options: as for `sparkwal.Log`; sequencers="*" for all logs under the path.
+    `interval` seconds, in a thread of its own that ends with Spark; counts from now on. Twice for
+    one log is once. With sequencers="*" it reports all logs under the path.
 
     Returns what ends it. Raises OptionError; also where `meter` counts an appender of this log, or
     one of its sequencers and all of them.

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
     """Report to `meter` what an appender does; twice is once.
 
-    Its appends wait for nothing of this: a thread of its own counts. Call what it returns once
-    the appender is closed: what it is at a moment vanishes, and what it counted stays.
-
-    Raises OptionError where a follower reports this log to the same meter.
+    Its appends wait for nothing of this: a thread of its own counts. Call what it returns once the
+    appender is closed: what it is at a moment vanishes, and what it counted stays. Raises
+    OptionError where a follower reports this log to the same meter.
     """
     labels = labels_of(wal.url)
     refuse_twice(meter, labels, "follower")
@@ -109,9 +108,7 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
 
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
     """Report to `meter` what this process compacts and collects, of every log; twice is once.
-
-    Returns what ends it.
-    """
+    Returns what ends it."""
     return once(meter, "lifecycle", lambda: _start_lifecycle(meter))
 
 

@@ -26,11 +26,9 @@ from sparkwal.store.log_store import LogStore
 def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
     """The object that stands at our key, if an attempt of this very task wrote it.
 
-    The first attempt wins, so that a retried or speculative task, and a PUT whose
-    reply was lost, all end with the same object. Another writer's object means that we are fenced.
-
-    Args:
-        content: of our own rows; None if it is not known any more.
+    The first attempt wins, so that a retried or speculative task, and a PUT whose reply was lost,
+    all end with the same object. Another writer's object means that we are fenced. `content` is of
+    our own rows; None if it is not known any more.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, InvalidLogError.
     """
@@ -106,10 +104,8 @@ class _Tape(io.RawIOBase):
 
 
 def measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """The commit record's entry for an object and its rows' content, measured from the object.
-
-    Holds one part of the object in memory at a time. Raises NotFound, InvalidLogError.
-    """
+    """The commit record's entry for an object and its rows' content, measured one part at a time.
+    Raises NotFound, InvalidLogError."""
     tape = _Tape(log, header.number)
     tape.read(opened.body)
     crc = zlib.crc32(tape.cut())

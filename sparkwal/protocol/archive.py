@@ -1,9 +1,9 @@
 """The archive: the transactions of queries that wrote to the log long ago.
 
 Every record repeats the transactions of all queries, producers and batch writes. A leader that
-finds more than a thousand moves the oldest, and the former archive, into one new object. Its
-records name that object beside the rest. A query that a record does not name is looked up in the
-archive: if the log forgot a query, the query would write its rows again.
+finds more than a thousand moves the oldest, and the former archive, into one new object, which its
+records name. A query that a record does not name is looked up there: if the log forgot a query, the
+query would write its rows again.
 """
 
 from __future__ import annotations
@@ -45,18 +45,16 @@ class Memory(Protocol):
 
 
 def last_batch(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> int:
-    """The last microbatch of a query that the log holds, −1 for none. Costs 1 GET if the record
-    does not name the query and names an archive."""
+    """The last microbatch of a query that the log holds, −1 for none. 1 GET if only an archive may
+    know."""
     return recall(open_log, memory, query_id)[0]
 
 
 def recall(
     open_log: Callable[[], LogStore], memory: Memory, query_id: str
 ) -> tuple[int, Checkpoint | None]:
-    """As `last_batch`, and where the query's checkpoint is.
-
-    Raises InvalidLogError if the archive is missing or damaged: that is never "unknown".
-    """
+    """As `last_batch`, and where the query's checkpoint is. Raises InvalidLogError if the archive
+    is missing or damaged: that is never "unknown"."""
     memory = _knowing(open_log, memory, query_id)
     last, _ = memory.txns.get(query_id, (-1, 0))
     return last, memory.checkpoints.get(query_id)
@@ -79,8 +77,7 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
     """What a new leader's records inherit from `live`, and the archive of the rest for
     `put_archive`; b"" if the records can keep all.
 
-    Args:
-        name: unique to this attempt to lead. If the attempt fails, no record names its archive.
+    `name` is unique to this attempt to lead. If the attempt fails, no record names its archive.
     """
     if len(live.txns) <= MOST:
         # SAFETY(inherit-archive) §5: a leader that archives nothing inherits the archive's name

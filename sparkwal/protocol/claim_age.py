@@ -31,7 +31,7 @@ class ClaimAge:
     Args:
         began: the position of the writer's leader record.
         limit: the writer's in-flight limit; all slots before those in flight must be there.
-        looked_ms, boot_id: of the last look, on the boot-time clock; now if not given.
+        looked_ms, boot_id: of the last look; now if not given.
         known: for an appender: the producer's last sequence in the log at that look.
     """
 
@@ -55,10 +55,8 @@ class ClaimAge:
         self._lock = threading.Lock()
 
     def before(self, header: CommitHeader, *, look: bool = False) -> int:
-        """Call before the slot of `header` is claimed. Pass the result to `confirm_after_put`.
-
-        Args:
-            look: look at the log however young the last look is.
+        """Call before the slot of `header` is claimed; `look` looks at the log in any case. Pass
+        the result to `confirm_after_put`.
 
         Raises FencedError, InvalidLogError (the log was deleted or recreated).
         """
@@ -74,11 +72,9 @@ class ClaimAge:
         return began
 
     def confirm_after_put(self, header: CommitHeader, began: int) -> SlotRecord | None:
-        """Call when the PUT has succeeded. Returns None if the slot surely counts.
-
-        If the answer took too long and another writer leads now, returns the live record of the
-        head. Its transactions show whether the log holds what was put. Raises InvalidLogError.
-        """
+        """Call when the PUT has succeeded. Returns None if the slot surely counts. If the answer
+        took too long and another writer leads now, returns the live record of the head: its
+        transactions show whether the log holds what was put. Raises InvalidLogError."""
         # SAFETY(look-after-slow-put) §6: an answer that took planTtl or longer counts only after
         # another look at the head
         if not is_old(self._clock, began, self._boot_id, self._ttl_ms):

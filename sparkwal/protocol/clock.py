@@ -39,8 +39,7 @@ def next_timestamp(now_ms: int, before_ms: int) -> int:
     wrong: 2100, or ten years after the last record.
 
     Args:
-        now_ms: this machine's clock, milliseconds since 1970.
-        before_ms: the timestamp of the log's last live record; 0 in an empty log.
+        before_ms: of the log's last live record; 0 in an empty log.
 
     Raises OptionError.
     """

@@ -38,8 +38,7 @@ FORWARD, FORWARD_MS = 100, 300_000
 
 
 class Carrier(Protocol):
-    """The checkpoint of a query, as `checkpoints.carry` implements it: what its records carry, and
-    how its replays are checked."""
+    """The checkpoint of a query, as `checkpoints.carry` implements it."""
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None: ...
 
@@ -104,13 +103,10 @@ def commit(
         metrics: for the record, besides the tasks': `retries` since the record before, and
             `last_put_ms`, the time of that record's PUT.
 
-    Returns:
-        The position, or None when there was nothing to write.
-
-    Raises FencedError (not committed), StoreUnavailableError (not committed),
-    OutcomeUnknownError (perhaps committed; the restart finds out), DivergedCheckpointError (other
-    rows than the log has of this microbatch; not committed), OptionError (a batch write with a
-    lower version than the last; not committed).
+    Returns the position, or None when there was nothing to write. Raises FencedError,
+    StoreUnavailableError, DivergedCheckpointError (other rows than the log has of this microbatch),
+    OptionError (a batch write with a lower version than the last): not committed;
+    OutcomeUnknownError: perhaps committed, the restart finds out.
     """
     plan = _plan_of(results)
     batch = _Microbatch(open_log, plan, results, hints, clock, carrier)
@@ -206,8 +202,8 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
 
 
 def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None:
-    """The driver slept and put its record outside of the log, which went on without it. The head's
-    transactions show whether the log holds the microbatch."""
+    """The driver slept and put its record outside of the log. The head's transactions show whether
+    the log holds the microbatch."""
     log = batch.open_log()
     if last_batch(batch.open_log, head, header.query_id) < header.batch_id:
         raise FencedError(
@@ -223,8 +219,8 @@ def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None
 
 
 def _skip(batch: _Microbatch, lead: Leadership) -> None:
-    """Skip a replay if the log has the same rows. A checkpoint restored from a backup gives this
-    number to other rows, and so does a machine that slept while another went on."""
+    """Skip a replay if the log has the same rows. A restored checkpoint gives this number to other
+    rows, and so does a machine that slept while another went on."""
     content = partial(content_of, batch.open_log, batch.results)
     query_id, batch_id = batch.query_id, batch.batch_id
     if batch.carrier is not None:
@@ -236,7 +232,7 @@ def _skip(batch: _Microbatch, lead: Leadership) -> None:
 
 
 def _after(lead: Leadership, record: SlotHeader) -> Leadership:
-    """The leadership after this record: the next position, and what the record remembers."""
+    """The leadership after this record."""
     return replace(
         lead,
         next_position=record.position + 1,
@@ -276,13 +272,9 @@ def _advice(header: CommitHeader) -> str:
 
 
 def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) -> None:
-    """Put a commit record at its slot; returns when it is durable.
-
-    Args:
-        advice: what the user should do if nobody knows whether it is durable.
-
-    Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError.
-    """
+    """Put a commit record at its slot; returns when it is durable. `advice` is for the user if
+    nobody knows whether it is. Raises FencedError, StoreUnavailableError (not durable),
+    OutcomeUnknownError."""
     try:
         if log.store.put_if_absent(log.key(header.number), data):
             return
@@ -310,10 +302,8 @@ def unknown(
 
 
 def check_ours(log: LogStore, header: CommitHeader) -> None:
-    """After a refused PUT: check that the slot holds our own record, whose reply was lost.
-
-    Raises FencedError if it is another's.
-    """
+    """After a refused PUT: check that the slot holds our own record, whose reply was lost. Raises
+    FencedError if it is another's."""
     found = read_slot(log, header.position, header.window)
     if found is None:
         raise deleted(log, header.position)

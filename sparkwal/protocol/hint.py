@@ -34,8 +34,7 @@ class Hint:
     """The leadership after the last plan, and whether that plan was committed.
 
     Attributes:
-        planned: the plan that owns `leadership.next_position`, or None when the
-            last plan was committed (then that position is free).
+        planned: the plan that owns `leadership.next_position`; None if it was committed.
         run_id: of the query's run that last committed a record or looked at the log.
         goes_on: the run whose microbatch was done last, with or without rows.
         looked_ms: when the log was last looked at, on the boot-time clock.
@@ -89,12 +88,12 @@ def _temporary() -> Path:
 class Hints:
     """Hints of one user on this machine for one log, one file for each leader.
 
-    Args:
-        log: identifies the log, however its path is spelled: `LogStore.identity`.
-        ended: the file of `note_ended`; None if nobody notes which runs have ended.
+    The folder is private (0700) and checked to be so: a file that another user could plant or
+    redirect is not read.
 
-    The folder is private (0700) and checked to be so: a file that another user
-    could plant or redirect is not read.
+    Args:
+        log: `LogStore.identity`.
+        ended: the file of `note_ended`; None if nobody notes which runs have ended.
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
@@ -107,7 +106,7 @@ class Hints:
 
     def load(self, leader_id: str) -> Hint | FencingNote | None:
         """The last hint of this leader, or the note of the leader that fenced it; None if neither
-        is there or can be trusted."""
+        can be trusted."""
         found = self._read(self._file(leader_id))
         if isinstance(found, Hint) and found.leadership.leader_id != leader_id:
             return None
@@ -128,8 +127,7 @@ class Hints:
             return None
 
     def save(self, hint: Hint) -> bool:
-        """Replace this leader's hint. A reader finds the old one, none or the new one, never a
-        part. False if the disk refused it."""
+        """Replace this leader's hint as a whole. False if the disk refused it."""
         file = self._file(hint.leadership.leader_id)
         return self._write(file, {"version": _VERSION, **vars(hint)})
 
@@ -168,7 +166,7 @@ class Hints:
     @contextmanager
     def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
         """Forget the leader's hint if the block raises FencedError: its next start must take the
-        log over, not raise again."""
+        log over."""
         try:
             yield
         except FencedError:
@@ -176,11 +174,8 @@ class Hints:
             raise
 
     def fence_others(self, note: FencingNote) -> None:
-        """Leave a leader's note to the log's other leaders on this machine.
-
-        Without it, a leader that slept would find no hint or an old one, start cold and take the
-        log back silently.
-        """
+        """Leave a leader's note to the log's other leaders on this machine. Without it, a leader
+        that slept would start cold and take the log back silently."""
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
                 if file != self._file(note.leader_id):

@@ -34,10 +34,7 @@ def lowest(spans: Iterable[Span], position: int) -> int:
 @dataclass(frozen=True)
 class Holds:
     """The spans of the queries on this machine: one file for each checkpoint and log it reads.
-
-    Args:
-        state: the folder of this user on this machine; None without a home: nothing can be held.
-    """
+    `state` is None without a home: nothing can be held."""
 
     state: Path | None
 

@@ -36,9 +36,8 @@ class Claim:
         spark_schema: of the rows to be written (normalized JSON).
         window: the `windowSize` that the user set, or None.
         in_flight_limit: slots this writer will have in flight; the sink: 1.
-        reason: why the leader record is written, for people.
-        log_id: of the log that the writer's checkpoint belongs to. If this writer begins the log,
-            the log gets this id.
+        reason: for people.
+        log_id: of the log of the writer's checkpoint. A log that this writer begins gets it.
         continues: whether that checkpoint has committed microbatches. Then its log must exist.
         check_place: called before a log begins; raises if no log may be there.
         check_head: called with the head and the log's id before anything is written; raises if this
@@ -81,9 +80,9 @@ def lead(
         ttl_ms: the writer does not act on a look at the log that is older.
         known: what this leader led before it slept, or None after a restart.
 
-    Raises OptionError when the schema or window contradicts the log's,
-    DivergedCheckpointError when the writer's checkpoint is of another log, FencedError when other
-    writers take the gap each time, or one led since `known`; InvalidLogError.
+    Raises OptionError when the schema or window contradicts the log's, DivergedCheckpointError when
+    the writer's checkpoint is of another log, FencedError when other writers take the gap each
+    time, or one led since `known`; InvalidLogError.
     """
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
@@ -127,8 +126,8 @@ def _take_gap(
     known: Leadership | None,
     attempts: int,
 ) -> tuple[int, Head, LeaderHeader, str]:
-    """Put our leader record into the first gap. Returns the time of the look, the head that it
-    found, the record's header and the log's schema."""
+    """Put our leader record into the first gap. Returns the time of the look, the head found, the
+    record's header and the log's schema."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
     for attempt in range(attempts):
@@ -149,13 +148,11 @@ def _take_gap(
         put_archive(log, header.txns_archive, archived)
         if is_old(clock, looked_ms, boot_id, ttl_ms):
             continue  # slept since: others may have filled the gap, and collected that
-        # The record goes into the FIRST gap, so that no late PUT of the former leader can fill it.
-        # Data that the former leader left in that window is abandoned.
+        # Into the FIRST gap, so that no late PUT of the former leader can fill it.
         if put_leader(log, header, spark_schema):
             requests.withdraw()
             return looked_ms, head, header, spark_schema
-        # Another writer was faster: look again, never overwrite. A leader with many slots in flight
-        # is faster each time, so ask it to stop.
+        # Look again, never overwrite. A leader with many slots in flight is faster each time.
         if head.live is not None:
             # SAFETY(loser-asks) §7: a newcomer that loses the race asks for the log
             # SAFETY(request-no-right) §7: a request gives no right: only a record in the first gap
@@ -183,8 +180,8 @@ def _check_beginning(log: LogStore, head: Head) -> None:
 
 
 def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
-    """Raises DivergedCheckpointError if the writer's checkpoint belongs to another log: the rows
-    that it counts as written are not in this one."""
+    """Raises DivergedCheckpointError if the writer's checkpoint belongs to another log: its rows
+    are not in this one."""
     found = head.live.header.log_id if head.live else None
     if found is None and claim.continues:
         raise DivergedCheckpointError(
@@ -286,10 +283,8 @@ def _seal(
     reach: int,
     there: Sequence[SlotRecord],
 ) -> None:
-    """Decide every slot that the former leader could still reach: `reach` from the gap on.
-
-    Args:
-        there: records found after the gap. One of a lower term has decided its slot already.
+    """Decide every slot that the former leader could still reach: `reach` from the gap on. A record
+    of a lower term among those already `there` has decided its slot.
 
     Until all are decided this leader writes nothing else: a late PUT of the former leader could
     land between its records.

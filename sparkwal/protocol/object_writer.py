@@ -18,11 +18,9 @@ from sparkwal.store.log_store import LogStore
 
 @dataclass(frozen=True)
 class TaskLimits:
-    """When a frame closes, when rows stay in the message, when a multipart upload begins.
-
-    Sizes in bytes, `batch_timeout_ms` in milliseconds; `inline_threshold` None: a default that
-    keeps a record below 64 MiB, even of as many partitions as the window holds.
-    """
+    """When a frame closes, when rows stay in the message, when a multipart upload begins; in bytes.
+    `inline_threshold` None: a record stays below 64 MiB, even of as many partitions as the window
+    holds."""
 
     batch_size: int
     batch_timeout_ms: int
@@ -34,8 +32,8 @@ class TaskLimits:
 def frames(
     batches: Iterator[pa.RecordBatch], size: int, timeout_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join batches into frames: one closes when it reaches `size` bytes (the batch
-    that crosses is included) or its first row is `timeout_ms` old."""
+    """Join batches into frames: one closes when it reaches `size` bytes (the batch that crosses is
+    included) or its first row is `timeout_ms` old."""
     held: list[pa.RecordBatch] = []
     held_size, opened = 0, 0.0
     for batch in batches:
@@ -120,7 +118,7 @@ def write_object(
 
 class _Parts:
     """Cuts a growing object into parts and sends the first one last: its header gives the number of
-    rows, which is known only at the end."""
+    rows."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload

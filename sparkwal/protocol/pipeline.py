@@ -30,11 +30,9 @@ class Sent:
 
 
 class Pipeline:
-    """The slots of one incarnation of an appender; not thread-safe.
+    """The slots of one incarnation of an appender, whose `plan_id` is its own; not thread-safe.
 
-    Args:
-        leadership: fresh from `lead`: every slot before `next_position` is decided.
-        plan_id: one for each incarnation; a read-back compares it.
+    `leadership` is fresh from `lead`: every slot before `next_position` is decided.
     """
 
     def __init__(
@@ -61,8 +59,8 @@ class Pipeline:
     def has_room(self) -> bool:
         """Whether one more slot may be sent.
 
-        A span, not a count: a slot in backoff holds its place, and a writer that
-        takes over looks no further than the limit after the first gap.
+        A span, not a count: a slot in backoff holds its place, and a writer that takes over looks
+        no further than the limit after the first gap.
         """
         # SAFETY(in-flight-span) §7: in flight is a span, not a count
         return self._next - self._undecided < self._lead.in_flight_limit
@@ -75,17 +73,12 @@ class Pipeline:
         now_ms: int,
         metrics: Mapping[str, float] = MappingProxyType({}),
     ) -> Sent:
-        """Assign the next slot to a batch. Only while `has_room`.
-
-        Args:
-            sequence: of the batch's last append.
-            metrics: for the record, besides `in_flight`.
-        """
+        """Assign the next slot to a batch whose last append is `sequence`. Only while
+        `has_room`."""
         assert self.has_room()
         lead = self._lead
         self._timestamp_ms = next_timestamp(now_ms, self._timestamp_ms)
-        # Include the transactions of undecided records before this one: if this record is live, so
-        # are they.
+        # If this record is live, so are the undecided ones before it: include their transactions.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
             # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
@@ -116,10 +109,8 @@ class Pipeline:
 
     def durable(self, position: int) -> range:
         """Note that a slot holds our record. Returns the positions to acknowledge now, in order.
-
-        None is acknowledged before its predecessors: a takeover could still find the gap, and what
-        comes after it would be dead.
-        """
+        None before its predecessors: a takeover could still find the gap, and what comes after it
+        would be dead."""
         self._durable.add(position)
         first = self._undecided
         while self._undecided in self._durable:

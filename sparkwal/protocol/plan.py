@@ -29,7 +29,7 @@ class _Claimed:
         run_id: of the query's run whose commit this plan builds on; None if the planner looked at
             the log. Another run must look before it writes: between two runs somebody may have
             deleted and recreated the log.
-        looked_ms, boot_id: when the log was last looked at, on the driver's boot-time clock.
+        looked_ms: when the log was last looked at, on the driver's boot-time clock.
     """
 
     plan_id: str
@@ -72,10 +72,8 @@ class TaskPlan(_Claimed):
     """A plan as it travels: to every task, and from the task of partition 0 to the commit.
 
     What the log remembers of a thousand queries is most of a plan. No task writes it, and the
-    commit needs it once. So it stays compressed, and only one task sends it back.
-
-    Attributes:
-        txns, checkpoints: packed.
+    commit needs it once. So `txns` and `checkpoints` stay compressed, and only one task sends them
+    back.
     """
 
     leader: Leader
@@ -118,7 +116,6 @@ def make_plan(
 
     Args:
         open_log: called on a cold start only; a client costs tens of milliseconds.
-        claim: its plan_id becomes the plan's.
 
     Raises what `leadership.lead` raises. If another leader took the log over since this one's last
     microbatch, raises FencedError once; the next start takes it over again. Nobody fences a run
@@ -160,11 +157,7 @@ def cold_plan(
     ttl_ms: int,
     known: Leadership | None = None,
 ) -> Plan:
-    """Take the log over and plan its next window; see `leadership.lead`.
-
-    Args:
-        known: what this leader led before; if another one led since, that fences it.
-    """
+    """Take the log over and plan its next window; see `leadership.lead`."""
     looked_ms = clock.boot_ms()
     leadership = lead(log, claim, clock, ttl_ms, known)
     hints.fence_others(
@@ -208,8 +201,7 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
         ),
     )
     # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
-    # and starts cold. If that cannot be written, a later planner would plan this window again. So
-    # do not use the hint at all.
+    # and starts cold. Without that, a later planner would plan this window again: use no hint then.
     if not _save(hints, leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, clock):
         return None
     return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
@@ -243,8 +235,7 @@ def remember_committed(
         run_id: the run of the microbatch that is done.
         looked_by: the run that saw the log last; None: this one.
     """
-    # Save only if the hint still names this plan: a commit that was stopped for hours must not
-    # overwrite newer hints when it wakes up.
+    # A commit that slept for hours must not overwrite newer hints.
     leader_id = plan.leadership.leader_id
     hint = hints.load(leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
@@ -257,12 +248,9 @@ def remember_committed(
 
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:
-    """Check that a task sees the local disk on which the driver planned: 1 GET.
-
-    Rows on another machine's disk would be committed, and no reader could find them.
-
-    Raises OptionError if the record before the plan's window is missing.
-    """
+    """Check that a task sees the local disk on which the driver planned: 1 GET. No reader could
+    find rows on another machine's disk. Raises OptionError if the record before the plan's window
+    is missing."""
     number = keys.slot(plan.position - 1, plan.leader.window)
     try:
         log.store.get_range(log.key(number), 0, 1)

@@ -1,8 +1,7 @@
 """One LIST → the head of the log, however long the log is.
 
-Because numbers count down, the first 1000 keys are the newest 1000 objects, and
-that is enough to see the first gap: at most 1000 slots are in flight at once,
-and a window of 1000 has at most 999 data objects before its slot.
+Because numbers count down, the first 1000 keys are the newest 1000 objects. They show the first
+gap: at most 1000 slots are in flight at once, and a window of 1000 has at most 999 data objects.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ class Head:
 
     Attributes:
         position: the last slot before the first gap; −1 in an empty log.
-        live: the last live record at or before `position`; None in an empty log.
-            Its term, transactions, schema and in-flight limit are the log's.
-        window: numbers for each position.
+        live: the last live record at or before `position`; None in an empty log. Its term,
+            transactions, schema and in-flight limit are the log's.
         oldest: the first position in the LIST, if that showed the whole log: fewer objects than a
             collection leaves. Else None.
         after: the records that were read after the gap, newest first: only the newest, or all in a
@@ -62,9 +60,8 @@ def find_head(
     tolerant: bool = False,
     thorough: bool = False,
 ) -> Head:
-    """The head by one LIST and, in a log that only the sink wrote, one GET.
-
-    Records after the gap cost one GET more: the newest shows whether the gap was once filled.
+    """The head by one LIST and, in a log that only the sink wrote, one GET. Records after the gap
+    cost one GET more: the newest shows whether the gap was once filled.
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
@@ -197,10 +194,8 @@ def _head(log: LogStore, last: int, record: SlotRecord | None, window: int, tole
 def _intact(
     log: LogStore, position: int, window: int, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
-    """`position` and its record; if tolerant, the newest intact one at or before it.
-
-    Raises InvalidLogError for a damaged record; if tolerant, only at position 0.
-    """
+    """`position` and its record; if tolerant, the newest intact one at or before it. Raises
+    InvalidLogError for a damaged record; if tolerant, only at position 0."""
     while True:
         try:
             record = read_slot(log, position, window)
@@ -247,16 +242,16 @@ def last_live(
 ) -> SlotRecord:
     """The last live record at or before `record`.
 
-    Args:
-        tolerant: judge by the records that are there and intact, instead of raising.
-        head: of the log, if it is known. No record up to it has a higher term than its live one. So
-            a record of that term is live, and nothing is read.
-
     A record is dead if a record before it has a higher term: its writer had been fenced when it
     arrived. A writer of limit m leaves dead records only within the m−1 positions after the leader
     record that fenced it, so looking back m−1 slots decides. That m is the limit in `record`: a
     commit carries its writer's own, a leader record or seal that of all writers that can still
     reach its zone. For a commit of the sink m is 1, and nothing is read.
+
+    Args:
+        tolerant: judge by the records that are there and intact, instead of raising.
+        head: of the log, if it is known. No record up to it has a higher term than its live one. So
+            a record of that term is live, and nothing is read.
     """
     newest = head.live.header if head and head.live else None
     term, position = record.header.term, record.header.position

@@ -46,10 +46,8 @@ def check_transaction(
     version: int,
     content: Callable[[], Content],
 ) -> None:
-    """Check a batch write before it is skipped because the log has its txnVersion.
-
-    Raises OptionError for a lower version than the last, DivergedCheckpointError for other rows.
-    """
+    """Check a batch write before it is skipped because the log has its txnVersion. Raises
+    OptionError for a lower version than the last, DivergedCheckpointError for other rows."""
     if app_id.startswith(ANONYMOUS):
         return  # no other write has this name, so the record is its own
     check_newest(open_log, lead, app_id, version)
@@ -78,13 +76,10 @@ def other_rows(
 ) -> str | None:
     """How repeated rows differ from those of the log's record; None if they are the same.
 
-    Reads all rows of that record, a part at a time. If the record was collected, only its number is
-    known: an event says so, and the rows count as the same.
-
-    Args:
-        position: of the record, if it is known; else `timestamp_ms` finds it.
-
-    Raises InvalidLogError if something is damaged, or missing and not collected.
+    Reads all rows of that record, a part at a time. `position` is the record's, if it is known;
+    else `timestamp_ms` finds it. If the record was collected, only its number is known: an event
+    says so, and the rows count as the same. Raises InvalidLogError if something is damaged, or
+    missing and not collected.
     """
     state = chain.look(log, lead.log_id)
     floor = state.floor if state else 0
@@ -146,8 +141,7 @@ def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
 
 
 def content_of(open_log: Callable[[], LogStore], results: Sequence[TaskResult]) -> Content:
-    """The content of the tasks' rows. If a task wrote its rows, what it stored is read. Raises
-    InvalidLogError."""
+    """The content of the tasks' rows; what a task stored is read. Raises InvalidLogError."""
     known = sum((result.content for result in results if result.content), Content())
     objects = [result.batch for result in results if result.batch]
     inlined = [pa.ipc.open_stream(result.inline[1]) for result in results if result.inline]

@@ -45,8 +45,7 @@ def live_records(
     Args:
         end: at most the head's gap: every position below must hold a record.
         log_id: the log that is read, if the caller knows it; else the first record has it.
-        term: of the last live record before `start`, if the caller knows it; else it is read from
-            the records before `start`.
+        term: of the last live record before `start`; None: it is read from the records before.
         head: of the log, as for `last_live`.
         tolerant: pass over a position without a record, instead of raising.
         known: records that need not be fetched again.
@@ -119,8 +118,8 @@ def _chunks(start: int, end: int) -> Iterator[range]:
 
 
 def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
-    """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none.
-    It probes a busy log wider and wider.
+    """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none. It
+    probes a busy log wider and wider.
 
     Raises InvalidLogError for a damaged record, and two kinds of it: MissingRecord if a record
     after the gap shows that the gap was once filled, AnotherLog.
@@ -147,14 +146,9 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
 def first_at_or_after(
     log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False, start: int = 0
 ) -> int:
-    """The first position whose record is not older than `timestamp_ms`, by binary search.
-
-    Returns the head's gap if all are older. Timestamps never go back along live records.
-
-    Args:
-        start: the first position to look at.
-        tolerant: a position without an intact record counts as the next one that has one.
-    """
+    """The first position from `start` on whose record is not older than `timestamp_ms`, by binary
+    search; the head's gap if all are older. Timestamps never go back along live records. If
+    tolerant, a position without an intact record counts as the next one that has one."""
 
     def intact(position: int) -> SlotRecord | None:
         try:

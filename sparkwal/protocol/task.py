@@ -20,8 +20,7 @@ from sparkwal.store.log_store import LogStore
 
 _MANY = 2**63 - 1  # the widest row count, until the count is known
 
-# Measured: up to 250 KiB a partition, rows through the driver take less time than a PUT. At 64 KiB,
-# 200 partitions bring the driver 13 MB.
+# Measured: up to 250 KiB a partition, rows through the driver take less time than a PUT.
 _INLINE_THRESHOLD = 64 * 2**10
 # What 999 partitions may inline. A window with room for more must not make larger records.
 _MOST_INLINED = 64 * 2**20
@@ -35,7 +34,6 @@ class TaskResult:
         plan: from the task of partition 0, which always runs. None from the others, else the driver
             would collect what the log remembers once for each task.
         content: of its rows, if the log already holds this microbatch and nothing was written.
-        batch: the data object, or None.
         run_id: of the query's run that the task belongs to; empty in a batch write.
         retries: requests of the task that were sent again.
         inline: (rows, record batches as an Arrow IPC stream), or None.
@@ -70,8 +68,8 @@ def write_partition(
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
     Args:
-        batches: the partition's rows in order; always consumed to the end, because
-            stateful operators upstream commit their state only then.
+        batches: always consumed to the end, because stateful operators upstream commit their state
+            only then.
         attempt: unique to this attempt of the task under this plan.
         again: an attempt of this task ran before. Then the content of a large object's rows is kept
             too, to compare them with an object that is there.
@@ -98,9 +96,8 @@ def write_partition(
         run_id=run_id,
     )
     target = schema.to_arrow(lead.spark_schema)
-    # A replay: the reply of the commit was lost, the checkpoint was restored, or
-    # Spark's own commit log lost its last entry. The commit checks whether the log has these very
-    # rows.
+    # A replay: the commit's reply was lost, the checkpoint was restored, or Spark's commit log lost
+    # its last entry. The commit checks whether the log has these very rows.
     # SAFETY(replay-writes-nothing) §6: a task of a microbatch that the log has writes nothing
     if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
         repeated = (schema.conform(batch, target) for batch in batches)
