@@ -65,8 +65,7 @@ class StreamCheckpoint:
         """
         path = self._folder()
         if path is None:
-            self._check_still_there(batch_id, last)
-            return Carried(b"", REMOTE)
+            return self._remote(batch_id, last)
         if (path / folder.STATE).is_dir():
             return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
@@ -82,17 +81,14 @@ class StreamCheckpoint:
                 "sparkwal.checkpoint(path, name) makes"
             )
         if f"offsets/{batch_id}" not in sizes:
-            self._check_still_there(batch_id, last)
-            return Carried(b"", REMOTE)
+            return self._remote(batch_id, last)
         if last is not None:
             self._check_goes_on(path, last)
         known = last.files if last else {}
         carried = pack(sizes, lambda name: (path / name).read_bytes(), known, self.max_bytes)
         missing = {name for name, (where, _) in carried.files.items() if where == NOWHERE}
         for name in sorted(missing - {n for n, (where, _) in known.items() if where == NOWHERE}):
-            events.emit(
-                events.CheckpointTooLarge(file=name, bytes=sizes[name], limit=self.max_bytes)
-            )
+            events.emit(events.CheckpointTooLarge(name, sizes[name], self.max_bytes))
         owner = folder.owner_of(path)
         name = str(owner.name) if owner else ""
         return replace(carried, inputs=folder.inputs(path, batch_id, sizes), name=name)
@@ -150,8 +146,8 @@ class StreamCheckpoint:
                     + self._way_out()
                 )
 
-    def _check_still_there(self, batch_id: int, last: Checkpoint | None) -> None:
-        """Not to commit what nobody could go on after, where the log carried the last one."""
+    def _remote(self, batch_id: int, last: Checkpoint | None) -> Carried:
+        """Nothing to carry. Where the log carried the last one, nobody could go on after that."""
         if last is not None and last.bytes > 0 and folder.local_folder(self.location) is not None:
             raise DivergedCheckpointError(
                 f"the checkpoint {self.location} was deleted while query {self.query_id} ran: "
@@ -159,6 +155,7 @@ class StreamCheckpoint:
                 "what is left of it and restart with the folder that "
                 "sparkwal.checkpoint(path, name) makes from the log"
             )
+        return Carried(b"", REMOTE)
 
     def check_replay(
         self,
@@ -175,34 +172,29 @@ class StreamCheckpoint:
             return
         # SAFETY(only-last-replays) §12: a microbatch below the query's last is never skipped as a
         # replay
+        log = open_log()
         if batch_id < last:
-            raise self._diverged(
-                open_log(), batch_id, f"the log has this query's microbatches up to {last}"
-            )
+            why = f"the log has this query's microbatches up to {last}"
+            raise self._diverged(log, batch_id, why)
         path = self._folder()
         if path is not None and entry.bytes:
-            log = open_log()
             theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
             # SAFETY(same-offsets) §12: a replay is skipped only if its offsets and source files are
             # those of the log
             if other is not None:
-                raise self._diverged(
-                    log, batch_id, f"position {entry.position} of the log holds another {other}"
-                )
+                why = f"position {entry.position} of the log holds another {other}"
+                raise self._diverged(log, batch_id, why)
             if f"offsets/{batch_id}" in theirs:
                 return
-        log, position = open_log(), entry.position
-        unlike = other_rows(log, leadership, self.query_id, batch_id, content(), position=position)
+        rows, position = content(), entry.position
+        unlike = other_rows(log, leadership, self.query_id, batch_id, rows, position=position)
         # SAFETY(same-rows) §12: where the log carries no offsets, a replay is skipped only if its
         # rows are those of the log
         if unlike is not None:
-            raise self._diverged(
-                log,
-                batch_id,
-                f"{unlike}. (If the query itself gives other rows each time that it runs: see "
-                '"other rows" in docs/operations.md)',
-            )
+            advice = "(If the query itself gives other rows each time that it runs: see "
+            advice += '"other rows" in docs/operations.md)'
+            raise self._diverged(log, batch_id, f"{unlike}. {advice}")
 
     def _diverged(self, log: LogStore, batch_id: int, why: str) -> DivergedCheckpointError:
         return DivergedCheckpointError(

@@ -77,9 +77,8 @@ def foreign(path: Path) -> str | None:
     """The first name in a folder that is none of a checkpoint's, or None."""
     for each in sorted(os.scandir(path), key=lambda each: each.name):
         is_folder = each.is_dir(follow_symlinks=False) and each.name in _FOLDERS
-        if not is_folder and not (
-            each.is_file(follow_symlinks=False) and _FILE.fullmatch(each.name)
-        ):
+        is_file = each.is_file(follow_symlinks=False) and _FILE.fullmatch(each.name)
+        if not is_folder and not is_file:
             return each.name
     return None
 
@@ -256,10 +255,7 @@ def digest(path: Path, name: str) -> int | None:
 
 
 def other_input(
-    theirs: Mapping[str, bytes],
-    elsewhere: Mapping[str, tuple[int, int]],
-    path: Path,
-    batch_id: int,
+    theirs: Mapping[str, bytes], elsewhere: Mapping[str, tuple[int, int]], path: Path, batch_id: int
 ) -> str | None:
     """The first file by which the folder plans microbatch `batch_id` with other input than the
     log's record, which carries `theirs`; `elsewhere` are the {name: (position, bytes)} of earlier

@@ -70,7 +70,7 @@ def checkpoint(
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
         raise OptionError(f"name is {repr(name)[:80]}; a short printable text is expected")
     log = open_log(given, fail_fast=True)
-    place = _local(folder) if folder is not None else _place(log, name)
+    place = _place(log, name, folder)
     _check_apart(place, given)
     try:
         with alone(place):
@@ -118,13 +118,7 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
     log_id = live.log_id if live else expected
     query_id = _query_id(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
-    state = State(
-        query_id=query_id,
-        log_id=live.log_id if live else None,
-        window=head.window,
-        batch_id=last,
-        entry=entry,
-    )
+    state = State(query_id, live.log_id if live else None, head.window, last, entry)
     theirs = owner is None and place.parts[-3:] != _default(log, name)
     if theirs and last < 0 and folder.query_of(place) is not None:
         raise OptionError(
@@ -248,14 +242,13 @@ def _query_id(log_id: str, name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"sparkwal:{log_id}/{name}"))
 
 
-def _local(given: str | os.PathLike[str]) -> Path:
-    place = folder.local_folder(os.fspath(given))
-    if place is None:
-        raise OptionError(f"folder is {os.fspath(given)!r}; a folder on this machine is expected")
-    return place
-
-
-def _place(log: LogStore, name: str) -> Path:
+def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Path:
+    if given is not None:
+        place = folder.local_folder(os.fspath(given))
+        if place is None:
+            given = os.fspath(given)
+            raise OptionError(f"folder is {given!r}; a folder on this machine is expected")
+        return place
     state = state_folder()
     if state is None:
         raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
@@ -296,10 +289,9 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
                 "query a folder of its own"
             )
         return
-    if folder.query_of(place) == _query_id("", name):
-        return  # by its id: the one that Spark made
-    if place.parts[-3:] == _default(log, name):
-        return  # though what says so is damaged
+    # By its id, the one that Spark made; or its own, though what says so is damaged.
+    if folder.query_of(place) == _query_id("", name) or place.parts[-3:] == _default(log, name):
+        return
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OptionError(
             f"{place} is not empty, and sparkwal.checkpoint did not make it: give another folder. "

@@ -9,8 +9,7 @@ from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.events import Event
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import begin, ended, once, refuse_twice
-from sparkwal.metrics.prometheus import Prometheus
+from sparkwal.metrics.prometheus import Prometheus, begin, ended, once, refuse_twice
 from sparkwal.metrics.table import Labels, Metric, labels_of
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _start(wal: Appender, meter: Prometheus, labels: Labels, key: Hashable) -> C
             last()
         if not watched:
             _watched.pop((meter, labels), None)
-        ended(meter, key)
+        ended(meter, key, stop)
 
     return stop
 
@@ -139,7 +138,7 @@ def _start_lifecycle(meter: Prometheus) -> Callable[[], None]:
 
     def stop() -> None:
         unsubscribe()
-        ended(meter, "lifecycle")
+        ended(meter, "lifecycle", stop)
 
     return stop
 

@@ -8,12 +8,11 @@ Then the number is free, and a conditional PUT there succeeds outside of the log
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol import chain
-from sparkwal.protocol.clock import Clock, is_old
+from sparkwal.protocol.clock import Clock, is_old, utc
 from sparkwal.protocol.leader import Leader
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.recovery import Head, MissingRecord, find_head
@@ -127,8 +126,7 @@ class ClaimAge:
 
     def _gone(self, header: CommitHeader, what: str) -> InvalidLogError:
         clock = self._clock
-        since_ms = clock.now_ms() - (clock.boot_ms() - self.looked_ms)
-        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+        since = utc(clock.now_ms() - (clock.boot_ms() - self.looked_ms))
         if self._known is None:
             put = f"microbatches of {header.query_id} before {header.batch_id}"
             rest = (

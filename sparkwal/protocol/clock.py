@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
 from sparkwal.errors import OptionError
 
-_1970 = datetime(1970, 1, 1)
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _2100_MS = 4_102_444_800_000
 _TEN_YEARS_MS = 3653 * 86_400_000
 
@@ -44,16 +44,17 @@ def next_timestamp(now_ms: int, before_ms: int) -> int:
     Raises OptionError.
     """
     if now_ms >= _2100_MS or (before_ms and now_ms - before_ms > _TEN_YEARS_MS):
-        last = f", and the log's last record is of {_day(before_ms)}" if before_ms else ""
+        last = f", and the log's last record is of {utc(before_ms)[:10]}" if before_ms else ""
         raise OptionError(
-            f"this machine's clock says {_day(now_ms)}{last}: every later record would bear that "
-            "date. Set the clock and start again; this record was not written"
+            f"this machine's clock says {utc(now_ms)[:10]}{last}: every later record would bear "
+            "that date. Set the clock and start again; this record was not written"
         )
     return max(now_ms, before_ms)
 
 
-def _day(since_1970_ms: int) -> str:
-    return str((_1970 + timedelta(milliseconds=since_1970_ms)).date())
+def utc(since_1970_ms: int) -> str:
+    """The moment for people, to the second."""
+    return (_1970 + timedelta(milliseconds=since_1970_ms)).isoformat(timespec="seconds")
 
 
 def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:

@@ -68,11 +68,9 @@ class FencingNote:
 
     def over(self, before: Hint | FencingNote | None) -> FencingNote:
         """This note, with the fenced run taken from what it replaces."""
-        if before is None:
-            return self
-        if isinstance(before, FencingNote):
-            return replace(self, run_id=before.run_id)
-        return replace(self, run_id=before.goes_on if before.planned is None else None)
+        if isinstance(before, Hint):
+            return replace(self, run_id=before.goes_on if before.planned is None else None)
+        return replace(self, run_id=before.run_id) if before else self
 
 
 def _temporary() -> Path:
@@ -126,13 +124,13 @@ class Hints:
         except (OSError, ValueError, TypeError, KeyError, AttributeError, InvalidLogError):
             return None
 
-    def save(self, hint: Hint) -> bool:
-        """Replace this leader's hint as a whole. False if the disk refused it."""
-        file = self._file(hint.leadership.leader_id)
-        return self._write(file, {"version": _VERSION, **vars(hint)})
+    def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
+        """Replace this leader's hint or note as a whole. False if the disk refused it."""
+        return self._write(self._file(leader_id), kept)
 
-    def _write(self, file: Path, document: dict[str, Any]) -> bool:
-        text = json.dumps(document, default=vars)
+    def _write(self, file: Path, kept: Hint | FencingNote) -> bool:
+        document = {"fenced_by": vars(kept)} if isinstance(kept, FencingNote) else vars(kept)
+        text = json.dumps({"version": _VERSION, **document}, default=vars)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
@@ -179,14 +177,7 @@ class Hints:
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
                 if file != self._file(note.leader_id):
-                    self._write_note(file, note.over(self._read(file)))
-
-    def save_note(self, leader_id: str, note: FencingNote) -> None:
-        """Replace this leader's hint or note by a note of the leader that fenced it."""
-        self._write_note(self._file(leader_id), note)
-
-    def _write_note(self, file: Path, note: FencingNote) -> None:
-        self._write(file, {"version": _VERSION, "fenced_by": vars(note)})
+                    self._write(file, note.over(self._read(file)))
 
     def has_ended(self, run_id: str) -> bool:
         """Whether this run of a query is known to have ended."""
@@ -223,4 +214,4 @@ def short_hash(text: str) -> str:
 def _leadership(document: dict[str, Any]) -> Leadership:
     check = Check(document, "the hint")
     known = {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
-    return Leadership(**{**document, **known})
+    return Leadership(**document | known)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
@@ -12,8 +11,9 @@ from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import SEAL, LeaderHeader, host_of
 from sparkwal.format.memory import QueryProgress
 from sparkwal.protocol.archive import put_archive, shortened
-from sparkwal.protocol.clock import Clock, is_old, next_timestamp
+from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
+from sparkwal.protocol.hint import FencingNote
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
@@ -93,14 +93,7 @@ def lead(
     # log that went on and was collected there.
     if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
         _check_still_leads(log, header)
-    events.emit(
-        events.LeaderClaimed(
-            path=log.url,
-            position=header.position,
-            term=header.term,
-            leader_id=claim.leader_id,
-        )
-    )
+    events.emit(events.LeaderClaimed(log.url, header.position, header.term, claim.leader_id))
     return Leadership(
         log_id=header.log_id,
         leader_id=claim.leader_id,
@@ -119,12 +112,7 @@ def lead(
 
 
 def _take_gap(
-    log: LogStore,
-    claim: Claim,
-    clock: Clock,
-    ttl_ms: int,
-    known: Leadership | None,
-    attempts: int,
+    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None, attempts: int
 ) -> tuple[int, Head, LeaderHeader, str]:
     """Put our leader record into the first gap. Returns the time of the look, the head found, the
     record's header and the log's schema."""
@@ -225,13 +213,11 @@ def _leader_header(
     window = head.window if live else (claim.window or DEFAULT_WINDOW)
     claim.check_window(window)
     spark_schema = claim.spark_schema
-    if head.live is not None:
-        spark_schema = schema.merge(
-            head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
-        )
     progress, archived = QueryProgress({}, {}), b""
-    if live is not None:
-        progress, archived = shortened(log, live, claim.plan_id)
+    if head.live is not None:
+        known = head.live.spark_schema
+        spark_schema = schema.merge(known, spark_schema, allow_new=claim.merge_schema)
+        progress, archived = shortened(log, head.live.header, claim.plan_id)
     header = LeaderHeader(
         # The plan_id is random and unique to this claim, so it can be the id of a new log.
         # SAFETY(log-id-from-checkpoint) §12: a log gets the log_id that its first checkpoint drew
@@ -277,11 +263,7 @@ def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
 
 
 def _seal(
-    log: LogStore,
-    leader: LeaderHeader,
-    spark_schema: str,
-    reach: int,
-    there: Sequence[SlotRecord],
+    log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int, there: Sequence[SlotRecord]
 ) -> None:
     """Decide every slot that the former leader could still reach: `reach` from the gap on. A record
     of a lower term among those already `there` has decided its slot.
@@ -321,20 +303,16 @@ def deleted(log: LogStore, position: int) -> InvalidLogError:
 
 def fenced(log: LogStore, other: SlotRecord) -> FencedError:
     """The error that names the leader of the log."""
-    header = other.header
-    host = host_of(header)
-    return fenced_by(log, header.leader_id, host, header.position, header.term, header.timestamp_ms)
+    it, host = other.header, host_of(other.header)
+    return fenced_by(log, FencingNote(it.leader_id, host, it.position, it.term, it.timestamp_ms))
 
 
-def fenced_by(
-    log: LogStore, leader_id: str, host: str, position: int, term: int, timestamp_ms: int
-) -> FencedError:
+def fenced_by(log: LogStore, note: FencingNote) -> FencedError:
     """As `fenced`, for a leader known from a note instead of its record."""
-    since = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
-    events.emit(events.Fenced(path=log.url, position=position, by=leader_id, term=term))
+    events.emit(events.Fenced(log.url, note.position, note.leader_id, note.term))
     leader = (
-        f"another writer leads {log.url}: leader {leader_id} on host {host} "
-        f"holds position {position} (term {term}) since {since}"
+        f"another writer leads {log.url}: leader {note.leader_id} on host {note.host} "
+        f"holds position {note.position} (term {note.term}) since {utc(note.timestamp_ms)}"
     )
     return FencedError(
         f"{leader}. This writer commits nothing more. Stop one of the two; a restart with the "

@@ -16,7 +16,6 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import next_timestamp
 from sparkwal.protocol.commit_record import encode_record, with_txn
 from sparkwal.protocol.leader import Leadership
-from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,6 @@ class Sent:
     """A record on its way: the same bytes are sent again until the slot is decided."""
 
     position: int
-    key: str
     header: CommitHeader
     data: bytes
 
@@ -36,17 +34,11 @@ class Pipeline:
     """
 
     def __init__(
-        self,
-        log: LogStore,
-        leadership: Leadership,
-        plan_id: str,
-        producer_id: str,
-        codec: str | None,
+        self, leadership: Leadership, plan_id: str, producer_id: str, codec: str | None
     ) -> None:
-        self._log, self._lead, self._plan_id = log, leadership, plan_id
+        self._lead, self._plan_id = leadership, plan_id
         self._producer_id, self._codec = producer_id, codec
-        self._txns = leadership.txns
-        self._timestamp_ms = leadership.timestamp_ms
+        self._txns, self._timestamp_ms = leadership.txns, leadership.timestamp_ms
         self._next = leadership.next_position
         self._undecided = leadership.next_position  # the oldest slot not known to be durable
         self._durable: set[int] = set()  # later slots, durable before their turn
@@ -104,8 +96,7 @@ class Pipeline:
             header, [(0, rows, batches)] if rows else [], lead.spark_schema, self._codec
         )
         self._next += 1
-        key = self._log.key(header.number)
-        return Sent(header.position, key, header, data)
+        return Sent(header.position, header, data)
 
     def durable(self, position: int) -> range:
         """Note that a slot holds our record. Returns the positions to acknowledge now, in order.

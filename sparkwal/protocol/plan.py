@@ -106,11 +106,7 @@ def _unpack(packed: bytes) -> QueryProgress:
 
 
 def make_plan(
-    open_log: Callable[[], LogStore],
-    claim: Claim,
-    hints: Hints,
-    clock: Clock,
-    ttl_ms: int,
+    open_log: Callable[[], LogStore], claim: Claim, hints: Hints, clock: Clock, ttl_ms: int
 ) -> Plan:
     """Plan one microbatch of a stream. Warm: no request. Cold: see `cold_plan`.
 
@@ -130,9 +126,7 @@ def make_plan(
         # back
         # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
         if hint.run_id is not None and not hints.has_ended(hint.run_id):
-            raise fenced_by(
-                open_log(), hint.leader_id, hint.host, hint.position, hint.term, hint.timestamp_ms
-            )
+            raise fenced_by(open_log(), hint)
         hint = None
     plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
     if plan is None:
@@ -160,29 +154,15 @@ def cold_plan(
     """Take the log over and plan its next window; see `leadership.lead`."""
     looked_ms = clock.boot_ms()
     leadership = lead(log, claim, clock, ttl_ms, known)
-    hints.fence_others(
-        FencingNote(
-            claim.leader_id,
-            claim.host,
-            leadership.next_position - 1,
-            leadership.term,
-            leadership.timestamp_ms,
-        )
-    )
+    last, term, since_ms = leadership.next_position - 1, leadership.term, leadership.timestamp_ms
+    hints.fence_others(FencingNote(claim.leader_id, claim.host, last, term, since_ms))
     plan = Plan(claim.plan_id, None, looked_ms, clock.boot_id(), leadership)
     _planned(plan, "cold")
     return plan
 
 
 def _planned(plan: Plan, start: str) -> None:
-    events.emit(
-        events.Planned(
-            position=plan.position,
-            plan_id=plan.plan_id,
-            term=plan.leadership.term,
-            start=start,
-        )
-    )
+    events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, start))
 
 
 def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
@@ -194,12 +174,8 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     if claim.log_id not in (None, known.log_id):
         return None  # the cold start finds out which of the two logs is there
     claim.check_window(known.window)
-    leadership = replace(
-        known,
-        spark_schema=schema.merge(
-            known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
-        ),
-    )
+    merged = schema.merge(known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema)
+    leadership = replace(known, spark_schema=merged)
     # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
     # and starts cold. Without that, a later planner would plan this window again: use no hint then.
     if not _save(hints, leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, clock):
@@ -217,7 +193,8 @@ def _save(
     clock: Clock,
 ) -> bool:
     now = clock.boot_ms(), clock.boot_id()
-    return hints.save(Hint(leadership, planned, run_id, goes_on, looked_ms, *now))
+    hint = Hint(leadership, planned, run_id, goes_on, looked_ms, *now)
+    return hints.save(leadership.leader_id, hint)
 
 
 def remember_committed(
@@ -244,7 +221,7 @@ def remember_committed(
     # Another leader took the log over meanwhile, and this run goes on: its next plan must raise.
     # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
     elif isinstance(hint, FencingNote) and hint.run_id is None:
-        hints.save_note(leader_id, replace(hint, run_id=run_id))
+        hints.save(leader_id, replace(hint, run_id=run_id))
 
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:

@@ -210,11 +210,7 @@ def _intact(
 
 
 def _last_record(
-    log: LogStore,
-    numbers: list[int],
-    window: int,
-    truncated: bool,
-    tolerant: bool,
+    log: LogStore, numbers: list[int], window: int, truncated: bool, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
     """The last position before the first gap, and its record."""
     newest = keys.position(numbers[0], window)

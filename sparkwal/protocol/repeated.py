@@ -14,9 +14,9 @@ from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, CommitHeader, DataHeader
 from sparkwal.format.memory import ANONYMOUS
 from sparkwal.protocol import chain
-from sparkwal.protocol.adopt import measure
-from sparkwal.protocol.archive import Memory, last_write
+from sparkwal.protocol.archive import Memory, knowing
 from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.object_writer import measure
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_front, read_slot
@@ -27,9 +27,10 @@ from sparkwal.store.log_store import LogStore
 
 def check_newest(
     open_log: Callable[[], LogStore], memory: Memory, app_id: str, version: int
-) -> None:
-    """Raises OptionError for a batch write whose txnVersion is lower than the last one's."""
-    last, _ = last_write(open_log, memory, app_id)
+) -> int:
+    """The time of the last batch write of this txnAppId. Raises OptionError if its txnVersion is
+    higher."""
+    last, timestamp_ms = knowing(open_log, memory, app_id).txns.get(app_id, (-1, 0))
     # SAFETY(version-never-lower) §6: a batch write with a lower txnVersion is refused, not skipped
     if version < last:
         raise OptionError(
@@ -37,6 +38,7 @@ def check_newest(
             f"{app_id!r} already: versions of one txnAppId grow. Nothing was written. Give a write "
             "that is not the next one, such as a backfill, a txnAppId of its own"
         )
+    return timestamp_ms
 
 
 def check_transaction(
@@ -50,8 +52,7 @@ def check_transaction(
     OptionError for a lower version than the last, DivergedCheckpointError for other rows."""
     if app_id.startswith(ANONYMOUS):
         return  # no other write has this name, so the record is its own
-    check_newest(open_log, lead, app_id, version)
-    _, timestamp_ms = last_write(open_log, lead, app_id)
+    timestamp_ms = check_newest(open_log, lead, app_id, version)
     log = open_log()
     other = other_rows(log, lead, app_id, version, content(), timestamp_ms=timestamp_ms)
     # SAFETY(batch-same-rows) §6: a repeated batch write is skipped only if its rows are those of

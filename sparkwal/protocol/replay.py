@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
@@ -109,14 +110,6 @@ def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
         )
 
 
-def _chunks(start: int, end: int) -> Iterator[range]:
-    width = 1
-    while start < end:
-        chunk = range(start, min(start + width, end))
-        yield chunk
-        start, width = chunk.stop, min(width * 2, WIDEST_PROBE)
-
-
 def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
     """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none. It
     probes a busy log wider and wider.
@@ -128,7 +121,9 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
     def fetch(position: int) -> SlotRecord | None:
         return read_slot(log, position, window, GLANCE)
 
-    for chunk in _chunks(gap, keys.last_position(window)):
+    width, end = 1, keys.last_position(window)
+    while gap < end:
+        chunk = range(gap, min(gap + width, end))
         records = run_parallel(log.store, fetch, chunk)
         for position, record in zip(chunk, records, strict=True):
             # A record after a gap is not committed, but it may know that the gap was once filled.
@@ -141,6 +136,7 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
                 return
             check_log(log, record, log_id or record.header.log_id)
             yield record
+        gap, width = chunk.stop, min(width * 2, WIDEST_PROBE)
 
 
 def first_at_or_after(
@@ -170,7 +166,7 @@ def first_at_or_after(
         live = last_live(log, record, tolerant=tolerant, head=head)
         return live.header.timestamp_ms >= timestamp_ms
 
-    return _bisect(start, head.gap, holds)
+    return start + bisect_left(range(start, head.gap), True, key=holds)
 
 
 def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) -> int:
@@ -187,13 +183,3 @@ def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) 
     taken = min(count, samples)
     positions = [start + count * i // taken for i in range(taken)]
     return sum(run_parallel(log.store, size, positions)) * count // max(taken, 1)
-
-
-def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -44,11 +44,11 @@ class TaskResult:
     query_id: str
     batch_id: int
     partition: int
-    content: Content | None
-    batch: Batch | None
-    inline: tuple[int, bytes] | None
-    put_ms: float
     run_id: str = ""
+    content: Content | None = None
+    batch: Batch | None = None
+    inline: tuple[int, bytes] | None = None
+    put_ms: float = 0.0
     retries: int = 0
 
 
@@ -83,18 +83,8 @@ def write_partition(
             f"partition {partition} of a microbatch, but this log's window holds {most}: "
             f"coalesce({most}) before writing, or create a log with a larger windowSize"
         )
-    result = TaskResult(
-        plan_id=plan.plan_id,
-        plan=None if partition else plan,
-        query_id=query_id,
-        batch_id=batch_id,
-        partition=partition,
-        content=None,
-        batch=None,
-        inline=None,
-        put_ms=0.0,
-        run_id=run_id,
-    )
+    whole = None if partition else plan
+    result = TaskResult(plan.plan_id, whole, query_id, batch_id, partition, run_id)
     target = schema.to_arrow(lead.spark_schema)
     # A replay: the commit's reply was lost, the checkpoint was restored, or Spark's commit log lost
     # its last entry. The commit checks whether the log has these very rows.
@@ -120,14 +110,18 @@ def write_partition(
     started = time.monotonic()
     if not plan.is_for(run_id):
         check_same_log(open_log(), lead)
-    batch = write_object(
-        open_log,
-        _data_header(plan, result, attempt),
-        lead.spark_schema,
-        _chain(first, rows),
-        limits,
-        compare=again,
+    header = DataHeader(
+        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
+        number=keys.data(plan.position, lead.window, partition),
+        timestamp_ms=lead.timestamp_ms,
+        query_id=query_id,
+        batch_id=batch_id,
+        partition=partition,
+        rows=_MANY,
+        stage_attempt=attempt,
     )
+    all_rows = _chain(first, rows)
+    batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
 
 
@@ -143,17 +137,3 @@ def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
         for batch in batches:
             writer.write_batch(batch)
     return bytes(sink.getvalue())
-
-
-def _data_header(plan: TaskPlan, task: TaskResult, attempt: int) -> DataHeader:
-    lead = plan.leader
-    return DataHeader(
-        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
-        number=keys.data(plan.position, lead.window, task.partition),
-        timestamp_ms=lead.timestamp_ms,
-        query_id=task.query_id,
-        batch_id=task.batch_id,
-        partition=task.partition,
-        rows=_MANY,
-        stage_attempt=attempt,
-    )
