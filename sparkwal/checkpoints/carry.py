@@ -47,8 +47,8 @@ class StreamCheckpoint:
         return path if found == self.query_id else None
 
     def check_promise(self) -> None:
-        """Whether the log can carry what a folder of `sparkwal.checkpoint` promises: at every
-        microbatch, as a stateful query may have no rows for hours. Raises OptionError."""
+        """Raises OptionError where the log cannot carry what a folder of `sparkwal.checkpoint`
+        promises. At every microbatch, as a stateful query may have no rows for hours."""
         path = self._folder()
         if path is not None and (path / folder.STATE).is_dir() and folder.owner_of(path):
             raise OptionError(
@@ -58,11 +58,9 @@ class StreamCheckpoint:
             )
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """What Spark wrote for this microbatch. Makes no request.
-
-        Raises DivergedCheckpointError where it goes on after other input than the log holds, or
-        another start has replaced the folder since, or somebody has deleted it.
-        """
+        """What Spark wrote for this microbatch. Makes no request. Raises DivergedCheckpointError
+        where it goes on after other input than the log holds, or where the folder was replaced or
+        deleted."""
         path = self._folder()
         if path is None:
             return self._remote(batch_id, last)
@@ -70,8 +68,7 @@ class StreamCheckpoint:
             return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
         needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
-        # SAFETY(carry-whole-folder) §12: a record carries a folder only if it holds offsets/N and
-        # offsets/N−1
+        # SAFETY(carry-whole-folder) §12: a record carries no folder without offsets/N and N−1
         if not needed <= sizes.keys() and folder.owner_of(path) is not None:
             # Spark starts with both or not at all, so nobody could rebuild from the record.
             raise DivergedCheckpointError(
@@ -102,13 +99,11 @@ class StreamCheckpoint:
         if path is None or folder.owner_of(path) is None:
             return None
         before, last = known()
-        # SAFETY(note-after-same-input) §12: a folder notes a microbatch without rows only after the
-        # input that the log holds
+        # SAFETY(note-after-same-input) §12: a folder notes a microbatch only after the log's input
         if last is not None:
             self._check_goes_on(path, last)
         # What is neither in the log nor noted may be what a log lost that was put back.
-        # SAFETY(note-without-hole) §12: a folder notes a microbatch without rows only if every one
-        # since N is noted or in the log
+        # SAFETY(note-without-hole) §12: a folder notes a microbatch only if all since N are done
         if empty.done(path, before, last) < batch_id - 1:
             return None
         if last is None or due or not self._note(path, batch_id, before, last):
@@ -133,12 +128,11 @@ class StreamCheckpoint:
 
     def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
         """Whether the folder has the microbatch before with the input that the log has. Two copies
-        of one folder may give a number to different files: one copy without a row, so that the log
-        learns of the other only. What the first goes on with is doubled then."""
+        of a folder may give a number to different files, one of them without a row: the log learns
+        of the other only, and what the first goes on with is doubled."""
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
-            # SAFETY(same-input-before) §12: a folder continues only after the input that the log's
-            # inputs name
+            # SAFETY(same-input-before) §12: a folder continues only after the input in the log
             if folder.digest(path, name) not in (None, crc):
                 raise DivergedCheckpointError(
                     f"the checkpoint {self.location} goes on after another {name} than the one at "
@@ -165,13 +159,12 @@ class StreamCheckpoint:
         content: Callable[[], Content],
     ) -> None:
         """Before a replay is skipped: 1 GET, of a large block 2; where the log carries no offsets
-        to compare, all rows of its record are read. Raises DivergedCheckpointError where the
-        checkpoint gives the number of a microbatch that the log has to other input."""
+        to compare, all rows of its record are read. Raises DivergedCheckpointError for other
+        input."""
         last, entry = recall(open_log, leadership, self.query_id)
         if entry is None:
             return
-        # SAFETY(only-last-replays) §12: a microbatch below the query's last is never skipped as a
-        # replay
+        # SAFETY(only-last-replays) §12: only the query's last microbatch is skipped as a replay
         log = open_log()
         if batch_id < last:
             why = f"the log has this query's microbatches up to {last}"
@@ -180,8 +173,7 @@ class StreamCheckpoint:
         if path is not None and entry.bytes:
             theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
-            # SAFETY(same-offsets) §12: a replay is skipped only if its offsets and source files are
-            # those of the log
+            # SAFETY(same-offsets) §12: a replay is skipped only with the log's offsets and sources
             if other is not None:
                 why = f"position {entry.position} of the log holds another {other}"
                 raise self._diverged(log, batch_id, why)
@@ -189,8 +181,7 @@ class StreamCheckpoint:
                 return
         rows, position = content(), entry.position
         unlike = other_rows(log, leadership, self.query_id, batch_id, rows, position=position)
-        # SAFETY(same-rows) §12: where the log carries no offsets, a replay is skipped only if its
-        # rows are those of the log
+        # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only with its rows
         if unlike is not None:
             advice = "(If the query itself gives other rows each time that it runs: see "
             advice += '"other rows" in docs/operations.md)'
@@ -217,8 +208,7 @@ def pack(
     known: Mapping[str, tuple[int, int]],
     max_bytes: int,
 ) -> Carried:
-    """The files in one block of at most `max_bytes`, given their `sizes` and the {name: (position,
-    bytes)} `known` from earlier records.
+    """The files in one block of at most `max_bytes`; `known` is what earlier records carry.
 
     A compacted list is carried once and named by the records after it. What is too large is named
     as being nowhere, the largest first, and not tried again.

@@ -13,8 +13,8 @@ from sparkwal.protocol.holds import LOG_ID, Span
 
 def done(path: Path, before: int, last: Checkpoint | None) -> int:
     """The last microbatch that is done: `before`, the query's last in the log, or the last of those
-    that wrote nothing since. A note that goes on after any other record than `last` is old, or the
-    log lost that record."""
+    that wrote nothing since. A note after any other record than `last` is old, or the log lost that
+    record."""
     note = folder.read_json(path / folder.EMPTY)
     try:
         # SAFETY(note-names-record) §12: a note counts only after the very record that it names

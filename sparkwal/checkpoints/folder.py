@@ -37,8 +37,7 @@ _LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')  # how far a file source
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose folder it is: `log` is the `LogStore.identity`. A log that does not exist yet will have
-    `log_id`."""
+    """Whose folder it is: `log` is `LogStore.identity`; `log_id` may be of a log yet to come."""
 
     log: str
     log_id: str
@@ -175,8 +174,7 @@ def sweep(path: Path) -> None:
 
 
 def _whole(data: bytes | None, settings: bool) -> bool:
-    """Whether a file has its content; with `settings` its second line is JSON, as in offsets/,
-    commits/."""
+    """Whether a file has its content; with `settings` its second line is JSON."""
     # What did not reach the disk is missing or zero.
     if not data or data.endswith(b"\0"):
         return False
@@ -222,11 +220,9 @@ def is_compact(name: str) -> bool:
 
 
 def input_of(offsets: bytes) -> list[bytes] | None:
-    """What a file in offsets/ says of the sources, or None for a torn one.
-
-    Line by line: the version, a JSON of times and settings, then one line for each source. The
-    times differ if the same input is planned again, and mean nothing to the log.
-    """
+    """What a file in offsets/ says of the sources, or None for a torn one: one line for each, after
+    the version and a JSON of times and settings, which differ if the same input is planned
+    again."""
     lines = offsets.splitlines()
     return lines[2:] if len(lines) > 2 and lines[0].startswith(b"v") else None
 
@@ -257,9 +253,8 @@ def digest(path: Path, name: str) -> int | None:
 def other_input(
     theirs: Mapping[str, bytes], elsewhere: Mapping[str, tuple[int, int]], path: Path, batch_id: int
 ) -> str | None:
-    """The first file by which the folder plans microbatch `batch_id` with other input than the
-    log's record, which carries `theirs`; `elsewhere` are the {name: (position, bytes)} of earlier
-    ones."""
+    """The first file by which the folder plans a microbatch with other input than the log's record,
+    which carries `theirs`; `elsewhere` are the {name: (position, bytes)} of earlier records."""
     for name, (_, size) in sorted(elsewhere.items()):
         file = path / name
         if not file.is_file() or file.stat().st_size != size:
@@ -271,8 +266,7 @@ def other_input(
                 continue  # Spark keeps the last hundred
             same = mine is not None and input_of(mine) == input_of(data) is not None
         else:
-            # SAFETY(compare-source-files) §12: a replay's source files are compared with those that
-            # the log carries
+            # SAFETY(compare-source-files) §12: a replay's source files are those in the log
             same = mine == data or not name.startswith(f"{SOURCES}/")
         if not same:
             return name

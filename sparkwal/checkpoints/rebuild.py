@@ -33,8 +33,7 @@ FILE_SYSTEM = (
 
 @dataclass(frozen=True)
 class State:
-    """What the log knows of one query; `log_id` is None where there is no log, `batch_id` −1 before
-    the query's first microbatch."""
+    """What the log knows of one query; `log_id` is None where no log is, `batch_id` −1 at first."""
 
     query_id: str
     log_id: str | None
@@ -87,8 +86,7 @@ def checkpoint(
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a folder: it is used as it is, or made anew with these files if there is a
-    reason."""
+    """What becomes of a folder: if there is a reason, it is made anew with these files."""
 
     query_id: str
     batch_id: int
@@ -149,14 +147,12 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
         return None if commits < 0 else "its log is gone"
-    # SAFETY(folder-of-this-log) §12: a folder is used only with the log and the query that it was
-    # made for
+    # SAFETY(folder-of-this-log) §12: a folder serves only the log and query that it was made for
     if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
     if last < 0:
-        # SAFETY(no-folder-ahead) §12: a folder with commits is ahead of a log that holds no
-        # microbatch
+        # SAFETY(no-folder-ahead) §12: no folder with commits is of a log without a microbatch
         return None if commits < 0 else "it is ahead of the log"
     if entry is None:
         return "the log carries nothing of it"
@@ -165,8 +161,7 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return "the log is ahead of it"
     # What the folder does not note as without rows, a log that was put back may have lost.
     done = empty.done(place, last, entry)
-    # SAFETY(folder-not-ahead) §12: a folder that is ahead by more than its noted microbatches is
-    # rebuilt
+    # SAFETY(folder-not-ahead) §12: a folder further ahead than its noted microbatches is rebuilt
     if offsets > done + 1 or commits > done:
         return "it is ahead of the log"
     if offsets > last and commits < offsets - 1:
@@ -174,13 +169,11 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     if commits > last:
         return None
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
-    # SAFETY(folder-same-plan) §12: a folder is used only if it plans microbatch N as the log holds
-    # it
+    # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
     if folder.other_input(theirs, entry.files, place, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
     # Spark would read its input again, and another machine that went on may have archived it.
-    # SAFETY(folder-has-commit) §12: a folder is used only if it holds the commit of the log's last
-    # microbatch
+    # SAFETY(folder-has-commit) §12: a folder is used only if it holds the log's last commits/N
     if theirs and commits != last and offsets == last and not _lost(entry):
         return "it lacks the commit of its last microbatch, which is in the log"
     return None
@@ -193,7 +186,7 @@ def _lost(entry: Checkpoint) -> list[str]:
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
     """What the log carries: 1 GET for the last record and 1 for each compacted list. Raises
-    OptionError where it carries less than a query needs."""
+    OptionError."""
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
@@ -263,8 +256,7 @@ def _default(log: LogStore, name: str) -> tuple[str, str, str]:
 
 
 def _check_apart(place: Path, given: SinkOptions) -> None:
-    """Raises OptionError where the folder and the log share one: what replaces the folder would
-    take the log along."""
+    """Raises OptionError where what replaces the folder would take the log along."""
     for theirs in folder.log_folders(given.path, given.sequencer):
         if overlap(str(place), str(theirs)):
             raise OptionError(

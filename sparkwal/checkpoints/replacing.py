@@ -69,8 +69,7 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
         # Not one file after another: Spark takes what is there for all there is.
         if place.exists():
             os.rename(place, f"{draft}-old")
-        # SAFETY(replace-by-rename) §12: a folder is replaced by a rename: the old one, none or the
-        # new one
+        # SAFETY(replace-by-rename) §12: a rename replaces a folder: the old one, none or the new
         os.rename(draft, place)
         _sync(place.parent)
     except OSError:

@@ -1,7 +1,4 @@
-"""Follows a log, or all logs under a path, for as long as somebody asks for its numbers.
-
-The numbers come from the records: it reads, and never fences.
-"""
+"""Follows a log, or all logs under a path, by their records: it reads, and never fences."""
 
 from __future__ import annotations
 
@@ -40,9 +37,6 @@ class LogNumbers:
     Args:
         backlog: how many of the newest records that are there already are counted at the start.
         passed_over: gets each record that is damaged; the others are counted.
-
-    Attributes:
-        queries: the ids of the queries whose commits were seen, the newest last.
     """
 
     def __init__(
@@ -58,6 +52,7 @@ class LogNumbers:
         self._meter, self._backlog = meter, backlog
         self._passed_over = passed_over
         self.labels = labels_of(self._log.url)
+        # Whose commits were seen, the newest last.
         self.queries: dict[str, None] = {}
         self._follower: Follower | None = None
         self._term = 0
@@ -70,8 +65,7 @@ class LogNumbers:
         return self._follower is not None
 
     def look(self) -> None:
-        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on. Raises
-        StoreUnavailableError, InvalidLogError, OptionError."""
+        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on."""
         if self._follower is None and not self._begin():
             return
         try:
@@ -239,8 +233,7 @@ class Following:
         return [log for log in self._logs.values() if query_id in log.queries]
 
     def look(self, *, around: bool = True) -> None:
-        """One look at each log; if `around`, at consumers, compaction and new sequencers too.
-        Raises StoreUnavailableError, InvalidLogError, OptionError."""
+        """One look at each log; if `around`, at consumers, compaction and new sequencers too."""
         if around or not self._logs:
             self._find()
         for log in list(self._logs.values()):

@@ -21,8 +21,7 @@ BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,
 
 class Prometheus:
     """Metrics in a registry of prometheus_client, each from its first value on; labels are the
-    values of `metric.labels`, in that order. Any thread may call it, and waits for no request or
-    reader."""
+    values of `metric.labels`. Any thread may call it, and waits for no request or reader."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

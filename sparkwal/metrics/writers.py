@@ -106,8 +106,7 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
 
 
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
-    """Report to `meter` what this process compacts and collects, of every log; twice is once.
-    Returns what ends it."""
+    """As `watch_appender`, for what this process compacts and collects of every log."""
     return once(meter, "lifecycle", lambda: _start_lifecycle(meter))
 
 

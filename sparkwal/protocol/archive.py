@@ -1,9 +1,8 @@
 """The archive: the transactions of queries that wrote to the log long ago.
 
-Every record repeats the transactions of all queries, producers and batch writes. A leader that
-finds more than a thousand moves the oldest, and the former archive, into one new object, which its
-records name. A query that a record does not name is looked up there: if the log forgot a query, the
-query would write its rows again.
+Every record repeats the transactions of all queries. A leader that finds more than a thousand moves
+the oldest, and the former archive, into one new object, which its records name. If the log forgot a
+query, the query would write its rows again.
 """
 
 from __future__ import annotations
@@ -61,10 +60,7 @@ def knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> 
 
 def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, bytes]:
     """What a new leader's records inherit from `live`, and the archive of the rest for
-    `put_archive`; b"" if the records can keep all.
-
-    `name` is unique to this attempt to lead. If the attempt fails, no record names its archive.
-    """
+    `put_archive`; b"" if the records can keep all. `name` is unique to this attempt to lead."""
     if len(live.txns) <= MOST:
         # SAFETY(inherit-archive) §5: a leader that archives nothing inherits the archive's name
         return QueryProgress(live.txns, live.checkpoints, live.txns_archive), b""

@@ -32,16 +32,12 @@ class Clock(Protocol):
 
 
 def next_timestamp(now_ms: int, before_ms: int) -> int:
-    """The timestamp of a record: now, but never before that of the record before it.
+    """The timestamp of a record: now, but never before that of the record before it, `before_ms` (0
+    in an empty log).
 
-    So one clock that is ahead also dates every later record. S3 and similar stores refuse a request
-    whose time is 15 minutes off. A local disk does not, so this function refuses what is surely
-    wrong: 2100, or ten years after the last record.
-
-    Args:
-        before_ms: of the log's last live record; 0 in an empty log.
-
-    Raises OptionError.
+    So one clock that is ahead also dates every later record. S3 refuses a request whose time is 15
+    minutes off, a local disk does not. So what is surely wrong raises OptionError: 2100, or ten
+    years after the last record.
     """
     if now_ms >= _2100_MS or (before_ms and now_ms - before_ms > _TEN_YEARS_MS):
         last = f", and the log's last record is of {utc(before_ms)[:10]}" if before_ms else ""

@@ -88,7 +88,7 @@ def commit(
     metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> int | None:
     """Make one microbatch durable: 1 PUT. A replay costs none. Microbatches without rows cost none
-    either, except an occasional record that carries the checkpoint.
+    either, except an occasional record that carries the checkpoint. None: nothing was written.
 
     Args:
         results: of every task, at least one.
@@ -96,10 +96,9 @@ def commit(
         metrics: for the record, besides the tasks': `retries` since the record before, and
             `last_put_ms`, the time of that record's PUT.
 
-    Returns the position, or None when there was nothing to write. Raises FencedError,
-    StoreUnavailableError, DivergedCheckpointError (other rows than the log has of this microbatch),
-    OptionError (a batch write with a lower version than the last): not committed;
-    OutcomeUnknownError: perhaps committed, the restart finds out.
+    Raises, if it is not committed, FencedError, StoreUnavailableError, DivergedCheckpointError (the
+    log has other rows of this microbatch), OptionError (a batch write with a lower version than the
+    last); OutcomeUnknownError if perhaps: the restart finds out.
     """
     plan = _plan_of(results)
     lead, run_id = plan.leadership, results[0].run_id
@@ -244,15 +243,13 @@ def _advice(header: CommitHeader) -> str:
 
 
 def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) -> None:
-    """Put a commit record at its slot; returns when it is durable. `advice` is for the user if
-    nobody knows whether it is. Raises FencedError, StoreUnavailableError (not durable),
-    OutcomeUnknownError."""
+    """Put a commit record at its slot. `advice` is for the user if nobody knows whether it is
+    durable. Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError."""
     try:
         if log.store.put_if_absent(log.key(header.number), data):
             return
     except StoreUnavailableError as error:
-        # SAFETY(no-answer-unknown) §6: a commit that may have arrived and has no answer is unknown,
-        # not durable
+        # SAFETY(no-answer-unknown) §6: a commit that may have arrived, unanswered, is unknown
         if not error.maybe_applied:
             raise
         raise unknown(log, header, error, advice) from None

@@ -19,11 +19,9 @@ from sparkwal.protocol.task import TaskResult
 
 @dataclass(frozen=True)
 class Carried:
-    """What a commit record carries of its query's checkpoint; `reason`, `inputs`, `name` as in
-    `Checkpoint`.
+    """What a commit record carries of its query's checkpoint; the rest as in `Checkpoint`.
 
     Attributes:
-        block: files, as opaque bytes; b"" for none.
         files: {name: (position, bytes)} of files that earlier records carry; NOWHERE: none does.
         lasting: {name: bytes} of files in the block that later records need not carry again.
     """

@@ -2,11 +2,10 @@
 
 A leader with many slots in flight moves the first gap faster than another can LIST, GET and PUT. So
 a newcomer that loses that race puts a request, named by the term that is to end. The leader of that
-term looks for one now and then. If it finds one, it sends nothing more: the gap stands still.
+term looks for one now and then, and then sends nothing more: the gap stands still.
 
-A request gives no right. Only a record in the first gap makes a leader, and it fences a leader that
-never looks. A request that is lost, late or left over can at worst stop one leader, as any newcomer
-may.
+A request gives no right. One that is lost, late or left over can at worst stop one leader, as any
+newcomer may.
 """
 
 from __future__ import annotations

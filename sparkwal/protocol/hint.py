@@ -1,8 +1,7 @@
 """What the planner remembers between microbatches, on the driver's own disk.
 
 A hint saves the LIST and the GET of a cold start. Every claim is a conditional PUT, so a wrong hint
-leads to a refusal, never to a wrong log. A hint that is missing, unreadable, old or from another
-boot means a cold start.
+leads to a refusal, never to a wrong log.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
@@ -52,12 +50,8 @@ class Hint:
 
 @dataclass(frozen=True)
 class FencingNote:
-    """What a leader leaves in place of the hints of the leaders that it fenced on its machine.
-
-    Attributes:
-        run_id: the run that was fenced; "" if unknown. None if the hint was of a plan that was not
-            committed: `remember_committed` adds the run.
-    """
+    """What a leader leaves in place of the hints of the leaders that it fenced on its machine:
+    `run_id` is the fenced run, "" if unknown, None until the planned microbatch is committed."""
 
     leader_id: str
     host: str
@@ -84,14 +78,12 @@ def _temporary() -> Path:
 
 
 class Hints:
-    """Hints of one user on this machine for one log, one file for each leader.
+    """Hints of one user on this machine for one log (`LogStore.identity`), one file for each
+    leader.
 
     The folder is private (0700) and checked to be so: a file that another user could plant or
-    redirect is not read.
-
-    Args:
-        log: `LogStore.identity`.
-        ended: the file of `note_ended`; None if nobody notes which runs have ended.
+    redirect is not read. `ended` is the file of `note_ended`, if anybody notes which runs have
+    ended.
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
@@ -119,8 +111,10 @@ class Hints:
                 return None
             if "fenced_by" in document:
                 return FencingNote(**document["fenced_by"])
-            leadership = _leadership(document.pop("leadership"))
-            return Hint(leadership=leadership, **document)
+            known = document.pop("leadership")
+            check = Check(known, "the hint")
+            known |= {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
+            return Hint(leadership=Leadership(**known), **document)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, InvalidLogError):
             return None
 
@@ -210,8 +204,3 @@ def short_hash(text: str) -> str:
     """A file name for any text."""
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-
-def _leadership(document: dict[str, Any]) -> Leadership:
-    check = Check(document, "the hint")
-    known = {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
-    return Leadership(**document | known)

@@ -36,12 +36,10 @@ class Claim:
         spark_schema: of the rows to be written (normalized JSON).
         window: the `windowSize` that the user set, or None.
         in_flight_limit: slots this writer will have in flight; the sink: 1.
-        reason: for people.
         log_id: of the log of the writer's checkpoint. A log that this writer begins gets it.
         continues: whether that checkpoint has committed microbatches. Then its log must exist.
         check_place: called before a log begins; raises if no log may be there.
-        check_head: called with the head and the log's id before anything is written; raises if this
-            writer must not lead.
+        check_head: called with the head and the log's id before anything is written; may raise.
     """
 
     leader_id: str
@@ -76,13 +74,10 @@ def lead(
 ) -> Leadership:
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
-    Args:
-        ttl_ms: the writer does not act on a look at the log that is older.
-        known: what this leader led before it slept, or None after a restart.
-
-    Raises OptionError when the schema or window contradicts the log's, DivergedCheckpointError when
-    the writer's checkpoint is of another log, FencedError when other writers take the gap each
-    time, or one led since `known`; InvalidLogError.
+    `known` is what this leader led before it slept, or None after a restart. Raises OptionError
+    when the schema or window contradicts the log's, DivergedCheckpointError when the writer's
+    checkpoint is of another log, FencedError when other writers take the gap each time, or one led
+    since `known`; InvalidLogError.
     """
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
@@ -143,8 +138,7 @@ def _take_gap(
         # Look again, never overwrite. A leader with many slots in flight is faster each time.
         if head.live is not None:
             # SAFETY(loser-asks) §7: a newcomer that loses the race asks for the log
-            # SAFETY(request-no-right) §7: a request gives no right: only a record in the first gap
-            # makes a leader
+            # SAFETY(request-no-right) §7: only a record in the first gap makes a leader
             requests.ask(head.live.header)
         clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
@@ -231,8 +225,7 @@ def _leader_header(
         # SAFETY(higher-term) §5: a leader's term is higher than that of the last live record
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
-        # SAFETY(limit-covers-former) §3: a leader record carries max(own, live head's
-        # in_flight_limit)
+        # SAFETY(limit-covers-former) §3: a leader record carries max(own, live head's limit)
         in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),
         timestamp_ms=next_timestamp(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
@@ -265,12 +258,9 @@ def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
 def _seal(
     log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int, there: Sequence[SlotRecord]
 ) -> None:
-    """Decide every slot that the former leader could still reach: `reach` from the gap on. A record
-    of a lower term among those already `there` has decided its slot.
-
-    Until all are decided this leader writes nothing else: a late PUT of the former leader could
-    land between its records.
-    """
+    """Decide every slot that the former leader could still reach: `reach` from the gap on, but for
+    records of a lower term that are `there`. Until then this leader writes nothing else: a late PUT
+    of the former leader could land between its records."""
 
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)

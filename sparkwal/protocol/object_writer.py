@@ -27,8 +27,7 @@ from sparkwal.store.log_store import LogStore
 @dataclass(frozen=True)
 class TaskLimits:
     """When a frame closes, when rows stay in the message, when a multipart upload begins; in bytes.
-    `inline_threshold` None: a record stays below 64 MiB, even of as many partitions as the window
-    holds."""
+    By default a record stays below 64 MiB, even of as many partitions as the window holds."""
 
     batch_size: int
     batch_timeout_ms: int
@@ -106,8 +105,7 @@ def write_object(
         if upload is not None:
             upload.upload.abort()
         raise
-    # SAFETY(adopt-what-is-there) §6: a task whose key is taken names what is there, not its own
-    # bytes
+    # SAFETY(adopt-what-is-there) §6: a task whose key is taken names what is there
     if not created:
         if upload is None:
             rows = b"".join(buffer)
@@ -160,13 +158,11 @@ class _Parts:
 
 
 def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
-    """The object that stands at our key, if an attempt of this very task wrote it.
+    """The object that stands at our key, if an attempt of this very task wrote it. The first
+    attempt wins: a retried or speculative task, and a PUT whose reply was lost, all end with the
+    same object. `content` is of our own rows; None if it is not known any more.
 
-    The first attempt wins, so that a retried or speculative task, and a PUT whose reply was lost,
-    all end with the same object. Another writer's object means that we are fenced. `content` is of
-    our own rows; None if it is not known any more.
-
-    Raises FencedError, RecomputedError, StoreUnavailableError, InvalidLogError.
+    Raises FencedError (another writer's), RecomputedError, StoreUnavailableError, InvalidLogError.
     """
     where = log.where(ours.number, ours.window)
     try:

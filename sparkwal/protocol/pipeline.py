@@ -1,7 +1,5 @@
-"""Many slots in flight, decided in any order, acknowledged in order.
-
-`Pipeline` decides what may be sent and acknowledged. The caller sends; there is no thread here.
-"""
+"""Many slots in flight, decided in any order, acknowledged in order. The caller sends: no
+threads."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class Sent:
 
 class Pipeline:
     """The slots of one incarnation of an appender, whose `plan_id` is its own; not thread-safe.
-
-    `leadership` is fresh from `lead`: every slot before `next_position` is decided.
-    """
+    Every slot before `leadership.next_position` is decided."""
 
     def __init__(
         self, leadership: Leadership, plan_id: str, producer_id: str, codec: str | None
@@ -49,11 +45,8 @@ class Pipeline:
         return self._next - self._undecided
 
     def has_room(self) -> bool:
-        """Whether one more slot may be sent.
-
-        A span, not a count: a slot in backoff holds its place, and a writer that takes over looks
-        no further than the limit after the first gap.
-        """
+        """Whether one more slot may be sent. A slot in backoff holds its place, and a writer that
+        takes over looks no further than the limit after the first gap."""
         # SAFETY(in-flight-span) §7: in flight is a span, not a count
         return self._next - self._undecided < self._lead.in_flight_limit
 
@@ -74,8 +67,7 @@ class Pipeline:
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
             # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
-            # SAFETY(decided-all-known) §4: a record claims every position that its writer knows to
-            # be decided
+            # SAFETY(decided-all-known) §4: a record claims all that its writer knows decided
             **lead.fields(self._plan_id, self._next, self._undecided - 1),
             number=keys.slot(self._next, lead.window),
             timestamp_ms=self._timestamp_ms,
@@ -99,9 +91,8 @@ class Pipeline:
         return Sent(header.position, header, data)
 
     def durable(self, position: int) -> range:
-        """Note that a slot holds our record. Returns the positions to acknowledge now, in order.
-        None before its predecessors: a takeover could still find the gap, and what comes after it
-        would be dead."""
+        """Note that a slot holds our record. Returns the positions to acknowledge now, in order: a
+        takeover could still find a gap, and what comes after it would be dead."""
         self._durable.add(position)
         first = self._undecided
         while self._undecided in self._durable:

@@ -69,12 +69,9 @@ class Plan(_Claimed):
 
 @dataclass(frozen=True)
 class TaskPlan(_Claimed):
-    """A plan as it travels: to every task, and from the task of partition 0 to the commit.
-
-    What the log remembers of a thousand queries is most of a plan. No task writes it, and the
-    commit needs it once. So `txns` and `checkpoints` stay compressed, and only one task sends them
-    back.
-    """
+    """A plan as it travels: to every task, and from the task of partition 0 to the commit. What the
+    log remembers of a thousand queries is most of a plan, and only the commit needs it: so it stays
+    compressed, and only one task sends it back."""
 
     leader: Leader
     txns: bytes
@@ -108,10 +105,8 @@ def _unpack(packed: bytes) -> QueryProgress:
 def make_plan(
     open_log: Callable[[], LogStore], claim: Claim, hints: Hints, clock: Clock, ttl_ms: int
 ) -> Plan:
-    """Plan one microbatch of a stream. Warm: no request. Cold: see `cold_plan`.
-
-    Args:
-        open_log: called on a cold start only; a client costs tens of milliseconds.
+    """Plan one microbatch of a stream. Warm: no request, nor a client, which costs tens of
+    milliseconds. Cold: see `cold_plan`.
 
     Raises what `leadership.lead` raises. If another leader took the log over since this one's last
     microbatch, raises FencedError once; the next start takes it over again. Nobody fences a run
@@ -122,8 +117,7 @@ def make_plan(
         hints.forget(claim.leader_id)
         # A run plans its next microbatch only when the last one is committed. So a note without a
         # run, left for a planned microbatch, is found by another run.
-        # SAFETY(fenced-run-stops) §6: a fenced run raises FencedError; it does not take the log
-        # back
+        # SAFETY(fenced-run-stops) §6: a fenced run stops; it does not take the log back
         # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
         if hint.run_id is not None and not hints.has_ended(hint.run_id):
             raise fenced_by(open_log(), hint)
@@ -206,12 +200,8 @@ def remember_committed(
     clock: Clock,
     looked_by: str | None = None,
 ) -> None:
-    """Note for the next planner that `plan` is done and `after` holds. Never fails a commit.
-
-    Args:
-        run_id: the run of the microbatch that is done.
-        looked_by: the run that saw the log last; None: this one.
-    """
+    """Note for the next planner that `plan` is done by `run_id` and `after` holds. `looked_by` is
+    the run that saw the log last; None: this one. Never fails a commit."""
     # A commit that slept for hours must not overwrite newer hints.
     leader_id = plan.leadership.leader_id
     hint = hints.load(leader_id)
@@ -226,8 +216,7 @@ def remember_committed(
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:
     """Check that a task sees the local disk on which the driver planned: 1 GET. No reader could
-    find rows on another machine's disk. Raises OptionError if the record before the plan's window
-    is missing."""
+    find rows on another machine's disk. Raises OptionError."""
     number = keys.slot(plan.position - 1, plan.leader.window)
     try:
         log.store.get_range(log.key(number), 0, 1)

@@ -30,10 +30,8 @@ class Head:
         position: the last slot before the first gap; −1 in an empty log.
         live: the last live record at or before `position`; None in an empty log. Its term,
             transactions, schema and in-flight limit are the log's.
-        oldest: the first position in the LIST, if that showed the whole log: fewer objects than a
-            collection leaves. Else None.
-        after: the records that were read after the gap, newest first: only the newest, or all in a
-            thorough look.
+        oldest: the first position in the LIST, if that showed the whole log; else None.
+        after: the records read after the gap, newest first: the newest, or all in a thorough look.
     """
 
     position: int
@@ -65,8 +63,8 @@ def find_head(
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
-        thorough: read all records after the gap, fewer than the in-flight limit. For a writer that
-            is about to fill the gap, and for a check.
+        thorough: read all records after the gap: for a writer that is about to fill it, and a
+            check.
         tolerant: if records are missing or damaged, report the newest intact one instead of
             raising. For readers only: a writer's record there would kill acknowledged commits.
 
@@ -119,6 +117,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
     except WrongWindow as wrong:
         window = wrong.window
         last, record = _last_record(log, numbers, window, page.more, tolerant)
+    slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
     newest_position = keys.position(numbers[0], window)
     head = _head(log, last, record, window, tolerant)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
@@ -131,18 +130,14 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
             # A record that was listed may be gone by now.
             gone = max(last, 0) if record is None else last + 1
             raise MissingRecord(log, gone, window)
-        slots = [n for n in numbers if keys.is_slot(n, window)]
-        last, record = -1, None
-        if slots:
-            last, record = _intact(log, keys.position(slots[0], window), window, tolerant)
+        last, record = _intact(log, slots[0], window, tolerant) if slots else (-1, None)
         head = _head(log, last, record, window, tolerant)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
     # rightly lacks its beginning.
     # SAFETY(full-list-not-whole) §10: a full LIST never counts as the whole log
     if page.more or len(page.entries) >= LIST_LIMIT:
         return head
-    slots = [n for n in numbers if keys.is_slot(n, window)]
-    return replace(head, oldest=keys.position(slots[-1], window) if slots else None)
+    return replace(head, oldest=slots[-1] if slots else None)
 
 
 def _looked_after(
@@ -151,10 +146,8 @@ def _looked_after(
     """The head with the records after its gap, and whether they show that the gap was once filled.
 
     What one writer knows only grows, so its newest record knows most. Only one other record may
-    know more: the leader record of a takeover that died before its last seal.
-
-    Raises InvalidLogError for a record that is damaged or of another log: what it knew is unknown.
-    If tolerant, the record before it is asked.
+    know more: the leader record of a takeover that died before its last seal. What a damaged record
+    knew is unknown: InvalidLogError; if tolerant, the record before it is asked.
     """
     assert head.live is not None
     after = [n for n in numbers if keys.position(n, head.window) > head.gap]
@@ -164,19 +157,16 @@ def _looked_after(
     log_id = head.live.header.log_id
 
     def read(number: int) -> SlotRecord | None:
-        try:
-            found = read_slot(log, keys.position(number, head.window), head.window, GLANCE)
-            if found is not None and found.header.log_id != log_id:
-                raise InvalidLogError(
-                    f"{log.where(number)} lies after the end of the log {log_id} and belongs to "
-                    f"another, {found.header.log_id}, which was at this path before: delete that "
-                    "object"
-                )
-        except InvalidLogError:
-            if not tolerant:
-                raise
+        position, window = keys.position(number, head.window), head.window
+        found = read_slot(log, position, window, GLANCE, tolerant=tolerant)
+        if found is None or found.header.log_id == log_id:
+            return found
+        if tolerant:
             return None
-        return found
+        raise InvalidLogError(
+            f"{log.where(number)} lies after the end of the log {log_id} and belongs to another, "
+            f"{found.header.log_id}, which was at this path before: delete that object"
+        )
 
     found = run_parallel(log.store, read, after) if thorough else map(read, after)
     known = (record for record in found if record is not None)
@@ -238,16 +228,13 @@ def last_live(
 ) -> SlotRecord:
     """The last live record at or before `record`.
 
-    A record is dead if a record before it has a higher term: its writer had been fenced when it
-    arrived. A writer of limit m leaves dead records only within the m−1 positions after the leader
-    record that fenced it, so looking back m−1 slots decides. That m is the limit in `record`: a
-    commit carries its writer's own, a leader record or seal that of all writers that can still
-    reach its zone. For a commit of the sink m is 1, and nothing is read.
+    A record is dead if a record before it has a higher term. A writer of limit m leaves dead
+    records only within the m−1 positions after the leader record that fenced it, so looking back
+    m−1 slots decides. That m is the limit in `record`: a commit carries its writer's own, a leader
+    record or seal that of all writers that can still reach its zone. For a commit of the sink m is
+    1, and nothing is read; nor for a record of the live term of the `head`.
 
-    Args:
-        tolerant: judge by the records that are there and intact, instead of raising.
-        head: of the log, if it is known. No record up to it has a higher term than its live one. So
-            a record of that term is live, and nothing is read.
+    If tolerant, judges by the records that are there and intact, instead of raising.
     """
     newest = head.live.header if head and head.live else None
     term, position = record.header.term, record.header.position
@@ -262,12 +249,7 @@ def last_live(
     window = record.header.window
 
     def read(position: int) -> SlotRecord | None:
-        try:
-            return read_slot(log, position, window)
-        except InvalidLogError:
-            if tolerant:
-                return None
-            raise
+        return read_slot(log, position, window, tolerant=tolerant)
 
     run = [*run_parallel(log.store, read, before), record]
     live: SlotRecord | None = None

@@ -55,8 +55,7 @@ def check_transaction(
     timestamp_ms = check_newest(open_log, lead, app_id, version)
     log = open_log()
     other = other_rows(log, lead, app_id, version, content(), timestamp_ms=timestamp_ms)
-    # SAFETY(batch-same-rows) §6: a repeated batch write is skipped only if its rows are those of
-    # the log
+    # SAFETY(batch-same-rows) §6: a repeated batch write is skipped only if its rows are the log's
     if other is not None:
         raise DivergedCheckpointError(
             f"{log.url} has txnVersion {version} of txnAppId {app_id!r} already, with other rows: "
@@ -75,13 +74,10 @@ def other_rows(
     position: int | None = None,
     timestamp_ms: int = 0,
 ) -> str | None:
-    """How repeated rows differ from those of the log's record; None if they are the same.
-
-    Reads all rows of that record, a part at a time. `position` is the record's, if it is known;
-    else `timestamp_ms` finds it. If the record was collected, only its number is known: an event
-    says so, and the rows count as the same. Raises InvalidLogError if something is damaged, or
-    missing and not collected.
-    """
+    """How repeated rows differ from those of the log's record; None if they are the same. Reads all
+    rows of that record, a part at a time; `timestamp_ms` finds it if its `position` is not known.
+    If it was collected, an event says so, and the rows count as the same. Raises
+    InvalidLogError."""
     state = chain.look(log, lead.log_id)
     floor = state.floor if state else 0
     if position is None:

@@ -45,9 +45,8 @@ def live_records(
 
     Args:
         end: at most the head's gap: every position below must hold a record.
-        log_id: the log that is read, if the caller knows it; else the first record has it.
+        log_id: the log that is read; None: the first record has it.
         term: of the last live record before `start`; None: it is read from the records before.
-        head: of the log, as for `last_live`.
         tolerant: pass over a position without a record, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for a caller that does not read their rows.
@@ -112,11 +111,8 @@ def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
 
 def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
     """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none. It
-    probes a busy log wider and wider.
-
-    Raises InvalidLogError for a damaged record, and two kinds of it: MissingRecord if a record
-    after the gap shows that the gap was once filled, AnotherLog.
-    """
+    probes a busy log wider and wider. Raises InvalidLogError for a damaged record; MissingRecord if
+    a record after the gap shows that the gap was once filled; AnotherLog."""
 
     def fetch(position: int) -> SlotRecord | None:
         return read_slot(log, position, window, GLANCE)
@@ -147,12 +143,7 @@ def first_at_or_after(
     tolerant, a position without an intact record counts as the next one that has one."""
 
     def intact(position: int) -> SlotRecord | None:
-        try:
-            record = read_slot(log, position, head.window, GLANCE)
-        except InvalidLogError:
-            if not tolerant:
-                raise
-            return None
+        record = read_slot(log, position, head.window, GLANCE, tolerant=tolerant)
         if record is None and not tolerant:
             raise MissingRecord(log, position, head.window)
         return record
@@ -173,10 +164,8 @@ def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) 
     """About how many bytes the commits of start … end−1 hold: `samples` GETs at most."""
 
     def size(position: int) -> int:
-        try:
-            record = read_slot(log, position, window, GLANCE)
-        except InvalidLogError:
-            return 0  # the read reports it
+        # The read reports what is damaged.
+        record = read_slot(log, position, window, GLANCE, tolerant=True)
         return record.header.bytes if record and isinstance(record.header, CommitHeader) else 0
 
     count = max(end - start, 0)

@@ -80,14 +80,17 @@ def read_header(log: LogStore, number: int, window: int) -> Header | None:
     return opened.header
 
 
-def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> SlotRecord | None:
-    """The record at `position`, or None if there is none. Inlined rows among the first `size` bytes
-    come along.
-
-    Raises InvalidLogError for anything else than an intact record of this slot, WrongWindow (one of
-    them) for a record of a log with another window.
-    """
-    return open_slot(log, position, window, fetch_slot(log, position, window, size))
+def read_slot(
+    log: LogStore, position: int, window: int, size: int = WHOLE, *, tolerant: bool = False
+) -> SlotRecord | None:
+    """The record at `position`, or None. Inlined rows among the first `size` bytes come along.
+    Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow."""
+    try:
+        return open_slot(log, position, window, fetch_slot(log, position, window, size))
+    except InvalidLogError:
+        if not tolerant:
+            raise
+        return None
 
 
 def fetch_slot(

@@ -31,8 +31,7 @@ class TaskResult:
     """What one task did, for the commit.
 
     Attributes:
-        plan: from the task of partition 0, which always runs. None from the others, else the driver
-            would collect what the log remembers once for each task.
+        plan: from the task of partition 0, which always runs; None from the others.
         content: of its rows, if the log already holds this microbatch and nothing was written.
         run_id: of the query's run that the task belongs to; empty in a batch write.
         retries: requests of the task that were sent again.
@@ -68,11 +67,11 @@ def write_partition(
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
     Args:
-        batches: always consumed to the end, because stateful operators upstream commit their state
-            only then.
+        batches: always consumed to the end: stateful operators upstream commit their state only
+            then.
         attempt: unique to this attempt of the task under this plan.
-        again: an attempt of this task ran before. Then the content of a large object's rows is kept
-            too, to compare them with an object that is there.
+        again: an attempt of this task ran before. Then the content of a large object's rows is
+            kept, to compare them with an object that is there.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
