@@ -23,8 +23,7 @@ from sparkwal.store.path import state_folder
 
 @dataclass(frozen=True)
 class StreamCheckpoint:
-    """The checkpoint of one query at its checkpointLocation, as its commits see it
-    (`protocol.commit.Carrier`). One record's block has at most `max_bytes`."""
+    """The checkpoint of one query, as its commits see it (`protocol.commit.Carrier`)."""
 
     location: str
     query_id: str

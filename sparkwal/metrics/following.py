@@ -40,17 +40,12 @@ class LogNumbers:
     """
 
     def __init__(
-        self,
-        options: SourceOptions,
-        meter: Prometheus,
-        backlog: int = 0,
-        passed_over: PassedOver | None = None,
+        self, options: SourceOptions, meter: Prometheus, backlog: int, passed_over: PassedOver
     ) -> None:
         # What is missing, or was collected, is not counted; the rest is.
         self._options = replace(options, fail_on_data_loss=False)
         self._log = open_log(options)
-        self._meter, self._backlog = meter, backlog
-        self._passed_over = passed_over
+        self._meter, self._backlog, self._passed_over = meter, backlog, passed_over
         self.labels = labels_of(self._log.url)
         # Whose commits were seen, the newest last.
         self.queries: dict[str, None] = {}
@@ -85,7 +80,7 @@ class LogNumbers:
     def look_around(self) -> None:
         """Also how far consumers and compaction are, and whether this is still the log it was: 3
         LISTs and some GETs, and 2 requests or 3 for each consumer. Raises as `look`."""
-        head, gap = find_end(self._log, passed_over=self._passed_over or (lambda error: None))
+        head, gap = find_end(self._log, passed_over=self._passed_over)
         log_id = head.live.header.log_id if head.live else None
         if self._follower is not None:
             known = self._follower.log
@@ -97,15 +92,14 @@ class LogNumbers:
             self._measure_compaction(head, log_id)
 
     def _begin(self) -> bool:
-        options, passed_over = self._options, self._passed_over
-        found = LogRange(options, options.sequencer, self._log, passed_over=passed_over)
+        sequencer, passed_over = self._options.sequencer, self._passed_over
+        found = LogRange(self._options, sequencer, self._log, passed_over=passed_over)
         gap = found.look()
         if found.head is None or found.head.live is None:
             # All of a log that comes later is new.
             self._backlog = _ALL
             return False
-        first = found.floor.current()
-        start = max(first, gap - self._backlog)
+        start = max(found.floor.current(), gap - self._backlog)
         self._term = found.head.live.header.term if start == gap else 0
         self._meter.set(table.TERM, found.head.live.header.term, *self.labels)
         self._follower = Follower(found, start)
@@ -248,9 +242,8 @@ class Following:
         for name in names:
             if name not in self._logs:
                 one = replace(options, sequencers=None, sequencer=name)
-                self._logs[name] = LogNumbers(
-                    one, self._meter, self._backlog, passed_over=self._passed_over(name)
-                )
+                damage = self._passed_over(name)
+                self._logs[name] = LogNumbers(one, self._meter, self._backlog, damage)
         for name in self._logs.keys() - set(names):
             self._logs.pop(name).end()
         if options.sequencers:

@@ -106,7 +106,7 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
 
 
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
-    """As `watch_appender`, for what this process compacts and collects of every log."""
+    """Report what this process compacts and collects; twice is once. Returns what ends it."""
     return once(meter, "lifecycle", lambda: _start_lifecycle(meter))
 
 

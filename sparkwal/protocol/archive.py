@@ -35,8 +35,7 @@ Memory = SlotHeader | Leadership | QueryProgress
 
 
 def last_batch(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> int:
-    """The last microbatch of a query that the log holds, −1 for none. 1 GET if only an archive may
-    know."""
+    """The last microbatch of a query in the log, −1 for none. 1 GET if only an archive may know."""
     return recall(open_log, memory, query_id)[0]
 
 

@@ -67,8 +67,8 @@ class ClaimAge:
         return began
 
     def confirm_after_put(self, header: CommitHeader, began: int) -> SlotRecord | None:
-        """Call when the PUT has succeeded. None: the slot surely counts. Else another writer leads:
-        returns the head's live record, whose `txns` show whether the log holds what was put."""
+        """Call after the PUT. None: the slot counts. Else another writer leads: returns the head's
+        live record, whose `txns` show whether the log holds what was put."""
         # SAFETY(look-after-slow-put) §6: an answer after planTtl or more counts only after a look
         if not is_old(self._clock, began, self._boot_id, self._ttl_ms):
             return None

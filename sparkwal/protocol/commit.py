@@ -179,8 +179,8 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
 
 
 def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None:
-    """The driver slept and put its record outside of the log. The head's transactions show whether
-    the log holds the microbatch."""
+    """The record lies outside of the log: the driver slept. The head shows whether the log holds
+    the microbatch."""
     log = batch.open_log()
     if last_batch(batch.open_log, head, header.query_id) < header.batch_id:
         raise FencedError(

@@ -78,12 +78,10 @@ def _temporary() -> Path:
 
 
 class Hints:
-    """Hints of one user on this machine for one log (`LogStore.identity`), one file for each
-    leader.
+    """Hints of one user on this machine for one log (`LogStore.identity`): a file for each leader.
 
     The folder is private (0700) and checked to be so: a file that another user could plant or
-    redirect is not read. `ended` is the file of `note_ended`, if anybody notes which runs have
-    ended.
+    redirect is not read. `ended` is the file of `note_ended`, if there is one.
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
@@ -95,8 +93,7 @@ class Hints:
         return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | FencingNote | None:
-        """The last hint of this leader, or the note of the leader that fenced it; None if neither
-        can be trusted."""
+        """This leader's last hint, or the note of who fenced it; None if neither can be trusted."""
         found = self._read(self._file(leader_id))
         if isinstance(found, Hint) and found.leadership.leader_id != leader_id:
             return None
@@ -157,8 +154,8 @@ class Hints:
 
     @contextmanager
     def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
-        """Forget the leader's hint if the block raises FencedError: its next start must take the
-        log over."""
+        """Forget the hint if the block raises FencedError: the next start must take the log
+        over."""
         try:
             yield
         except FencedError:
@@ -203,4 +200,3 @@ def note_ended(file: Path, run_id: str) -> None:
 def short_hash(text: str) -> str:
     """A file name for any text."""
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-

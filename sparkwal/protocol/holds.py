@@ -32,8 +32,7 @@ def lowest(spans: Iterable[Span], position: int) -> int:
 
 @dataclass(frozen=True)
 class Holds:
-    """The spans of this machine's queries: one file for each checkpoint and log; None: no home
-    folder."""
+    """The spans of this machine's queries, a file for each checkpoint and log; None: no home."""
 
     state: Path | None
 

@@ -109,8 +109,8 @@ def lead(
 def _take_gap(
     log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None, attempts: int
 ) -> tuple[int, Head, LeaderHeader, str]:
-    """Put our leader record into the first gap. Returns the time of the look, the head found, the
-    record's header and the log's schema."""
+    """Put our leader record into the first gap. Returns when it looked, the head, header and
+    schema."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
     for attempt in range(attempts):
@@ -150,8 +150,8 @@ def _take_gap(
 
 
 def _check_beginning(log: LogStore, head: Head) -> None:
-    """Raises InvalidLogError if a short log lacks its beginning: it was deleted while a writer went
-    on. Readers would never reach a new record."""
+    """A short log without its beginning was deleted while a writer went on. Readers would never
+    reach a new record. Raises InvalidLogError."""
     if head.oldest:
         number = keys.slot(0, head.window)
         raise InvalidLogError(
@@ -162,8 +162,7 @@ def _check_beginning(log: LogStore, head: Head) -> None:
 
 
 def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
-    """Raises DivergedCheckpointError if the writer's checkpoint belongs to another log: its rows
-    are not in this one."""
+    """Raises DivergedCheckpointError if the rows of the writer's checkpoint are in another log."""
     found = head.live.header.log_id if head.live else None
     if found is None and claim.continues:
         raise DivergedCheckpointError(

@@ -39,8 +39,8 @@ class TaskLimits:
 def frames(
     batches: Iterator[pa.RecordBatch], size: int, timeout_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join batches into frames: one closes when it reaches `size` bytes (the batch that crosses is
-    included) or its first row is `timeout_ms` old."""
+    """Join batches into frames. One closes with the batch that reaches `size` bytes, or when its
+    first row is `timeout_ms` old."""
     held: list[pa.RecordBatch] = []
     held_size, opened = 0, 0.0
     for batch in batches:
@@ -117,7 +117,7 @@ def write_object(
 
 
 class _Parts:
-    """Cuts a growing object into parts and sends the first one last: its header gives the number of
+    """Cuts an object into parts and sends the first one last: its header gives the number of
     rows."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
@@ -232,8 +232,7 @@ class _Tape(io.RawIOBase):
 
 
 def measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """The commit record's entry for an object and its rows' content, measured one part at a time.
-    Raises NotFound, InvalidLogError."""
+    """An object's entry in a commit record, and its content. Raises NotFound, InvalidLogError."""
     tape = _Tape(log, header.number)
     tape.read(opened.body)
     crc = zlib.crc32(tape.cut())

@@ -1,5 +1,4 @@
-"""Many slots in flight, decided in any order, acknowledged in order. The caller sends: no
-threads."""
+"""Many slots in flight, decided in any order, acknowledged in order. No threads: callers send."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ class Sent:
 
 
 class Pipeline:
-    """The slots of one incarnation of an appender, whose `plan_id` is its own; not thread-safe.
-    Every slot before `leadership.next_position` is decided."""
+    """The slots of one incarnation of an appender, which has a `plan_id` of its own; not
+    thread-safe."""
 
     def __init__(
         self, leadership: Leadership, plan_id: str, producer_id: str, codec: str | None
@@ -58,8 +57,7 @@ class Pipeline:
         now_ms: int,
         metrics: Mapping[str, float] = MappingProxyType({}),
     ) -> Sent:
-        """Assign the next slot to a batch whose last append is `sequence`. Only while
-        `has_room`."""
+        """Assign the next slot to a batch whose last append is `sequence`, if it `has_room`."""
         assert self.has_room()
         lead = self._lead
         self._timestamp_ms = next_timestamp(now_ms, self._timestamp_ms)

@@ -133,7 +133,7 @@ def make_plan(
             plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
         _save(hints, plan.leadership, claim.plan_id, "", "", plan.looked_ms, clock)
     else:
-        _planned(plan, "warm")
+        events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, "warm"))
     return plan
 
 
@@ -151,12 +151,8 @@ def cold_plan(
     last, term, since_ms = leadership.next_position - 1, leadership.term, leadership.timestamp_ms
     hints.fence_others(FencingNote(claim.leader_id, claim.host, last, term, since_ms))
     plan = Plan(claim.plan_id, None, looked_ms, clock.boot_id(), leadership)
-    _planned(plan, "cold")
+    events.emit(events.Planned(plan.position, plan.plan_id, leadership.term, "cold"))
     return plan
-
-
-def _planned(plan: Plan, start: str) -> None:
-    events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, start))
 
 
 def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:

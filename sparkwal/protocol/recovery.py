@@ -184,8 +184,8 @@ def _head(log: LogStore, last: int, record: SlotRecord | None, window: int, tole
 def _intact(
     log: LogStore, position: int, window: int, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
-    """`position` and its record; if tolerant, the newest intact one at or before it. Raises
-    InvalidLogError for a damaged record; if tolerant, only at position 0."""
+    """`position` and its record; if tolerant, the newest intact one at or before it, if there is
+    one. Raises InvalidLogError."""
     while True:
         try:
             record = read_slot(log, position, window)

@@ -28,8 +28,7 @@ from sparkwal.store.log_store import LogStore
 def check_newest(
     open_log: Callable[[], LogStore], memory: Memory, app_id: str, version: int
 ) -> int:
-    """The time of the last batch write of this txnAppId. Raises OptionError if its txnVersion is
-    higher."""
+    """When a txnAppId wrote last. Raises OptionError if its last txnVersion is higher."""
     last, timestamp_ms = knowing(open_log, memory, app_id).txns.get(app_id, (-1, 0))
     # SAFETY(version-never-lower) §6: a batch write with a lower txnVersion is refused, not skipped
     if version < last:
@@ -49,7 +48,7 @@ def check_transaction(
     content: Callable[[], Content],
 ) -> None:
     """Check a batch write before it is skipped because the log has its txnVersion. Raises
-    OptionError for a lower version than the last, DivergedCheckpointError for other rows."""
+    OptionError for a lower version, DivergedCheckpointError for other rows."""
     if app_id.startswith(ANONYMOUS):
         return  # no other write has this name, so the record is its own
     timestamp_ms = check_newest(open_log, lead, app_id, version)
