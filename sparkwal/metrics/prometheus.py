@@ -77,8 +77,9 @@ class Prometheus:
             made = self._made.get(metric.name)
             if made is None:
                 kind = getattr(prometheus_client, metric.kind.capitalize())
-                more = {"buckets": BUCKETS} if metric.kind == "histogram" else {}
-                more["registry"] = self._registry
+                more: dict[str, Any] = {"registry": self._registry}
+                if metric.kind == "histogram":
+                    more["buckets"] = BUCKETS
                 made = kind(metric.full_name, metric.help, metric.labels, **more)
                 self._made[metric.name] = made
         return made.labels(*labels)

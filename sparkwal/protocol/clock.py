@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import functools
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from sparkwal.errors import OptionError
 
-_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _2100_MS = 4_102_444_800_000
 _TEN_YEARS_MS = 3653 * 86_400_000
 
 
 class Clock(Protocol):
-    """Two clocks: one for people, one that cannot be set back."""
+    """Wall time since 1970, which may jump either way, and time since this machine booted, which
+    counts time asleep and never goes back. Values of `boot_ms` compare only within one boot."""
 
-    def now_ms(self) -> int:
-        """Wall time, milliseconds since 1970. May jump either way."""
-
-    def boot_ms(self) -> int:
-        """Milliseconds since this machine booted, time asleep included. Never goes back."""
-
-    def boot_id(self) -> str:
-        """Identifies this boot. Values of `boot_ms` compare only within one boot."""
-
-    def sleep(self, seconds: float) -> None:
-        """Pause for `seconds`."""
+    def now_ms(self) -> int: ...
+    def boot_ms(self) -> int: ...
+    def boot_id(self) -> str: ...
+    def sleep(self, seconds: float) -> None: ...
 
 
 def next_timestamp(now_ms: int, before_ms: int) -> int:
@@ -50,7 +43,7 @@ def next_timestamp(now_ms: int, before_ms: int) -> int:
 
 def utc(since_1970_ms: int) -> str:
     """The moment for people, to the second."""
-    return (_1970 + timedelta(milliseconds=since_1970_ms)).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(since_1970_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:
