@@ -6,12 +6,14 @@ gap: at most 1000 slots are in flight at once, and a window of 1000 has at most 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_header, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_front, read_slot
+from sparkwal.store.base import NotFound
 from sparkwal.store.listing import first_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -111,9 +113,10 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         last, record = _last_record(log, numbers, window, page.more, tolerant)
         if record is None:
             # Perhaps the assumed window is wrong; any object shows the true one.
-            newest = read_header(log, numbers[0], window)
-            if newest is not None and newest.window != window:
-                raise WrongWindow("", newest.window)
+            with suppress(NotFound):
+                _, newest = read_front(log, numbers[0], window)
+                if newest.header.window != window:
+                    raise WrongWindow("", newest.header.window)
     except WrongWindow as wrong:
         window = wrong.window
         last, record = _last_record(log, numbers, window, page.more, tolerant)

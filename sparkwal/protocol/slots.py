@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
-from sparkwal.format.header import CommitHeader, Header, LeaderHeader, SlotHeader
+from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
@@ -69,15 +69,6 @@ def _front(log: LogStore, number: int, window: int | None, size: int) -> bytes:
             raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
         front = log.store.get_range(key, 0, needed)
     return front
-
-
-def read_header(log: LogStore, number: int, window: int) -> Header | None:
-    """The header of any numbered object, or None if there is none; `window` as for `read_front`."""
-    try:
-        _, opened = read_front(log, number, window)
-    except NotFound:
-        return None
-    return opened.header
 
 
 def read_slot(
