@@ -191,10 +191,8 @@ def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
     """{name: bytes} of all that a new machine needs to go on after this microbatch."""
     sizes: dict[str, int] = {}
     for name in (f"offsets/{batch_id}", f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"):
-        try:
+        with suppress(FileNotFoundError):
             sizes[name] = (path / name).stat().st_size
-        except FileNotFoundError:
-            continue
     # SAFETY(carry-source-files) §12: a record carries the source files that a new machine needs
     return sizes | _source_files(path)
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparkwal.checkpoints.folder import foreign
@@ -41,10 +41,9 @@ def alone(place: Path) -> Iterator[None]:
 
 
 def _is_at(descriptor: int, file: Path) -> bool:
-    try:
+    with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), file.stat())
-    except FileNotFoundError:
-        return False
+    return False
 
 
 def replace(place: Path, files: Mapping[str, bytes]) -> None:

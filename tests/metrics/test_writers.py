@@ -89,7 +89,8 @@ def test_an_appender_under_retries(
                     wal.append(pa.table({"v": range(200_000)}))
                 wal.flush()
             until(lambda: told["stopped"] == 1)
-            until(lambda: look()["sparkwal_events_total", wal.url, "stopped", "default"] == 1)
+            stopped = ("sparkwal_events_total", wal.url, "stopped", "default")
+            until(lambda: look().get(stopped) == 1)
             assert look()["sparkwal_fenced_total", *place] == 1
             assert look()["sparkwal_up", *place] == 0
     unwatch()
