@@ -17,6 +17,7 @@ from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.repeated import other_rows
+from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import state_folder
 
@@ -151,16 +152,12 @@ class StreamCheckpoint:
         return Carried(b"", REMOTE)
 
     def check_replay(
-        self,
-        open_log: Callable[[], LogStore],
-        leadership: Leadership,
-        batch_id: int,
-        content: Callable[[], Content],
+        self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None:
         """Before a replay is skipped: 1 GET, of a large block 2; where the log carries no offsets
         to compare, all rows of its record are read. Raises DivergedCheckpointError for other
         input."""
-        last, entry = recall(open_log, leadership, self.query_id)
+        last, entry = recall(open_log, lead, self.query_id)
         if entry is None:
             return
         # SAFETY(only-last-replays) §12: only the query's last microbatch is skipped as a replay
@@ -170,7 +167,7 @@ class StreamCheckpoint:
             raise self._diverged(log, batch_id, why)
         path = self._folder()
         if path is not None and entry.bytes:
-            theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
+            theirs = block.read_block(log, lead.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
             # SAFETY(same-offsets) §12: a replay is skipped only with the log's offsets and sources
             if other is not None:
@@ -179,7 +176,7 @@ class StreamCheckpoint:
             if f"offsets/{batch_id}" in theirs:
                 return
         rows, position = content(), entry.position
-        unlike = other_rows(log, leadership, self.query_id, batch_id, rows, position=position)
+        unlike = other_rows(log, lead, self.query_id, batch_id, rows, position=position)
         # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only with its rows
         if unlike is not None:
             advice = "(If the query itself gives other rows each time that it runs: see "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -24,6 +23,7 @@ from sparkwal.format.memory import (
     txns_in,
 )
 from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
@@ -34,14 +34,12 @@ MOST, KEPT = 1000, 500
 Memory = SlotHeader | Leadership | QueryProgress
 
 
-def last_batch(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> int:
+def last_batch(open_log: OpenLog, memory: Memory, query_id: str) -> int:
     """The last microbatch of a query in the log, −1 for none. 1 GET if only an archive may know."""
     return recall(open_log, memory, query_id)[0]
 
 
-def recall(
-    open_log: Callable[[], LogStore], memory: Memory, query_id: str
-) -> tuple[int, Checkpoint | None]:
+def recall(open_log: OpenLog, memory: Memory, query_id: str) -> tuple[int, Checkpoint | None]:
     """As `last_batch`, and where the query's checkpoint is. Raises InvalidLogError if the archive
     is missing or damaged: that is never "unknown"."""
     memory = knowing(open_log, memory, query_id)
@@ -49,7 +47,7 @@ def recall(
     return last, memory.checkpoints.get(query_id)
 
 
-def knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> Memory:
+def knowing(open_log: OpenLog, memory: Memory, query_id: str) -> Memory:
     """The memory that names the query, if any: the record's or the archive's."""
     # SAFETY(ask-archive) §5: a query that the record does not know is looked up in the archive
     if query_id not in memory.txns and memory.txns_archive:

@@ -29,7 +29,7 @@ from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import deleted, fenced
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
-from sparkwal.protocol.slots import read_slot
+from sparkwal.protocol.slots import OpenLog, read_slot
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.log_store import LogStore
 
@@ -47,11 +47,7 @@ class Carrier(Protocol):
     ) -> Carried | None: ...
 
     def check_replay(
-        self,
-        open_log: Callable[[], LogStore],
-        leadership: Leadership,
-        batch_id: int,
-        content: Callable[[], Content],
+        self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None: ...
 
 
@@ -59,7 +55,7 @@ class Carrier(Protocol):
 class _Microbatch:
     """The inputs of one commit."""
 
-    open_log: Callable[[], LogStore]
+    open_log: OpenLog
     plan: Plan
     results: Sequence[TaskResult]
     hints: Hints
@@ -78,7 +74,7 @@ class _Microbatch:
 
 
 def commit(
-    open_log: Callable[[], LogStore],
+    open_log: OpenLog,
     results: Sequence[TaskResult],
     hints: Hints,
     clock: Clock,

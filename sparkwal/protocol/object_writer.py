@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from sparkwal.format import arrowfile, schema
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
-from sparkwal.protocol.slots import read_front, read_slot
+from sparkwal.protocol.slots import OpenLog, read_front, read_slot
 from sparkwal.store.base import PART_SIZE, NotFound, Upload
 from sparkwal.store.log_store import LogStore
 
@@ -60,7 +60,7 @@ def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def write_object(
-    open_log: Callable[[], LogStore],
+    open_log: OpenLog,
     header: DataHeader,
     spark_schema: str,
     batches: Iterator[pa.RecordBatch],

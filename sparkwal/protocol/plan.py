@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
 from sparkwal.protocol.leader import Leader, Leadership
 from sparkwal.protocol.leadership import Claim, fenced_by, lead
+from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
@@ -102,9 +102,7 @@ def _unpack(packed: bytes) -> QueryProgress:
         return decode(stream.read(), "the plan of a microbatch")
 
 
-def make_plan(
-    open_log: Callable[[], LogStore], claim: Claim, hints: Hints, clock: Clock, ttl_ms: int
-) -> Plan:
+def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan:
     """Plan one microbatch of a stream. Warm: no request, nor a client, which costs tens of
     milliseconds. Cold: see `cold_plan`.
 

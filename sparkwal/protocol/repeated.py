@@ -19,15 +19,13 @@ from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.object_writer import measure
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import first_at_or_after, live_records
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_front, read_slot
+from sparkwal.protocol.slots import GLANCE, OpenLog, SlotRecord, read_front, read_slot
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
 
-def check_newest(
-    open_log: Callable[[], LogStore], memory: Memory, app_id: str, version: int
-) -> int:
+def check_newest(open_log: OpenLog, memory: Memory, app_id: str, version: int) -> int:
     """When a txnAppId wrote last. Raises OptionError if its last txnVersion is higher."""
     last, timestamp_ms = knowing(open_log, memory, app_id).txns.get(app_id, (-1, 0))
     # SAFETY(version-never-lower) §6: a batch write with a lower txnVersion is refused, not skipped
@@ -41,11 +39,7 @@ def check_newest(
 
 
 def check_transaction(
-    open_log: Callable[[], LogStore],
-    lead: Leadership,
-    app_id: str,
-    version: int,
-    content: Callable[[], Content],
+    open_log: OpenLog, lead: Leadership, app_id: str, version: int, content: Callable[[], Content]
 ) -> None:
     """Check a batch write before it is skipped because the log has its txnVersion. Raises
     OptionError for a lower version, DivergedCheckpointError for other rows."""
@@ -136,7 +130,7 @@ def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
     return _content(log, header.batches, inlined)
 
 
-def content_of(open_log: Callable[[], LogStore], results: Sequence[TaskResult]) -> Content:
+def content_of(open_log: OpenLog, results: Sequence[TaskResult]) -> Content:
     """The content of the tasks' rows; what a task stored is read. Raises InvalidLogError."""
     known = sum((result.content for result in results if result.content), Content())
     objects = [result.batch for result in results if result.batch]

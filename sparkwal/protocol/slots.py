@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
@@ -14,6 +15,9 @@ from sparkwal.store.log_store import LogStore
 WHOLE = 4 * 2**20
 # For a caller that looks at many records and does not read their rows.
 GLANCE = 64 * 2**10
+
+# Opened when it is needed: a client costs tens of milliseconds.
+OpenLog = Callable[[], LogStore]
 
 
 class WrongWindow(InvalidLogError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import check_same_log
 from sparkwal.protocol.object_writer import TaskLimits, write_object
 from sparkwal.protocol.plan import TaskPlan
-from sparkwal.store.log_store import LogStore
+from sparkwal.protocol.slots import OpenLog
 
 _MANY = 2**63 - 1  # the widest row count, until the count is known
 
@@ -52,7 +52,7 @@ class TaskResult:
 
 
 def write_partition(
-    open_log: Callable[[], LogStore],
+    open_log: OpenLog,
     plan: TaskPlan,
     query_id: str,
     batch_id: int,
