@@ -30,8 +30,7 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import begin
-from sparkwal.metrics.prometheus import separate
+from sparkwal.metrics.prometheus import begin, separate
 from sparkwal.metrics.table import labels_of
 from sparkwal.metrics.writers import watch_appender
 from support.bodies import Bodies, TooLarge

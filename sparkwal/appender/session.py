@@ -123,7 +123,7 @@ def open_session(
     target = Target(
         log=log,
         producer_id=context.producer_id,
-        pipeline=Pipeline(log, leadership, plan_id, context.producer_id, settings.codec),
+        pipeline=Pipeline(leadership, plan_id, context.producer_id, settings.codec),
         claim=ClaimAge(
             log,
             clock,

@@ -64,10 +64,8 @@ def _read(stream: pa.NativeFile) -> bytes:
 
 
 def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:
-    """The files that the record at `position` carries for a query: 1 GET, of large ones 2.
-
-    Raises InvalidLogError where the record is missing, another's or damaged.
-    """
+    """The files that the record at `position` carries for a query: 1 GET, of large ones 2. Raises
+    InvalidLogError where the record is missing, another's or damaged."""
     number = keys.slot(position, window)
     where = log.where(number, window)
     try:

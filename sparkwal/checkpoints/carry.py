@@ -17,18 +17,14 @@ from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.repeated import other_rows
+from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import state_folder
 
 
 @dataclass(frozen=True)
 class StreamCheckpoint:
-    """The checkpoint of one query, as its commits see it (`protocol.commit.Carrier`).
-
-    Args:
-        location: the query's checkpointLocation.
-        max_bytes: of the block in one record, at most.
-    """
+    """The checkpoint of one query, as its commits see it (`protocol.commit.Carrier`)."""
 
     location: str
     query_id: str
@@ -51,11 +47,8 @@ class StreamCheckpoint:
         return path if found == self.query_id else None
 
     def check_promise(self) -> None:
-        """Whether the log can carry what a folder of `sparkwal.checkpoint` promises: at every
-        microbatch, as a stateful query may have no rows for hours.
-
-        Raises OptionError.
-        """
+        """Raises OptionError where the log cannot carry what a folder of `sparkwal.checkpoint`
+        promises. At every microbatch, as a stateful query may have no rows for hours."""
         path = self._folder()
         if path is not None and (path / folder.STATE).is_dir() and folder.owner_of(path):
             raise OptionError(
@@ -65,21 +58,17 @@ class StreamCheckpoint:
             )
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """What Spark wrote for this microbatch. Makes no request.
-
-        Raises DivergedCheckpointError where it goes on after other input than the log holds, or
-        another start has replaced the folder since, or somebody has deleted it.
-        """
+        """What Spark wrote for this microbatch. Makes no request. Raises DivergedCheckpointError
+        where it goes on after other input than the log holds, or where the folder was replaced or
+        deleted."""
         path = self._folder()
         if path is None:
-            self._check_still_there(batch_id, last)
-            return Carried(b"", REMOTE)
+            return self._remote(batch_id, last)
         if (path / folder.STATE).is_dir():
             return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
         needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
-        # SAFETY(carry-whole-folder) §12: a record carries a folder only if it holds offsets/N and
-        # offsets/N−1
+        # SAFETY(carry-whole-folder) §12: a record carries no folder without offsets/N and N−1
         if not needed <= sizes.keys() and folder.owner_of(path) is not None:
             # Spark starts with both or not at all, so nobody could rebuild from the record.
             raise DivergedCheckpointError(
@@ -89,17 +78,14 @@ class StreamCheckpoint:
                 "sparkwal.checkpoint(path, name) makes"
             )
         if f"offsets/{batch_id}" not in sizes:
-            self._check_still_there(batch_id, last)
-            return Carried(b"", REMOTE)
+            return self._remote(batch_id, last)
         if last is not None:
             self._check_goes_on(path, last)
         known = last.files if last else {}
         carried = pack(sizes, lambda name: (path / name).read_bytes(), known, self.max_bytes)
         missing = {name for name, (where, _) in carried.files.items() if where == NOWHERE}
         for name in sorted(missing - {n for n, (where, _) in known.items() if where == NOWHERE}):
-            events.emit(
-                events.CheckpointTooLarge(file=name, bytes=sizes[name], limit=self.max_bytes)
-            )
+            events.emit(events.CheckpointTooLarge(name, sizes[name], self.max_bytes))
         owner = folder.owner_of(path)
         name = str(owner.name) if owner else ""
         return replace(carried, inputs=folder.inputs(path, batch_id, sizes), name=name)
@@ -108,21 +94,16 @@ class StreamCheckpoint:
         self, batch_id: int, known: Callable[[], tuple[int, Checkpoint | None]], due: bool
     ) -> Carried | None:
         """What the record of a microbatch without rows carries, or None for no record: then the
-        folder notes it. Makes no request.
-
-        Raises what `capture` raises.
-        """
+        folder notes it. Makes no request. Raises what `capture` raises."""
         path = self._folder()
         if path is None or folder.owner_of(path) is None:
             return None
         before, last = known()
-        # SAFETY(note-after-same-input) §12: a folder notes a microbatch without rows only after the
-        # input that the log holds
+        # SAFETY(note-after-same-input) §12: a folder notes a microbatch only after the log's input
         if last is not None:
             self._check_goes_on(path, last)
         # What is neither in the log nor noted may be what a log lost that was put back.
-        # SAFETY(note-without-hole) §12: a folder notes a microbatch without rows only if every one
-        # since N is noted or in the log
+        # SAFETY(note-without-hole) §12: a folder notes a microbatch only if all since N are done
         if empty.done(path, before, last) < batch_id - 1:
             return None
         if last is None or due or not self._note(path, batch_id, before, last):
@@ -146,15 +127,12 @@ class StreamCheckpoint:
         return True
 
     def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
-        """Whether the folder has the microbatch before with the input that the log has.
-
-        Two copies of one folder may give a number to different files: one copy without a row,
-        so that the log learns of the other only. What the first goes on with is doubled then.
-        """
+        """Whether the folder has the microbatch before with the input that the log has. Two copies
+        of a folder may give a number to different files, one of them without a row: the log learns
+        of the other only, and what the first goes on with is doubled."""
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
-            # SAFETY(same-input-before) §12: a folder continues only after the input that the log's
-            # inputs name
+            # SAFETY(same-input-before) §12: a folder continues only after the input in the log
             if folder.digest(path, name) not in (None, crc):
                 raise DivergedCheckpointError(
                     f"the checkpoint {self.location} goes on after another {name} than the one at "
@@ -162,8 +140,8 @@ class StreamCheckpoint:
                     + self._way_out()
                 )
 
-    def _check_still_there(self, batch_id: int, last: Checkpoint | None) -> None:
-        """Not to commit what nobody could go on after, where the log carried the last one."""
+    def _remote(self, batch_id: int, last: Checkpoint | None) -> Carried:
+        """Nothing to carry. Where the log carried the last one, nobody could go on after that."""
         if last is not None and last.bytes > 0 and folder.local_folder(self.location) is not None:
             raise DivergedCheckpointError(
                 f"the checkpoint {self.location} was deleted while query {self.query_id} ran: "
@@ -171,53 +149,39 @@ class StreamCheckpoint:
                 "what is left of it and restart with the folder that "
                 "sparkwal.checkpoint(path, name) makes from the log"
             )
+        return Carried(b"", REMOTE)
 
     def check_replay(
-        self,
-        open_log: Callable[[], LogStore],
-        leadership: Leadership,
-        batch_id: int,
-        content: Callable[[], Content],
+        self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None:
         """Before a replay is skipped: 1 GET, of a large block 2; where the log carries no offsets
-        to compare, all rows of its record are read.
-
-        Raises DivergedCheckpointError where the checkpoint gives the number of a microbatch
-        that the log has to other input.
-        """
-        last, entry = recall(open_log, leadership, self.query_id)
+        to compare, all rows of its record are read. Raises DivergedCheckpointError for other
+        input."""
+        last, entry = recall(open_log, lead, self.query_id)
         if entry is None:
             return
-        # SAFETY(only-last-replays) §12: a microbatch below the query's last is never skipped as a
-        # replay
+        # SAFETY(only-last-replays) §12: only the query's last microbatch is skipped as a replay
+        log = open_log()
         if batch_id < last:
-            raise self._diverged(
-                open_log(), batch_id, f"the log has this query's microbatches up to {last}"
-            )
+            why = f"the log has this query's microbatches up to {last}"
+            raise self._diverged(log, batch_id, why)
         path = self._folder()
         if path is not None and entry.bytes:
-            log = open_log()
-            theirs = block.read_block(log, leadership.window, self.query_id, entry.position)
+            theirs = block.read_block(log, lead.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
-            # SAFETY(same-offsets) §12: a replay is skipped only if its offsets and source files are
-            # those of the log
+            # SAFETY(same-offsets) §12: a replay is skipped only with the log's offsets and sources
             if other is not None:
-                raise self._diverged(
-                    log, batch_id, f"position {entry.position} of the log holds another {other}"
-                )
+                why = f"position {entry.position} of the log holds another {other}"
+                raise self._diverged(log, batch_id, why)
             if f"offsets/{batch_id}" in theirs:
                 return
-        log, position = open_log(), entry.position
-        unlike = other_rows(log, leadership, self.query_id, batch_id, content(), position=position)
-        # SAFETY(same-rows) §12: where the log carries no offsets, a replay is skipped only if its
-        # rows are those of the log
+        rows, position = content(), entry.position
+        unlike = other_rows(log, lead, self.query_id, batch_id, rows, position=position)
+        # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only with its rows
         if unlike is not None:
-            raise self._diverged(
-                log,
-                batch_id,
-                f"{unlike}. (If the query itself gives other rows each time that it runs: see "
-                '"other rows" in docs/operations.md)',
-            )
+            advice = "(If the query itself gives other rows each time that it runs: see "
+            advice += '"other rows" in docs/operations.md)'
+            raise self._diverged(log, batch_id, f"{unlike}. {advice}")
 
     def _diverged(self, log: LogStore, batch_id: int, why: str) -> DivergedCheckpointError:
         return DivergedCheckpointError(
@@ -240,14 +204,10 @@ def pack(
     known: Mapping[str, tuple[int, int]],
     max_bytes: int,
 ) -> Carried:
-    """The files in one block of at most `max_bytes`.
+    """The files in one block of at most `max_bytes`; `known` is what earlier records carry.
 
-    Args:
-        sizes: of the files, in bytes.
-        known: {name: (position, bytes)} of files that earlier records carry.
-
-    A compacted list is carried once and named by the records after it. What is too large is
-    named as being nowhere, the largest first, and not tried again.
+    A compacted list is carried once and named by the records after it. What is too large is named
+    as being nowhere, the largest first, and not tried again.
     """
     files = {
         name: known[name]

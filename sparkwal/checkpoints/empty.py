@@ -12,14 +12,9 @@ from sparkwal.protocol.holds import LOG_ID, Span
 
 
 def done(path: Path, before: int, last: Checkpoint | None) -> int:
-    """The last microbatch that is done: `before`, or the last of those that wrote nothing since.
-
-    Args:
-        before: the query's last microbatch in the log; −1 for none.
-        last: what the log knows of its checkpoint there.
-
-    A note that goes on after any other record is old, or the log lost that record.
-    """
+    """The last microbatch that is done: `before`, the query's last in the log, or the last of those
+    that wrote nothing since. A note after any other record than `last` is old, or the log lost that
+    record."""
     note = folder.read_json(path / folder.EMPTY)
     try:
         # SAFETY(note-names-record) §12: a note counts only after the very record that it names

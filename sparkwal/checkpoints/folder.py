@@ -37,12 +37,7 @@ _LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')  # how far a file source
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose folder it is.
-
-    Attributes:
-        log: `LogStore.identity`.
-        log_id: of that log; of a log that does not exist yet, what it will have.
-    """
+    """Whose folder it is: `log` is `LogStore.identity`; `log_id` may be of a log yet to come."""
 
     log: str
     log_id: str
@@ -81,9 +76,8 @@ def foreign(path: Path) -> str | None:
     """The first name in a folder that is none of a checkpoint's, or None."""
     for each in sorted(os.scandir(path), key=lambda each: each.name):
         is_folder = each.is_dir(follow_symlinks=False) and each.name in _FOLDERS
-        if not is_folder and not (
-            each.is_file(follow_symlinks=False) and _FILE.fullmatch(each.name)
-        ):
+        is_file = each.is_file(follow_symlinks=False) and _FILE.fullmatch(each.name)
+        if not is_folder and not is_file:
             return each.name
     return None
 
@@ -135,11 +129,8 @@ def latest(path: Path, kind: str) -> int:
 
 
 def torn(path: Path) -> str | None:
-    """The first file that Spark could not read when it starts, or None.
-
-    Spark renames whole files into place but syncs none: after a loss of power one may be there
-    without its content, and Spark would stop at it at every start.
-    """
+    """The first file that Spark could not read when it starts, or None. Spark renames whole files
+    into place but syncs none: a loss of power may leave one without its content."""
     if query_of(path) is None:
         return METADATA
     last, done = latest(path, "offsets"), latest(path, "commits")
@@ -173,10 +164,8 @@ def _number(name: str) -> tuple[int, bool]:
 
 
 def sweep(path: Path) -> None:
-    """Remove what a killed write of the first plan left: a hidden file in offsets/.
-
-    Spark begins a query only where offsets/ and commits/ hold nothing, hidden or not.
-    """
+    """Remove what a killed write of the first plan left: a hidden file in offsets/. Spark begins a
+    query only where offsets/ and commits/ hold nothing, hidden or not."""
     if latest(path, "offsets") >= 0:
         return
     for kind in ("offsets", "commits"):
@@ -185,11 +174,7 @@ def sweep(path: Path) -> None:
 
 
 def _whole(data: bytes | None, settings: bool) -> bool:
-    """Whether a file has its content.
-
-    Args:
-        settings: whether the second line is JSON, as in offsets/ and commits/.
-    """
+    """Whether a file has its content; with `settings` its second line is JSON."""
     # What did not reach the disk is missing or zero.
     if not data or data.endswith(b"\0"):
         return False
@@ -206,10 +191,8 @@ def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
     """{name: bytes} of all that a new machine needs to go on after this microbatch."""
     sizes: dict[str, int] = {}
     for name in (f"offsets/{batch_id}", f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"):
-        try:
+        with suppress(FileNotFoundError):
             sizes[name] = (path / name).stat().st_size
-        except FileNotFoundError:
-            continue
     # SAFETY(carry-source-files) §12: a record carries the source files that a new machine needs
     return sizes | _source_files(path)
 
@@ -235,22 +218,16 @@ def is_compact(name: str) -> bool:
 
 
 def input_of(offsets: bytes) -> list[bytes] | None:
-    """What a file in offsets/ says of the sources, or None for a torn one.
-
-    Line by line: the version, a JSON of times and settings, then one line for each source.
-    The times differ if the same input is planned again, and mean nothing to the log.
-    """
+    """What a file in offsets/ says of the sources, or None for a torn one: one line for each, after
+    the version and a JSON of times and settings, which differ if the same input is planned
+    again."""
     lines = offsets.splitlines()
     return lines[2:] if len(lines) > 2 and lines[0].startswith(b"v") else None
 
 
 def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
-    """{name: CRC-32} of what says which input a microbatch has: its offsets, and the newest file of
-    each source.
-
-    Args:
-        names: of the files that the microbatch needs.
-    """
+    """{name: CRC-32} of what says which input a microbatch has: its offsets, and of the files that
+    it needs the newest of each source."""
     newest: dict[str, tuple[int, str]] = {}
     for name in names:
         parent, _, last = name.rpartition("/")
@@ -272,17 +249,10 @@ def digest(path: Path, name: str) -> int | None:
 
 
 def other_input(
-    theirs: Mapping[str, bytes],
-    elsewhere: Mapping[str, tuple[int, int]],
-    path: Path,
-    batch_id: int,
+    theirs: Mapping[str, bytes], elsewhere: Mapping[str, tuple[int, int]], path: Path, batch_id: int
 ) -> str | None:
-    """The first file by which the folder plans microbatch `batch_id` with other input.
-
-    Args:
-        theirs: what the log's record of that microbatch carries.
-        elsewhere: {name: (position, bytes)} of what earlier records carry, or none.
-    """
+    """The first file by which the folder plans a microbatch with other input than the log's record,
+    which carries `theirs`; `elsewhere` are the {name: (position, bytes)} of earlier records."""
     for name, (_, size) in sorted(elsewhere.items()):
         file = path / name
         if not file.is_file() or file.stat().st_size != size:
@@ -294,8 +264,7 @@ def other_input(
                 continue  # Spark keeps the last hundred
             same = mine is not None and input_of(mine) == input_of(data) is not None
         else:
-            # SAFETY(compare-source-files) §12: a replay's source files are compared with those that
-            # the log carries
+            # SAFETY(compare-source-files) §12: a replay's source files are those in the log
             same = mine == data or not name.startswith(f"{SOURCES}/")
         if not same:
             return name

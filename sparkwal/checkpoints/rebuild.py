@@ -33,13 +33,7 @@ FILE_SYSTEM = (
 
 @dataclass(frozen=True)
 class State:
-    """What the log knows of one query.
-
-    Attributes:
-        log_id: of the log; None where there is none.
-        batch_id: the last microbatch in the log; −1 before the first.
-        entry: where its checkpoint is.
-    """
+    """What the log knows of one query; `log_id` is None where no log is, `batch_id` −1 at first."""
 
     query_id: str
     log_id: str | None
@@ -75,7 +69,7 @@ def checkpoint(
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
         raise OptionError(f"name is {repr(name)[:80]}; a short printable text is expected")
     log = open_log(given, fail_fast=True)
-    place = _local(folder) if folder is not None else _place(log, name)
+    place = _place(log, name, folder)
     _check_apart(place, given)
     try:
         with alone(place):
@@ -92,13 +86,7 @@ def checkpoint(
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a folder.
-
-    Attributes:
-        batch_id: the last microbatch in the log; −1 before the first.
-        why: it must be made anew; None to use it as it is.
-        files: what it shall hold then.
-    """
+    """What becomes of a folder: if there is a reason, it is made anew with these files."""
 
     query_id: str
     batch_id: int
@@ -119,12 +107,8 @@ def _checkpoint(log: LogStore, name: str, place: Path) -> str:
 
 
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
-    """Whether the folder goes on where the log ends, and what it shall hold if it does not.
-
-    Args:
-        head: of the log, as it is now.
-        drawn: the name of a log that does not exist yet.
-    """
+    """Whether the folder goes on where the log ends, and what it shall hold if it does not. A log
+    that does not exist yet gets the name `drawn`."""
     owner = folder.owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
@@ -132,13 +116,7 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
     log_id = live.log_id if live else expected
     query_id = _query_id(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
-    state = State(
-        query_id=query_id,
-        log_id=live.log_id if live else None,
-        window=head.window,
-        batch_id=last,
-        entry=entry,
-    )
+    state = State(query_id, live.log_id if live else None, head.window, last, entry)
     theirs = owner is None and place.parts[-3:] != _default(log, name)
     if theirs and last < 0 and folder.query_of(place) is not None:
         raise OptionError(
@@ -169,14 +147,12 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
     if state.log_id is None:
         return None if commits < 0 else "its log is gone"
-    # SAFETY(folder-of-this-log) §12: a folder is used only with the log and the query that it was
-    # made for
+    # SAFETY(folder-of-this-log) §12: a folder serves only the log and query that it was made for
     if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
     if last < 0:
-        # SAFETY(no-folder-ahead) §12: a folder with commits is ahead of a log that holds no
-        # microbatch
+        # SAFETY(no-folder-ahead) §12: no folder with commits is of a log without a microbatch
         return None if commits < 0 else "it is ahead of the log"
     if entry is None:
         return "the log carries nothing of it"
@@ -185,8 +161,7 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return "the log is ahead of it"
     # What the folder does not note as without rows, a log that was put back may have lost.
     done = empty.done(place, last, entry)
-    # SAFETY(folder-not-ahead) §12: a folder that is ahead by more than its noted microbatches is
-    # rebuilt
+    # SAFETY(folder-not-ahead) §12: a folder further ahead than its noted microbatches is rebuilt
     if offsets > done + 1 or commits > done:
         return "it is ahead of the log"
     if offsets > last and commits < offsets - 1:
@@ -194,13 +169,11 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     if commits > last:
         return None
     theirs = block.read_block(log, state.window, state.query_id, entry.position)
-    # SAFETY(folder-same-plan) §12: a folder is used only if it plans microbatch N as the log holds
-    # it
+    # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
     if folder.other_input(theirs, entry.files, place, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
     # Spark would read its input again, and another machine that went on may have archived it.
-    # SAFETY(folder-has-commit) §12: a folder is used only if it holds the commit of the log's last
-    # microbatch
+    # SAFETY(folder-has-commit) §12: a folder is used only if it holds the log's last commits/N
     if theirs and commits != last and offsets == last and not _lost(entry):
         return "it lacks the commit of its last microbatch, which is in the log"
     return None
@@ -212,10 +185,8 @@ def _lost(entry: Checkpoint) -> list[str]:
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
-    """What the log carries: 1 GET for the last record and 1 for each compacted list.
-
-    Raises OptionError where it carries less than a query needs.
-    """
+    """What the log carries: 1 GET for the last record and 1 for each compacted list. Raises
+    OptionError."""
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
@@ -264,14 +235,13 @@ def _query_id(log_id: str, name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"sparkwal:{log_id}/{name}"))
 
 
-def _local(given: str | os.PathLike[str]) -> Path:
-    place = folder.local_folder(os.fspath(given))
-    if place is None:
-        raise OptionError(f"folder is {os.fspath(given)!r}; a folder on this machine is expected")
-    return place
-
-
-def _place(log: LogStore, name: str) -> Path:
+def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Path:
+    if given is not None:
+        place = folder.local_folder(os.fspath(given))
+        if place is None:
+            given = os.fspath(given)
+            raise OptionError(f"folder is {given!r}; a folder on this machine is expected")
+        return place
     state = state_folder()
     if state is None:
         raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
@@ -286,8 +256,7 @@ def _default(log: LogStore, name: str) -> tuple[str, str, str]:
 
 
 def _check_apart(place: Path, given: SinkOptions) -> None:
-    """Raises OptionError where the folder and the log share one: what replaces the folder would
-    take the log along."""
+    """Raises OptionError where what replaces the folder would take the log along."""
     for theirs in folder.log_folders(given.path, given.sequencer):
         if overlap(str(place), str(theirs)):
             raise OptionError(
@@ -312,10 +281,9 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
                 "query a folder of its own"
             )
         return
-    if folder.query_of(place) == _query_id("", name):
-        return  # by its id: the one that Spark made
-    if place.parts[-3:] == _default(log, name):
-        return  # though what says so is damaged
+    # By its id, the one that Spark made; or its own, though what says so is damaged.
+    if folder.query_of(place) == _query_id("", name) or place.parts[-3:] == _default(log, name):
+        return
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OptionError(
             f"{place} is not empty, and sparkwal.checkpoint did not make it: give another folder. "

@@ -7,7 +7,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparkwal.checkpoints.folder import foreign
@@ -41,17 +41,14 @@ def alone(place: Path) -> Iterator[None]:
 
 
 def _is_at(descriptor: int, file: Path) -> bool:
-    try:
+    with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), file.stat())
-    except FileNotFoundError:
-        return False
+    return False
 
 
 def replace(place: Path, files: Mapping[str, bytes]) -> None:
-    """The folder with these files, or the one before, or none: never a part of it.
-
-    Raises OptionError where the folder holds something that is no checkpoint's.
-    """
+    """The folder with these files, or the one before, or none: never a part of it. Raises
+    OptionError where the folder holds something that is no checkpoint's."""
     if place.exists() and (name := foreign(place)) is not None:
         raise OptionError(
             f"{place} must be made anew from the log, but {name!r} in it is no part of a "
@@ -71,8 +68,7 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
         # Not one file after another: Spark takes what is there for all there is.
         if place.exists():
             os.rename(place, f"{draft}-old")
-        # SAFETY(replace-by-rename) §12: a folder is replaced by a rename: the old one, none or the
-        # new one
+        # SAFETY(replace-by-rename) §12: a rename replaces a folder: the old one, none or the new
         os.rename(draft, place)
         _sync(place.parent)
     except OSError:

@@ -17,8 +17,7 @@ class JournalOpened(Event):
 
 
 class TailTruncated(Event, level=logging.WARNING):
-    """a crash tore entry `sequence` of a journal, which was never acknowledged as accepted; it was
-    cut off"""
+    """a crash tore entry `sequence` of a journal, which was never accepted; it was cut off"""
 
     path: str
     segment: int

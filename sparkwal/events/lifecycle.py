@@ -45,8 +45,7 @@ class CompactionRetried(Event):
 
 
 class CompactionWaits(Event, level=logging.WARNING):
-    """another process of this machine writes the table, which is on a local disk; this one waits
-    until it ends"""
+    """another process of this machine writes the table on the local disk; this one waits for it"""
 
     table: str
 

@@ -86,8 +86,7 @@ class Retried(Event, level=logging.WARNING):
 
 
 class Hedged(Event):
-    """a request has no answer after `after_ms`, which is late for its kind, and is sent once more
-    on another connection"""
+    """a request has no answer after `after_ms`, late for its kind, and is sent once more"""
 
     operation: str
     key: str
@@ -188,8 +187,7 @@ class CheckpointTooLarge(Event, level=logging.WARNING):
 
 
 class CheckpointUsed(Event):
-    """`sparkwal.checkpoint` found a folder that agrees with the log (`batch_id` −1: nothing of
-    this query is in it)"""
+    """`sparkwal.checkpoint` found a folder that agrees with the log (`batch_id` −1: a new query)"""
 
     folder: str
     query_id: str
@@ -197,8 +195,7 @@ class CheckpointUsed(Event):
 
 
 class CheckpointRebuilt(Event):
-    """`sparkwal.checkpoint` made the folder from the log as it was after microbatch `batch_id`
-    (−1: a new query)"""
+    """`sparkwal.checkpoint` made the folder from the log after `batch_id` (−1: a new query)"""
 
     folder: str
     query_id: str
@@ -216,8 +213,7 @@ class SlowCheckpointFiles(Event, level=logging.WARNING):
 
 
 class OtherPython(Event, level=logging.WARNING):
-    """on a cluster without `PYSPARK_PYTHON`: Spark's workers run another Python than the one that
-    called `register`"""
+    """without `PYSPARK_PYTHON` Spark's workers run another Python than the caller of `register`"""
 
     python: str
     advice: str

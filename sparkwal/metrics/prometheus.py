@@ -1,16 +1,19 @@
-"""The numbers for Prometheus, by prometheus_client."""
+"""The numbers for Prometheus, by prometheus_client, and who sends some already."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparkwal.errors import need
-from sparkwal.metrics.table import Metric
+from sparkwal.errors import OptionError, need
+from sparkwal.metrics.table import ALL, METRICS, Labels, Metric
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+T = TypeVar("T")
 
 # Object stores answer within some ten milliseconds, and a stream may wait for minutes.
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # fmt: skip  # noqa: E501
@@ -18,10 +21,7 @@ BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,
 
 class Prometheus:
     """Metrics in a registry of prometheus_client, each from its first value on; labels are the
-    values of `metric.labels`, in that order.
-
-    Any thread may call it. Nothing of it waits for a request or for who reads the numbers.
-    """
+    values of `metric.labels`. Any thread may call it, and waits for no request or reader."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -58,10 +58,8 @@ class Prometheus:
         return generate_latest(self._registry).decode()
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
-        """Answer scrapes in threads of their own; port 0 takes a free one.
-
-        Returns the port, and what ends it. Raises OSError where it cannot listen.
-        """
+        """Answer scrapes in threads of their own; port 0 takes a free one. Returns the port, and
+        what ends it. Raises OSError where it cannot listen."""
         from prometheus_client import start_http_server
 
         server, _ = start_http_server(port, host, self._registry)
@@ -73,30 +71,26 @@ class Prometheus:
         return server.server_port, stop
 
     def _series(self, metric: Metric, labels: tuple[str, ...]) -> Any:
+        import prometheus_client
+
         with self._lock:
             made = self._made.get(metric.name)
             if made is None:
-                made = self._made[metric.name] = self._make(metric)
+                kind = getattr(prometheus_client, metric.kind.capitalize())
+                more: dict[str, Any] = {"registry": self._registry}
+                if metric.kind == "histogram":
+                    more["buckets"] = BUCKETS
+                made = kind(metric.full_name, metric.help, metric.labels, **more)
+                self._made[metric.name] = made
         return made.labels(*labels)
-
-    def _make(self, metric: Metric) -> Any:
-        import prometheus_client
-
-        kind = getattr(prometheus_client, metric.kind.capitalize())
-        more = {"buckets": BUCKETS} if metric.kind == "histogram" else {}
-        return kind(
-            metric.full_name, metric.help, metric.labels, registry=self._registry, **more
-        )  # fmt: skip
 
 
 _meters: dict[CollectorRegistry, Prometheus] = {}
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> Prometheus:
-    """The meter of a registry of prometheus_client; without one of its default registry.
-
-    Raises OptionError where prometheus_client is not installed.
-    """
+    """The meter of a registry of prometheus_client, by default its own. Raises OptionError where
+    prometheus_client is not installed."""
     need("prometheus_client", "sparkwal[metrics]")
     from prometheus_client import REGISTRY
 
@@ -110,3 +104,70 @@ def separate() -> Prometheus:
     from prometheus_client import CollectorRegistry
 
     return Prometheus(CollectorRegistry())
+
+
+def begin(meter: Prometheus, labels: Labels, source: str) -> None:
+    """All that this source counts is there, at 0."""
+    for metric in METRICS:
+        if metric.kind == "counter" and source in metric.sources and not metric.more:
+            meter.add(metric, 0, *labels)
+
+
+# Reentrant: what starts may start something itself.
+_lock = threading.RLock()
+_running: dict[tuple[Prometheus, Hashable], Any] = {}
+
+
+def _forked() -> None:
+    # A thread that is not here may have held it, and what ran does not run here.
+    global _lock
+    _lock = threading.RLock()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def once(meter: Prometheus, key: Hashable, start: Callable[[], T]) -> T:
+    """What `start` returned the first time for this meter and key, in this process."""
+    with _lock:
+        if (meter, key) not in _running:
+            _running[meter, key] = start()
+        found: T = _running[meter, key]
+        return found
+
+
+def running(meter: Prometheus, key: Hashable) -> Any:
+    """What `once` returned last, or None."""
+    with _lock:
+        return _running.get((meter, key))
+
+
+def ended(meter: Prometheus, key: Hashable, started: object) -> None:
+    """`once` may start it again, if this is what it returned last."""
+    with _lock:
+        if _running.get((meter, key)) is started:
+            del _running[meter, key]
+
+
+def refuse_twice(meter: Prometheus, labels: Labels, other: str, *, but: Hashable = None) -> None:
+    """Raises OptionError where the source `other` counts commits of this log already, by another
+    key of `once` than `but`."""
+    with _lock:
+        taken = any(
+            known is meter and key != but and isinstance(key, tuple) and key[0] == other
+            and _meet(labels, key[1])
+            for known, key in _running
+        )  # fmt: skip
+    if taken:
+        raise OptionError(
+            f"the commits of {labels.log} are counted here already, by its {other}: leave one of "
+            "the two out"
+        )
+
+
+def _meet(one: Labels, other: Labels) -> bool:
+    return one.log == other.log and (
+        one.sequencer == other.sequencer or ALL in (one.sequencer, other.sequencer)
+    )

@@ -14,8 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sparkwal.errors import OptionError
 from sparkwal.metrics import table
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.meter import ended, once, refuse_twice
-from sparkwal.metrics.prometheus import Prometheus
+from sparkwal.metrics.prometheus import Prometheus, ended, once, refuse_twice, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +23,8 @@ _logger = logging.getLogger("sparkwal")
 _MOST_WAITING = 1000
 # Spark notifies nobody when it has stopped.
 _ASK_SECONDS = 1.0
-
-_watches: dict[tuple[Prometheus, Hashable], _Watch] = {}
+# Of a query its id, how long Spark ran a microbatch (ms), and the error that it ended with.
+_Happened = tuple[str, float | None, str | None]
 
 
 def watch_stream(
@@ -34,11 +33,8 @@ def watch_stream(
     """Report to `meter` the log at `path`, and of the queries of `spark` that write to it.
 
     A query waits for nothing of this. Reads the log after each progress of a query and every
-    `interval` seconds, in a thread of its own that ends with Spark; counts from now on. Twice
-    for one log is once.
-
-    Args:
-        path, options: as for `sparkwal.Log`; sequencers="*" for all logs under the path.
+    `interval` seconds, in a thread of its own that ends with Spark; counts from now on. Twice for
+    one log is once. With sequencers="*" it reports all logs under the path.
 
     Returns what ends it. Raises OptionError; also where `meter` counts an appender of this log, or
     one of its sequencers and all of them.
@@ -47,36 +43,13 @@ def watch_stream(
         raise OptionError(f"the interval is {interval} seconds; more than 0 is expected")
     following = Following(path, meter, **options)
     key = ("follower", following.counted)
-    former = _watches.get((meter, key))
+    former = running(meter, key)
     if former is not None and former.is_over():
         # Spark was started again before its thread saw the end.
         former.end()
     refuse_twice(meter, following.counted, "appender")
     refuse_twice(meter, following.counted, "follower", but=key)
-
-    def start() -> Callable[[], None]:
-        # Before the query commits anything.
-        following.try_look()
-        meter.add(table.FENCED, 0, *following.labels)
-
-        def over() -> None:
-            # Of a watch that is over already it says nothing of the next one.
-            if _watches.get((meter, key)) is watch:
-                del _watches[meter, key]
-                ended(meter, key)
-
-        watch = _Watch(following, meter, interval, over, spark)
-        _watches[meter, key] = watch
-        listener = _Listener(watch)
-        spark.streams.addListener(listener)
-
-        def stop() -> None:
-            if watch.end() and not watch.is_over():
-                spark.streams.removeListener(listener)
-
-        return stop
-
-    return once(meter, key, start)
+    return once(meter, key, lambda: _Watch(following, meter, interval, key, spark)).stop
 
 
 class _Listener(StreamingQueryListener):
@@ -95,9 +68,6 @@ class _Listener(StreamingQueryListener):
         except Exception:
             _logger.exception("the progress of a query was not understood")
 
-    def onQueryIdle(self, event: Any) -> None:
-        pass
-
     def onQueryTerminated(self, event: Any) -> None:
         try:
             self._watch.hand_over(str(event.id), None, event.exception)
@@ -113,18 +83,20 @@ class _Watch:
         following: Following,
         meter: Prometheus,
         interval: float,
-        over: Callable[[], None],
+        key: Hashable,
         spark: SparkSession,
     ) -> None:
         self._following, self._meter, self._interval = following, meter, interval
-        self._over, self._spark = over, spark
-        self._waiting: queue.Queue[tuple[str, float | None, str | None]] = queue.Queue(
-            _MOST_WAITING
-        )
+        self._key, self._spark = key, spark
+        self._waiting: queue.Queue[_Happened] = queue.Queue(_MOST_WAITING)
         self._ending = threading.Event()
-        meter.add(table.DROPPED, 0, *following.labels)
-        self._thread = threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True)
-        self._thread.start()
+        # Before the query commits anything.
+        following.try_look()
+        for metric in (table.FENCED, table.DROPPED):
+            meter.add(metric, 0, *following.labels)
+        threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True).start()
+        self._listener = _Listener(self)
+        spark.streams.addListener(self._listener)
 
     def hand_over(self, query_id: str, took_ms: float | None, error: str | None) -> None:
         """Never waits: what finds no room is counted."""
@@ -139,11 +111,15 @@ class _Watch:
             return bool(getattr(self._spark, "is_stopped", False))
         return self._spark.sparkContext._jsc is None
 
+    def stop(self) -> None:
+        if self.end() and not self.is_over():
+            self._spark.streams.removeListener(self._listener)
+
     def end(self) -> bool:
         """No more looks after the one that runs. Whether it had not ended before."""
         is_first = not self._ending.is_set()
         self._ending.set()
-        self._over()
+        ended(self._meter, self._key, self)
         return is_first
 
     def _run(self) -> None:
@@ -163,9 +139,9 @@ class _Watch:
             except Exception:
                 _logger.exception("a meter failed")
 
-    def _take(self, seconds: float) -> list[tuple[str, float | None, str | None]]:
+    def _take(self, seconds: float) -> list[_Happened]:
         """All that waits: one look is enough for it."""
-        taken: list[tuple[str, float | None, str | None]] = []
+        taken: list[_Happened] = []
         try:
             taken.append(self._waiting.get(timeout=seconds))
             while len(taken) < _MOST_WAITING:

@@ -14,12 +14,7 @@ _SEQUENCER = re.compile(r"(?P<log>.*[^/])/sequencers/(?P<name>[^/]+)")
 
 
 class Labels(NamedTuple):
-    """Which log.
-
-    Attributes:
-        log: the URL of the path, which holds no secret.
-        sequencer: the log's name under it.
-    """
+    """Which log: the URL of the path, which holds no secret, and the log's name under it."""
 
     log: str
     sequencer: str

@@ -9,8 +9,7 @@ from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.events import Event
 from sparkwal.metrics import table
-from sparkwal.metrics.meter import begin, ended, once, refuse_twice
-from sparkwal.metrics.prometheus import Prometheus
+from sparkwal.metrics.prometheus import Prometheus, begin, ended, once, refuse_twice
 from sparkwal.metrics.table import Labels, Metric, labels_of
 
 if TYPE_CHECKING:
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
 def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
     """Report to `meter` what an appender does; twice is once.
 
-    Its appends wait for nothing of this: a thread of its own counts. Call what it returns once
-    the appender is closed: what it is at a moment vanishes, and what it counted stays.
-
-    Raises OptionError where a follower reports this log to the same meter.
+    Its appends wait for nothing of this: a thread of its own counts. Call what it returns once the
+    appender is closed: what it is at a moment vanishes, and what it counted stays. Raises
+    OptionError where a follower reports this log to the same meter.
     """
     labels = labels_of(wal.url)
     refuse_twice(meter, labels, "follower")
@@ -71,7 +69,7 @@ def _start(wal: Appender, meter: Prometheus, labels: Labels, key: Hashable) -> C
             last()
         if not watched:
             _watched.pop((meter, labels), None)
-        ended(meter, key)
+        ended(meter, key, stop)
 
     return stop
 
@@ -108,10 +106,7 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
 
 
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
-    """Report to `meter` what this process compacts and collects, of every log; twice is once.
-
-    Returns what ends it.
-    """
+    """Report what this process compacts and collects; twice is once. Returns what ends it."""
     return once(meter, "lifecycle", lambda: _start_lifecycle(meter))
 
 
@@ -142,7 +137,7 @@ def _start_lifecycle(meter: Prometheus) -> Callable[[], None]:
 
     def stop() -> None:
         unsubscribe()
-        ended(meter, "lifecycle")
+        ended(meter, "lifecycle", stop)
 
     return stop
 

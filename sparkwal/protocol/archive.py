@@ -1,73 +1,53 @@
 """The archive: the transactions of queries that wrote to the log long ago.
 
-Every record repeats the transactions of all queries, producers and batch writes. A leader that
-finds more than a thousand moves the oldest, and the former archive, into one new object. Its
-records name that object beside the rest. A query that a record does not name is looked up in the
-archive: if the log forgot a query, the query would write its rows again.
+Every record repeats the transactions of all queries. A leader that finds more than a thousand moves
+the oldest, and the former archive, into one new object, which its records name. If the log forgot a
+query, the query would write its rows again.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
-from typing import Protocol
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.checked import FORMAT, Check
+from sparkwal.format.header import SlotHeader
 from sparkwal.format.memory import (
     ANONYMOUS,
     Checkpoint,
-    Checkpoints,
     QueryProgress,
-    Txns,
     checkpoints_in,
     to_plain,
     txns_in,
 )
+from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
 # A leader that finds more entries than MOST keeps the KEPT newest in its records.
 MOST, KEPT = 1000, 500
 
-
-class Memory(Protocol):
-    """What a slot record or a leadership remembers."""
-
-    @property
-    def txns(self) -> Txns: ...
-    @property
-    def checkpoints(self) -> Checkpoints: ...
-    @property
-    def txns_archive(self) -> str: ...
+# What remembers the transactions and the checkpoints of queries.
+Memory = SlotHeader | Leadership | QueryProgress
 
 
-def last_batch(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> int:
-    """The last microbatch of a query that the log holds, −1 for none. Costs 1 GET if the record
-    does not name the query and names an archive."""
+def last_batch(open_log: OpenLog, memory: Memory, query_id: str) -> int:
+    """The last microbatch of a query in the log, −1 for none. 1 GET if only an archive may know."""
     return recall(open_log, memory, query_id)[0]
 
 
-def recall(
-    open_log: Callable[[], LogStore], memory: Memory, query_id: str
-) -> tuple[int, Checkpoint | None]:
-    """As `last_batch`, and where the query's checkpoint is.
-
-    Raises InvalidLogError if the archive is missing or damaged: that is never "unknown".
-    """
-    memory = _knowing(open_log, memory, query_id)
+def recall(open_log: OpenLog, memory: Memory, query_id: str) -> tuple[int, Checkpoint | None]:
+    """As `last_batch`, and where the query's checkpoint is. Raises InvalidLogError if the archive
+    is missing or damaged: that is never "unknown"."""
+    memory = knowing(open_log, memory, query_id)
     last, _ = memory.txns.get(query_id, (-1, 0))
     return last, memory.checkpoints.get(query_id)
 
 
-def last_write(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> tuple[int, int]:
-    """As `last_batch`, and the time of its record."""
-    return _knowing(open_log, memory, query_id).txns.get(query_id, (-1, 0))
-
-
-def _knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) -> Memory:
+def knowing(open_log: OpenLog, memory: Memory, query_id: str) -> Memory:
     """The memory that names the query, if any: the record's or the archive's."""
     # SAFETY(ask-archive) §5: a query that the record does not know is looked up in the archive
     if query_id not in memory.txns and memory.txns_archive:
@@ -77,11 +57,7 @@ def _knowing(open_log: Callable[[], LogStore], memory: Memory, query_id: str) ->
 
 def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, bytes]:
     """What a new leader's records inherit from `live`, and the archive of the rest for
-    `put_archive`; b"" if the records can keep all.
-
-    Args:
-        name: unique to this attempt to lead. If the attempt fails, no record names its archive.
-    """
+    `put_archive`; b"" if the records can keep all. `name` is unique to this attempt to lead."""
     if len(live.txns) <= MOST:
         # SAFETY(inherit-archive) §5: a leader that archives nothing inherits the archive's name
         return QueryProgress(live.txns, live.checkpoints, live.txns_archive), b""
@@ -91,7 +67,12 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
     # SAFETY(record-is-newer) §5: where record and archive know a query, the record is newer
     archived = QueryProgress({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
     kept = {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)}
-    body = encode(_without(archived, kept))
+    body = encode(
+        QueryProgress(
+            {query: last for query, last in archived.txns.items() if query not in kept},
+            {query: each for query, each in archived.checkpoints.items() if query not in kept},
+        )
+    )
     kept_in_records = QueryProgress(
         {query: live.txns[query] for query in newest},
         {query: each for query, each in live.checkpoints.items() if query in newest},
@@ -107,20 +88,9 @@ def put_archive(log: LogStore, archive: str, body: bytes) -> None:
         log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
 
 
-def _without(memory: QueryProgress, queries: set[str]) -> QueryProgress:
-    return QueryProgress(
-        {query: last for query, last in memory.txns.items() if query not in queries},
-        {query: each for query, each in memory.checkpoints.items() if query not in queries},
-    )
-
-
 def encode(memory: QueryProgress) -> bytes:
     """The content of an archive; `txns_archive` is not in it."""
-    document = {
-        "format": FORMAT,
-        "txns": memory.txns,
-        "checkpoints": to_plain(memory.checkpoints),
-    }
+    document = {"format": FORMAT, "txns": memory.txns, "checkpoints": to_plain(memory.checkpoints)}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -1,9 +1,7 @@
 """The chain of lifecycle records: one conditional PUT at a time, each made from the one before.
 
-A process reads the newest record, makes the next one from it and puts that at the next number. If
-another process was first, the store refuses the PUT and the process starts again. So each record
-follows from the one before it, however long the process slept. Nobody deletes a record: no number
-is free twice.
+If another process was first, the store refuses the PUT and the process starts again. So each record
+follows from the one before it. Nobody deletes a record: no number is free twice.
 """
 
 from __future__ import annotations
@@ -21,14 +19,8 @@ from sparkwal.store.log_store import LogStore
 
 
 def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
-    """The newest record of the chain, or None: 1 LIST, and 1 GET if there is one.
-
-    Args:
-        log_id: of the log, if the caller knows it. A chain that an earlier log left at this path
-            counts as none.
-
-    Raises InvalidLogError for a damaged record.
-    """
+    """The newest record of the chain, or None: 1 LIST, and 1 GET if there is one. With `log_id`, a
+    chain that an earlier log left at this path counts as none. Raises InvalidLogError."""
     prefix = keys.lifecycle_prefix(log.prefix)
     # List after the prefix itself: some tools create an object there to stand for a folder.
     while entries := log.store.list(prefix, 1, prefix).entries:
@@ -72,20 +64,12 @@ def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> LifecycleRecord:
 def put_next(
     log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
 ) -> LifecycleRecord | None:
-    """Put the record that comes after `head`: 1 conditional PUT.
-
-    Args:
-        head: what `look` found, or `beginning`.
-        changes: fields of the new record that differ from the head's.
-
-    Returns the record, or None if another process's is there: look again and decide anew.
-    Raises InvalidLogError for a damaged record there.
-    """
+    """Put the record after `head`, with `changes` in its fields: 1 conditional PUT. Returns it, or
+    None if another process's is there: look again and decide anew. Raises InvalidLogError."""
     record = replace(
         head,
         kind=kind,
-        # SAFETY(next-of-its-base) §10: a lifecycle record goes to the number after the record that
-        # it was made from
+        # SAFETY(next-of-its-base) §10: a lifecycle record goes to the number after its base's
         number=head.number - 1,
         record_id=uuid.uuid4().hex,
         timestamp_ms=max(clock.now_ms(), head.timestamp_ms),

@@ -8,12 +8,11 @@ Then the number is free, and a conditional PUT there succeeds outside of the log
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol import chain
-from sparkwal.protocol.clock import Clock, is_old
+from sparkwal.protocol.clock import Clock, is_old, utc
 from sparkwal.protocol.leader import Leader
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.recovery import Head, MissingRecord, find_head
@@ -25,13 +24,12 @@ class ClaimAge:
     """When a writer last looked at the log; thread-safe.
 
     A collection waits until no claim can arrive any more: `ttl_ms`, and the time for which a store
-    accepts a signed request. So a writer claims a slot only if its last look is younger than
-    `ttl_ms`. It believes an answer that took longer only after another look.
+    accepts a signed request. So a writer claims a slot only if its last look is younger.
 
     Args:
         began: the position of the writer's leader record.
         limit: the writer's in-flight limit; all slots before those in flight must be there.
-        looked_ms, boot_id: of the last look, on the boot-time clock; now if not given.
+        looked_ms, boot_id: of the last look; now if not given.
         known: for an appender: the producer's last sequence in the log at that look.
     """
 
@@ -55,58 +53,48 @@ class ClaimAge:
         self._lock = threading.Lock()
 
     def before(self, header: CommitHeader, *, look: bool = False) -> int:
-        """Call before the slot of `header` is claimed. Pass the result to `confirm_after_put`.
-
-        Args:
-            look: look at the log however young the last look is.
-
-        Raises FencedError, InvalidLogError (the log was deleted or recreated).
-        """
+        """Call before the slot of `header` is claimed, and pass the result to `confirm_after_put`.
+        With `look` it always looks. Raises FencedError, InvalidLogError (the log was deleted or
+        recreated)."""
         began = self._clock.boot_ms()
         if look or self._is_old():
             # Threads that wake up together share one look.
             with self._lock:
-                # SAFETY(look-before-claim) §6: a slot is claimed only after a look at the head
-                # younger than planTtl
+                # SAFETY(look-before-claim) §6: a look younger than planTtl comes before each claim
                 if look or self._is_old():
                     self._look(header)
                     self.looked_ms, self._boot_id = began, self._clock.boot_id()
         return began
 
     def confirm_after_put(self, header: CommitHeader, began: int) -> SlotRecord | None:
-        """Call when the PUT has succeeded. Returns None if the slot surely counts.
-
-        If the answer took too long and another writer leads now, returns the live record of the
-        head. Its transactions show whether the log holds what was put. Raises InvalidLogError.
-        """
-        # SAFETY(look-after-slow-put) §6: an answer that took planTtl or longer counts only after
-        # another look at the head
+        """Call after the PUT. None: the slot counts. Else another writer leads: returns the head's
+        live record, whose `txns` show whether the log holds what was put."""
+        # SAFETY(look-after-slow-put) §6: an answer after planTtl or more counts only after a look
         if not is_old(self._clock, began, self._boot_id, self._ttl_ms):
             return None
-        live = self._head(header).live
-        if live is None:
-            raise self._gone(header, "nothing is there")
+        _, live = self._head(header)
         ours = live.header.log_id == header.log_id and live.header.term == header.term
         return None if ours else live
 
     def _is_old(self) -> bool:
         return is_old(self._clock, self.looked_ms, self._boot_id, self._ttl_ms)
 
-    def _head(self, header: CommitHeader) -> Head:
+    def _head(self, header: CommitHeader) -> tuple[Head, SlotRecord]:
         try:
-            return find_head(self._log, header.window)
+            head = find_head(self._log, header.window)
         except MissingRecord as error:
             raise self._gone(header, f"there is no record at position {error.position}") from None
-
-    def _look(self, header: CommitHeader) -> None:
-        head = self._head(header)
         if head.live is None:
             raise self._gone(header, "nothing is there")
-        if head.live.header.log_id != header.log_id:
-            raise self._gone(header, f"another log, {head.live.header.log_id}, is there now")
-        if head.live.header.term > header.term:
+        return head, head.live
+
+    def _look(self, header: CommitHeader) -> None:
+        head, live = self._head(header)
+        if live.header.log_id != header.log_id:
+            raise self._gone(header, f"another log, {live.header.log_id}, is there now")
+        if live.header.term > header.term:
             taken = read_slot(self._log, header.position, header.window)
-            raise fenced(self._log, taken or head.live)
+            raise fenced(self._log, taken or live)
         # All that this writer knows to be durable must be there. A log that one LIST shows whole
         # must hold it from `began` on. (A collection leaves more than one LIST shows.) If not, the
         # log was deleted, and what stands there is what this writer put since.
@@ -118,9 +106,9 @@ class ClaimAge:
         if head.gap > header.position:
             own = read_slot(self._log, header.position, header.window)
             if own is None or own.header.plan_id != header.plan_id:
-                raise fenced(self._log, own or head.live)
+                raise fenced(self._log, own or live)
         if self._known is not None:
-            self._known = head.live.header.txns.get(header.query_id, (self._known, 0))[0]
+            self._known = live.header.txns.get(header.query_id, (self._known, 0))[0]
 
     def _lost_beginning(self, header: CommitHeader) -> bool:
         """Whether the leader record of this writer is gone though nothing was collected there."""
@@ -131,8 +119,7 @@ class ClaimAge:
 
     def _gone(self, header: CommitHeader, what: str) -> InvalidLogError:
         clock = self._clock
-        since_ms = clock.now_ms() - (clock.boot_ms() - self.looked_ms)
-        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+        since = utc(clock.now_ms() - (clock.boot_ms() - self.looked_ms))
         if self._known is None:
             put = f"microbatches of {header.query_id} before {header.batch_id}"
             rest = (
@@ -156,11 +143,8 @@ class ClaimAge:
 
 
 def check_same_log(log: LogStore, lead: Leader) -> None:
-    """Check the log before a plan that builds on another run's commit writes: 1 GET.
-
-    Between the two runs somebody may delete the log. An object above its new beginning would then
-    keep every writer from starting there.
-    """
+    """Check the log before a plan that builds on another run's commit writes: 1 GET. If the log was
+    deleted meanwhile, an object above its new beginning would keep every writer from starting."""
     before = read_slot(log, lead.next_position - 1, lead.window, GLANCE)
     if before is None or before.header.log_id != lead.log_id:
         raise InvalidLogError(

@@ -4,57 +4,46 @@ from __future__ import annotations
 
 import functools
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from sparkwal.errors import OptionError
 
-_1970 = datetime(1970, 1, 1)
 _2100_MS = 4_102_444_800_000
 _TEN_YEARS_MS = 3653 * 86_400_000
 
 
 class Clock(Protocol):
-    """Two clocks: one for people, one that cannot be set back."""
+    """Wall time since 1970, which may jump either way, and time since this machine booted, which
+    counts time asleep and never goes back. Values of `boot_ms` compare only within one boot."""
 
-    def now_ms(self) -> int:
-        """Wall time, milliseconds since 1970. May jump either way."""
-
-    def boot_ms(self) -> int:
-        """Milliseconds since this machine booted, time asleep included. Never goes back."""
-
-    def boot_id(self) -> str:
-        """Identifies this boot. Values of `boot_ms` compare only within one boot."""
-
-    def sleep(self, seconds: float) -> None:
-        """Pause for `seconds`."""
+    def now_ms(self) -> int: ...
+    def boot_ms(self) -> int: ...
+    def boot_id(self) -> str: ...
+    def sleep(self, seconds: float) -> None: ...
 
 
 def next_timestamp(now_ms: int, before_ms: int) -> int:
-    """The timestamp of a record: now, but never before that of the record before it.
+    """The timestamp of a record: now, but never before that of the record before it, `before_ms` (0
+    in an empty log).
 
-    So one clock that is ahead also dates every later record. S3 and similar stores refuse a request
-    whose time is 15 minutes off. A local disk does not, so this function refuses what is surely
-    wrong: 2100, or ten years after the last record.
-
-    Args:
-        now_ms: this machine's clock, milliseconds since 1970.
-        before_ms: the timestamp of the log's last live record; 0 in an empty log.
-
-    Raises OptionError.
+    So one clock that is ahead also dates every later record. S3 refuses a request whose time is 15
+    minutes off, a local disk does not. So what is surely wrong raises OptionError: 2100, or ten
+    years after the last record.
     """
     if now_ms >= _2100_MS or (before_ms and now_ms - before_ms > _TEN_YEARS_MS):
-        last = f", and the log's last record is of {_day(before_ms)}" if before_ms else ""
+        last = f", and the log's last record is of {utc(before_ms)[:10]}" if before_ms else ""
         raise OptionError(
-            f"this machine's clock says {_day(now_ms)}{last}: every later record would bear that "
-            "date. Set the clock and start again; this record was not written"
+            f"this machine's clock says {utc(now_ms)[:10]}{last}: every later record would bear "
+            "that date. Set the clock and start again; this record was not written"
         )
     return max(now_ms, before_ms)
 
 
-def _day(since_1970_ms: int) -> str:
-    return str((_1970 + timedelta(milliseconds=since_1970_ms)).date())
+def utc(since_1970_ms: int) -> str:
+    """The moment for people, to the second."""
+    return datetime.fromtimestamp(since_1970_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:

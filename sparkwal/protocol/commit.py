@@ -29,7 +29,7 @@ from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import deleted, fenced
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
-from sparkwal.protocol.slots import read_slot
+from sparkwal.protocol.slots import OpenLog, read_slot
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.log_store import LogStore
 
@@ -38,8 +38,7 @@ FORWARD, FORWARD_MS = 100, 300_000
 
 
 class Carrier(Protocol):
-    """The checkpoint of a query, as `checkpoints.carry` implements it: what its records carry, and
-    how its replays are checked."""
+    """The checkpoint of a query, as `checkpoints.carry` implements it."""
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None: ...
 
@@ -48,11 +47,7 @@ class Carrier(Protocol):
     ) -> Carried | None: ...
 
     def check_replay(
-        self,
-        open_log: Callable[[], LogStore],
-        leadership: Leadership,
-        batch_id: int,
-        content: Callable[[], Content],
+        self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None: ...
 
 
@@ -60,7 +55,7 @@ class Carrier(Protocol):
 class _Microbatch:
     """The inputs of one commit."""
 
-    open_log: Callable[[], LogStore]
+    open_log: OpenLog
     plan: Plan
     results: Sequence[TaskResult]
     hints: Hints
@@ -68,25 +63,18 @@ class _Microbatch:
     carrier: Carrier | None
 
     @property
-    def query_id(self) -> str:
-        return self.results[0].query_id
-
-    @property
-    def batch_id(self) -> int:
-        return self.results[0].batch_id
-
-    @property
-    def run_id(self) -> str:
-        return self.results[0].run_id
+    def task(self) -> TaskResult:
+        """One of its tasks: all name the query, its run and the microbatch."""
+        return self.results[0]
 
     @cached_property
     def known(self) -> tuple[int, Checkpoint | None]:
         """The query's last microbatch in the log, and where its checkpoint is."""
-        return recall(self.open_log, self.plan.leadership, self.query_id)
+        return recall(self.open_log, self.plan.leadership, self.task.query_id)
 
 
 def commit(
-    open_log: Callable[[], LogStore],
+    open_log: OpenLog,
     results: Sequence[TaskResult],
     hints: Hints,
     clock: Clock,
@@ -96,7 +84,7 @@ def commit(
     metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> int | None:
     """Make one microbatch durable: 1 PUT. A replay costs none. Microbatches without rows cost none
-    either, except an occasional record that carries the checkpoint.
+    either, except an occasional record that carries the checkpoint. None: nothing was written.
 
     Args:
         results: of every task, at least one.
@@ -104,32 +92,33 @@ def commit(
         metrics: for the record, besides the tasks': `retries` since the record before, and
             `last_put_ms`, the time of that record's PUT.
 
-    Returns:
-        The position, or None when there was nothing to write.
-
-    Raises FencedError (not committed), StoreUnavailableError (not committed),
-    OutcomeUnknownError (perhaps committed; the restart finds out), DivergedCheckpointError (other
-    rows than the log has of this microbatch; not committed), OptionError (a batch write with a
-    lower version than the last; not committed).
+    Raises, if it is not committed, FencedError, StoreUnavailableError, DivergedCheckpointError (the
+    log has other rows of this microbatch), OptionError (a batch write with a lower version than the
+    last); OutcomeUnknownError if perhaps: the restart finds out.
     """
     plan = _plan_of(results)
+    lead, run_id = plan.leadership, results[0].run_id
     batch = _Microbatch(open_log, plan, results, hints, clock, carrier)
-    with hints.forgotten_when_fenced(plan.leadership.leader_id):
+    with hints.forgotten_when_fenced(lead.leader_id):
         written = sorted((r for r in results if r.batch or r.inline), key=lambda r: r.partition)
         carried = None
         if not written:
+            # The log has this microbatch: its tasks wrote nothing.
             if any(result.content is not None for result in results):
-                _replayed(batch)
-            else:
-                carried = _forward(batch)
+                if not plan.is_for(run_id):
+                    check_same_log(open_log(), lead)
+                _skip(batch, lead)
+            elif carrier is not None:
+                carried = _forward(batch, carrier)
             if carried is None:
-                _release(batch)
+                # Free the planned window: every task is done.
+                remember_committed(hints, plan, lead, run_id, plan.looked_ms, clock, plan.run_id)
                 return None
             written = [results[0]]
         if carrier is not None:
             _warn_of_another(batch)
             if carried is None:
-                carried = carrier.capture(batch.batch_id, batch.known[1])
+                carried = carrier.capture(batch.task.batch_id, batch.known[1])
         header, data = microbatch_record(plan, written, clock, codec, carried, metrics)
         return _put(batch, header, data, ttl_ms)
 
@@ -149,28 +138,13 @@ def _plan_of(results: Sequence[TaskResult]) -> Plan:
     )
 
 
-def _replayed(batch: _Microbatch) -> None:
-    """The log has this microbatch: its tasks wrote nothing."""
-    if not batch.plan.is_for(batch.run_id):
-        check_same_log(batch.open_log(), batch.plan.leadership)
-    _skip(batch, batch.plan.leadership)
-
-
-def _release(batch: _Microbatch) -> None:
-    """Free a planned window that was not used: every task is done."""
-    plan, now = batch.plan, batch.clock
-    lead, run_id = plan.leadership, batch.run_id
-    remember_committed(batch.hints, plan, lead, run_id, plan.looked_ms, now, plan.run_id)
-
-
-def _forward(batch: _Microbatch) -> Carried | None:
+def _forward(batch: _Microbatch, carrier: Carrier) -> Carried | None:
     """What the record of a microbatch without rows carries; None if it needs no record."""
-    if batch.carrier is None:
-        return None
-    before, then_ms = batch.plan.leadership.txns.get(batch.query_id, (-1, 0))
+    batch_id = batch.task.batch_id
+    before, then_ms = batch.plan.leadership.txns.get(batch.task.query_id, (-1, 0))
     age_ms = batch.clock.now_ms() - then_ms
-    due = batch.batch_id - before >= FORWARD or not 0 <= age_ms < FORWARD_MS
-    return batch.carrier.without_rows(batch.batch_id, lambda: batch.known, due)
+    due = batch_id - before >= FORWARD or not 0 <= age_ms < FORWARD_MS
+    return carrier.without_rows(batch_id, lambda: batch.known, due)
 
 
 def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> int | None:
@@ -178,7 +152,7 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
     plan, log = batch.plan, batch.open_log()
     looked_ms, boot_id, first = plan.looked_ms, plan.boot_id, plan.leadership.began
     age = ClaimAge(log, batch.clock, ttl_ms, first, 1, looked_ms=looked_ms, boot_id=boot_id)
-    began = age.before(header, look=not plan.is_for(batch.run_id))
+    began = age.before(header, look=not plan.is_for(batch.task.run_id))
     started = time.monotonic()
     put_record(log, header, data, _advice(header))
     put_ms = round((time.monotonic() - started) * 1000, 3)
@@ -192,22 +166,17 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
         return None
     events.emit(
         events.Durable(
-            position=header.position,
-            rows=header.rows,
-            query_id=header.query_id,
-            batch_id=header.batch_id,
-            bytes=header.bytes,
-            put_ms=put_ms,
+            header.position, header.rows, header.query_id, header.batch_id, header.bytes, put_ms
         )
     )
     after = _after(plan.leadership, header)
-    remember_committed(batch.hints, plan, after, batch.run_id, age.looked_ms, batch.clock)
+    remember_committed(batch.hints, plan, after, batch.task.run_id, age.looked_ms, batch.clock)
     return header.position
 
 
 def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None:
-    """The driver slept and put its record outside of the log, which went on without it. The head's
-    transactions show whether the log holds the microbatch."""
+    """The record lies outside of the log: the driver slept. The head shows whether the log holds
+    the microbatch."""
     log = batch.open_log()
     if last_batch(batch.open_log, head, header.query_id) < header.batch_id:
         raise FencedError(
@@ -223,10 +192,10 @@ def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None
 
 
 def _skip(batch: _Microbatch, lead: Leadership) -> None:
-    """Skip a replay if the log has the same rows. A checkpoint restored from a backup gives this
-    number to other rows, and so does a machine that slept while another went on."""
+    """Skip a replay if the log has the same rows. A restored checkpoint gives this number to other
+    rows, and so does a machine that slept while another went on."""
     content = partial(content_of, batch.open_log, batch.results)
-    query_id, batch_id = batch.query_id, batch.batch_id
+    query_id, batch_id = batch.task.query_id, batch.task.batch_id
     if batch.carrier is not None:
         # SAFETY(compare-replay) §12: a replay is compared with the log before it is skipped
         batch.carrier.check_replay(batch.open_log, lead, batch_id, content)
@@ -236,7 +205,7 @@ def _skip(batch: _Microbatch, lead: Leadership) -> None:
 
 
 def _after(lead: Leadership, record: SlotHeader) -> Leadership:
-    """The leadership after this record: the next position, and what the record remembers."""
+    """The leadership after this record."""
     return replace(
         lead,
         next_position=record.position + 1,
@@ -253,14 +222,8 @@ def _warn_of_another(batch: _Microbatch) -> None:
     checkpoints = batch.plan.leadership.checkpoints
     if checkpoints and batch.known[0] < 0:
         other, last = max(checkpoints.items(), key=lambda item: item[1].position)
-        events.emit(
-            events.AnotherQuery(
-                path=batch.open_log().url,
-                query=batch.query_id,
-                other=last.name or other,
-                position=last.position,
-            )
-        )
+        path, query = batch.open_log().url, batch.task.query_id
+        events.emit(events.AnotherQuery(path, query, last.name or other, last.position))
 
 
 def _advice(header: CommitHeader) -> str:
@@ -276,27 +239,28 @@ def _advice(header: CommitHeader) -> str:
 
 
 def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) -> None:
-    """Put a commit record at its slot; returns when it is durable.
-
-    Args:
-        advice: what the user should do if nobody knows whether it is durable.
-
-    Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError.
-    """
+    """Put a commit record at its slot. `advice` is for the user if nobody knows whether it is
+    durable. Raises FencedError, StoreUnavailableError (not durable), OutcomeUnknownError."""
     try:
         if log.store.put_if_absent(log.key(header.number), data):
             return
     except StoreUnavailableError as error:
-        # SAFETY(no-answer-unknown) §6: a commit that may have arrived and has no answer is unknown,
-        # not durable
+        # SAFETY(no-answer-unknown) §6: a commit that may have arrived, unanswered, is unknown
         if not error.maybe_applied:
             raise
         raise unknown(log, header, error, advice) from None
+    # The record at the slot may be ours, put by an attempt whose reply was lost.
     try:
-        check_ours(log, header)
+        found = read_slot(log, header.position, header.window)
     except (StoreUnavailableError, OptionError) as error:
-        # The record at the slot may be ours, put by an attempt whose reply was lost.
         raise unknown(log, header, error, advice) from None
+    if found is None:
+        raise deleted(log, header.position)
+    # plan_id, never leader_id: another plan of the same leader is another microbatch.
+    # SAFETY(refused-read-back) §6: a refused commit is read back and counts only if it is our own
+    # SAFETY(read-back-plan) §6: a read-back compares plan_id, never leader_id
+    if found.header.plan_id != header.plan_id:
+        raise fenced(log, found)
 
 
 def unknown(
@@ -307,18 +271,3 @@ def unknown(
         f"the commit of position {header.position} of {log.url} was sent and not answered "
         f"({error}). It may be durable: {advice}"
     )
-
-
-def check_ours(log: LogStore, header: CommitHeader) -> None:
-    """After a refused PUT: check that the slot holds our own record, whose reply was lost.
-
-    Raises FencedError if it is another's.
-    """
-    found = read_slot(log, header.position, header.window)
-    if found is None:
-        raise deleted(log, header.position)
-    # plan_id, never leader_id: another plan of the same leader is another microbatch.
-    # SAFETY(refused-read-back) §6: a refused commit is read back and counts only if it is our own
-    # SAFETY(read-back-plan) §6: a read-back compares plan_id, never leader_id
-    if found.header.plan_id != header.plan_id:
-        raise fenced(log, found)

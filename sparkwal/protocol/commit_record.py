@@ -19,11 +19,9 @@ from sparkwal.protocol.task import TaskResult
 
 @dataclass(frozen=True)
 class Carried:
-    """What a commit record carries of its query's checkpoint.
+    """What a commit record carries of its query's checkpoint; the rest as in `Checkpoint`.
 
     Attributes:
-        block: files, as opaque bytes; b"" for none.
-        reason, inputs, name: as in `Checkpoint`.
         files: {name: (position, bytes)} of files that earlier records carry; NOWHERE: none does.
         lasting: {name: bytes} of files in the block that later records need not carry again.
     """
@@ -76,7 +74,6 @@ def microbatch_record(
     metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[CommitHeader, bytes]:
     lead = plan.leadership
-    # Timestamps never go back along the log, whatever the wall clock does.
     timestamp_ms = next_timestamp(clock.now_ms(), lead.timestamp_ms)
     query_id, batch_id = written[0].query_id, written[0].batch_id
     batches = tuple(r.batch for r in written if r.batch)

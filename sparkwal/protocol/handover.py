@@ -1,12 +1,10 @@
 """Asking a busy leader for its log.
 
-A leader with many slots in flight moves the first gap faster than another can LIST, GET
-and PUT. So a newcomer that loses that race puts a request, named by the term that is to end.
-The leader of that term looks for one now and then. If it finds one, it sends nothing more: the
-gap stands still.
+A leader with many slots in flight moves the first gap faster than another can LIST, GET and PUT. So
+a newcomer that loses that race puts a request, named by the term that is to end. The leader of that
+term looks for one now and then, and then sends nothing more: the gap stands still.
 
-A request gives no right. Only a record in the first gap makes a leader, and it fences a leader
-that never looks. A request that is lost, late or left over can at worst stop one leader, as any
+A request gives no right. One that is lost, late or left over can at worst stop one leader, as any
 newcomer may.
 """
 
@@ -20,8 +18,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
-# A leader looks after this many records and this time: at most one GET for sixteen PUTs. A leader
-# that sends fewer leaves a newcomer time enough.
+# At most one GET for sixteen PUTs. A leader that sends fewer leaves a newcomer time enough.
 LOOK_RECORDS = 16
 LOOK_MS = 500
 
@@ -37,8 +34,7 @@ class Requests:
         """Ask the writer of the record with this header for the log."""
         # SAFETY(request-old-term) §7: a request names the term that is to end
         key = keys.handover_key(self._log.prefix, leader.log_id, leader.term)
-        # Put it each time: another newcomer may have deleted the same request since. A refusal
-        # means that it is still there.
+        # Put it each time: another newcomer may have deleted the same request since.
         self._log.store.put_if_absent(key, self._leader_id.encode())
         if key not in self._keys:
             self._keys.append(key)

@@ -1,8 +1,7 @@
 """What the planner remembers between microbatches, on the driver's own disk.
 
 A hint saves the LIST and the GET of a cold start. Every claim is a conditional PUT, so a wrong hint
-leads to a refusal, never to a wrong log. A hint that is missing, unreadable, old or from another
-boot means a cold start.
+leads to a refusal, never to a wrong log.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
@@ -34,8 +32,7 @@ class Hint:
     """The leadership after the last plan, and whether that plan was committed.
 
     Attributes:
-        planned: the plan that owns `leadership.next_position`, or None when the
-            last plan was committed (then that position is free).
+        planned: the plan that owns `leadership.next_position`; None if it was committed.
         run_id: of the query's run that last committed a record or looked at the log.
         goes_on: the run whose microbatch was done last, with or without rows.
         looked_ms: when the log was last looked at, on the boot-time clock.
@@ -53,12 +50,8 @@ class Hint:
 
 @dataclass(frozen=True)
 class FencingNote:
-    """What a leader leaves in place of the hints of the leaders that it fenced on its machine.
-
-    Attributes:
-        run_id: the run that was fenced; "" if unknown. None if the hint was of a plan that was not
-            committed: `remember_committed` adds the run.
-    """
+    """What a leader leaves in place of the hints of the leaders that it fenced on its machine:
+    `run_id` is the fenced run, "" if unknown, None until the planned microbatch is committed."""
 
     leader_id: str
     host: str
@@ -69,11 +62,9 @@ class FencingNote:
 
     def over(self, before: Hint | FencingNote | None) -> FencingNote:
         """This note, with the fenced run taken from what it replaces."""
-        if before is None:
-            return self
-        if isinstance(before, FencingNote):
-            return replace(self, run_id=before.run_id)
-        return replace(self, run_id=before.goes_on if before.planned is None else None)
+        if isinstance(before, Hint):
+            return replace(self, run_id=before.goes_on if before.planned is None else None)
+        return replace(self, run_id=before.run_id) if before else self
 
 
 def _temporary() -> Path:
@@ -87,14 +78,10 @@ def _temporary() -> Path:
 
 
 class Hints:
-    """Hints of one user on this machine for one log, one file for each leader.
+    """Hints of one user on this machine for one log (`LogStore.identity`): a file for each leader.
 
-    Args:
-        log: identifies the log, however its path is spelled: `LogStore.identity`.
-        ended: the file of `note_ended`; None if nobody notes which runs have ended.
-
-    The folder is private (0700) and checked to be so: a file that another user
-    could plant or redirect is not read.
+    The folder is private (0700) and checked to be so: a file that another user could plant or
+    redirect is not read. `ended` is the file of `note_ended`, if there is one.
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
@@ -106,8 +93,7 @@ class Hints:
         return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | FencingNote | None:
-        """The last hint of this leader, or the note of the leader that fenced it; None if neither
-        is there or can be trusted."""
+        """This leader's last hint, or the note of who fenced it; None if neither can be trusted."""
         found = self._read(self._file(leader_id))
         if isinstance(found, Hint) and found.leadership.leader_id != leader_id:
             return None
@@ -122,19 +108,20 @@ class Hints:
                 return None
             if "fenced_by" in document:
                 return FencingNote(**document["fenced_by"])
-            leadership = _leadership(document.pop("leadership"))
-            return Hint(leadership=leadership, **document)
+            known = document.pop("leadership")
+            check = Check(known, "the hint")
+            known |= {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
+            return Hint(leadership=Leadership(**known), **document)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, InvalidLogError):
             return None
 
-    def save(self, hint: Hint) -> bool:
-        """Replace this leader's hint. A reader finds the old one, none or the new one, never a
-        part. False if the disk refused it."""
-        file = self._file(hint.leadership.leader_id)
-        return self._write(file, {"version": _VERSION, **vars(hint)})
+    def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
+        """Replace this leader's hint or note as a whole. False if the disk refused it."""
+        return self._write(self._file(leader_id), kept)
 
-    def _write(self, file: Path, document: dict[str, Any]) -> bool:
-        text = json.dumps(document, default=vars)
+    def _write(self, file: Path, kept: Hint | FencingNote) -> bool:
+        document = {"fenced_by": vars(kept)} if isinstance(kept, FencingNote) else vars(kept)
+        text = json.dumps({"version": _VERSION, **document}, default=vars)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
@@ -167,8 +154,8 @@ class Hints:
 
     @contextmanager
     def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
-        """Forget the leader's hint if the block raises FencedError: its next start must take the
-        log over, not raise again."""
+        """Forget the hint if the block raises FencedError: the next start must take the log
+        over."""
         try:
             yield
         except FencedError:
@@ -176,22 +163,12 @@ class Hints:
             raise
 
     def fence_others(self, note: FencingNote) -> None:
-        """Leave a leader's note to the log's other leaders on this machine.
-
-        Without it, a leader that slept would find no hint or an old one, start cold and take the
-        log back silently.
-        """
+        """Leave a leader's note to the log's other leaders on this machine. Without it, a leader
+        that slept would start cold and take the log back silently."""
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
                 if file != self._file(note.leader_id):
-                    self._write_note(file, note.over(self._read(file)))
-
-    def save_note(self, leader_id: str, note: FencingNote) -> None:
-        """Replace this leader's hint or note by a note of the leader that fenced it."""
-        self._write_note(self._file(leader_id), note)
-
-    def _write_note(self, file: Path, note: FencingNote) -> None:
-        self._write(file, {"version": _VERSION, "fenced_by": vars(note)})
+                    self._write(file, note.over(self._read(file)))
 
     def has_ended(self, run_id: str) -> bool:
         """Whether this run of a query is known to have ended."""
@@ -223,9 +200,3 @@ def note_ended(file: Path, run_id: str) -> None:
 def short_hash(text: str) -> str:
     """A file name for any text."""
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _leadership(document: dict[str, Any]) -> Leadership:
-    check = Check(document, "the hint")
-    known = {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
-    return Leadership(**{**document, **known})

@@ -26,18 +26,13 @@ def lowest(spans: Iterable[Span], position: int) -> int:
     """The position that a reader at `position` may report. A span holds back no position beyond its
     end: since then the sink wrote a record, or it would have made the span longer."""
     held = (need for need, upto in spans if need < position <= upto)
-    # SAFETY(hold-for-rebuild) §12: a consumer reports no position above what a rebuild on this
-    # machine would read
+    # SAFETY(hold-for-rebuild) §12: a consumer reports nothing above what a rebuild here would read
     return min(held, default=position)
 
 
 @dataclass(frozen=True)
 class Holds:
-    """The spans of the queries on this machine: one file for each checkpoint and log it reads.
-
-    Args:
-        state: the folder of this user on this machine; None without a home: nothing can be held.
-    """
+    """The spans of this machine's queries, a file for each checkpoint and log; None: no home."""
 
     state: Path | None
 

@@ -31,11 +31,7 @@ class Leader:
     spark_schema: str
 
     def fields(self, plan_id: str, position: int, decided: int) -> dict[str, Any]:
-        """The header fields that all objects of one plan share.
-
-        Args:
-            decided: the position up to which every record is surely durable.
-        """
+        """The header fields that all objects of one plan share. All up to `decided` is durable."""
         return {
             "log_id": self.log_id,
             "position": position,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
@@ -12,8 +11,9 @@ from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import SEAL, LeaderHeader, host_of
 from sparkwal.format.memory import QueryProgress
 from sparkwal.protocol.archive import put_archive, shortened
-from sparkwal.protocol.clock import Clock, is_old, next_timestamp
+from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
+from sparkwal.protocol.hint import FencingNote
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
@@ -36,13 +36,10 @@ class Claim:
         spark_schema: of the rows to be written (normalized JSON).
         window: the `windowSize` that the user set, or None.
         in_flight_limit: slots this writer will have in flight; the sink: 1.
-        reason: why the leader record is written, for people.
-        log_id: of the log that the writer's checkpoint belongs to. If this writer begins the log,
-            the log gets this id.
+        log_id: of the log of the writer's checkpoint. A log that this writer begins gets it.
         continues: whether that checkpoint has committed microbatches. Then its log must exist.
         check_place: called before a log begins; raises if no log may be there.
-        check_head: called with the head and the log's id before anything is written; raises if this
-            writer must not lead.
+        check_head: called with the head and the log's id before anything is written; may raise.
     """
 
     leader_id: str
@@ -77,13 +74,10 @@ def lead(
 ) -> Leadership:
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
-    Args:
-        ttl_ms: the writer does not act on a look at the log that is older.
-        known: what this leader led before it slept, or None after a restart.
-
-    Raises OptionError when the schema or window contradicts the log's,
-    DivergedCheckpointError when the writer's checkpoint is of another log, FencedError when other
-    writers take the gap each time, or one led since `known`; InvalidLogError.
+    `known` is what this leader led before it slept, or None after a restart. Raises OptionError
+    when the schema or window contradicts the log's, DivergedCheckpointError when the writer's
+    checkpoint is of another log, FencedError when other writers take the gap each time, or one led
+    since `known`; InvalidLogError.
     """
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
     # As many as the former leader could have in flight, not as many as this one will.
@@ -94,14 +88,7 @@ def lead(
     # log that went on and was collected there.
     if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
         _check_still_leads(log, header)
-    events.emit(
-        events.LeaderClaimed(
-            path=log.url,
-            position=header.position,
-            term=header.term,
-            leader_id=claim.leader_id,
-        )
-    )
+    events.emit(events.LeaderClaimed(log.url, header.position, header.term, claim.leader_id))
     return Leadership(
         log_id=header.log_id,
         leader_id=claim.leader_id,
@@ -120,15 +107,10 @@ def lead(
 
 
 def _take_gap(
-    log: LogStore,
-    claim: Claim,
-    clock: Clock,
-    ttl_ms: int,
-    known: Leadership | None,
-    attempts: int,
+    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None, attempts: int
 ) -> tuple[int, Head, LeaderHeader, str]:
-    """Put our leader record into the first gap. Returns the time of the look, the head that it
-    found, the record's header and the log's schema."""
+    """Put our leader record into the first gap. Returns when it looked, the head, header and
+    schema."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
     for attempt in range(attempts):
@@ -149,17 +131,14 @@ def _take_gap(
         put_archive(log, header.txns_archive, archived)
         if is_old(clock, looked_ms, boot_id, ttl_ms):
             continue  # slept since: others may have filled the gap, and collected that
-        # The record goes into the FIRST gap, so that no late PUT of the former leader can fill it.
-        # Data that the former leader left in that window is abandoned.
+        # Into the FIRST gap, so that no late PUT of the former leader can fill it.
         if put_leader(log, header, spark_schema):
             requests.withdraw()
             return looked_ms, head, header, spark_schema
-        # Another writer was faster: look again, never overwrite. A leader with many slots in flight
-        # is faster each time, so ask it to stop.
+        # Look again, never overwrite. A leader with many slots in flight is faster each time.
         if head.live is not None:
             # SAFETY(loser-asks) §7: a newcomer that loses the race asks for the log
-            # SAFETY(request-no-right) §7: a request gives no right: only a record in the first gap
-            # makes a leader
+            # SAFETY(request-no-right) §7: only a record in the first gap makes a leader
             requests.ask(head.live.header)
         clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
@@ -171,8 +150,8 @@ def _take_gap(
 
 
 def _check_beginning(log: LogStore, head: Head) -> None:
-    """Raises InvalidLogError if a short log lacks its beginning: it was deleted while a writer went
-    on. Readers would never reach a new record."""
+    """A short log without its beginning was deleted while a writer went on. Readers would never
+    reach a new record. Raises InvalidLogError."""
     if head.oldest:
         number = keys.slot(0, head.window)
         raise InvalidLogError(
@@ -183,8 +162,7 @@ def _check_beginning(log: LogStore, head: Head) -> None:
 
 
 def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
-    """Raises DivergedCheckpointError if the writer's checkpoint belongs to another log: the rows
-    that it counts as written are not in this one."""
+    """Raises DivergedCheckpointError if the rows of the writer's checkpoint are in another log."""
     found = head.live.header.log_id if head.live else None
     if found is None and claim.continues:
         raise DivergedCheckpointError(
@@ -228,13 +206,11 @@ def _leader_header(
     window = head.window if live else (claim.window or DEFAULT_WINDOW)
     claim.check_window(window)
     spark_schema = claim.spark_schema
-    if head.live is not None:
-        spark_schema = schema.merge(
-            head.live.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
-        )
     progress, archived = QueryProgress({}, {}), b""
-    if live is not None:
-        progress, archived = shortened(log, live, claim.plan_id)
+    if head.live is not None:
+        known = head.live.spark_schema
+        spark_schema = schema.merge(known, spark_schema, allow_new=claim.merge_schema)
+        progress, archived = shortened(log, head.live.header, claim.plan_id)
     header = LeaderHeader(
         # The plan_id is random and unique to this claim, so it can be the id of a new log.
         # SAFETY(log-id-from-checkpoint) §12: a log gets the log_id that its first checkpoint drew
@@ -248,8 +224,7 @@ def _leader_header(
         # SAFETY(higher-term) §5: a leader's term is higher than that of the last live record
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
-        # SAFETY(limit-covers-former) §3: a leader record carries max(own, live head's
-        # in_flight_limit)
+        # SAFETY(limit-covers-former) §3: a leader record carries max(own, live head's limit)
         in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),
         timestamp_ms=next_timestamp(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
@@ -280,20 +255,11 @@ def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
 
 
 def _seal(
-    log: LogStore,
-    leader: LeaderHeader,
-    spark_schema: str,
-    reach: int,
-    there: Sequence[SlotRecord],
+    log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int, there: Sequence[SlotRecord]
 ) -> None:
-    """Decide every slot that the former leader could still reach: `reach` from the gap on.
-
-    Args:
-        there: records found after the gap. One of a lower term has decided its slot already.
-
-    Until all are decided this leader writes nothing else: a late PUT of the former leader could
-    land between its records.
-    """
+    """Decide every slot that the former leader could still reach: `reach` from the gap on, but for
+    records of a lower term that are `there`. Until then this leader writes nothing else: a late PUT
+    of the former leader could land between its records."""
 
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)
@@ -326,20 +292,16 @@ def deleted(log: LogStore, position: int) -> InvalidLogError:
 
 def fenced(log: LogStore, other: SlotRecord) -> FencedError:
     """The error that names the leader of the log."""
-    header = other.header
-    host = host_of(header)
-    return fenced_by(log, header.leader_id, host, header.position, header.term, header.timestamp_ms)
+    it, host = other.header, host_of(other.header)
+    return fenced_by(log, FencingNote(it.leader_id, host, it.position, it.term, it.timestamp_ms))
 
 
-def fenced_by(
-    log: LogStore, leader_id: str, host: str, position: int, term: int, timestamp_ms: int
-) -> FencedError:
+def fenced_by(log: LogStore, note: FencingNote) -> FencedError:
     """As `fenced`, for a leader known from a note instead of its record."""
-    since = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
-    events.emit(events.Fenced(path=log.url, position=position, by=leader_id, term=term))
+    events.emit(events.Fenced(log.url, note.position, note.leader_id, note.term))
     leader = (
-        f"another writer leads {log.url}: leader {leader_id} on host {host} "
-        f"holds position {position} (term {term}) since {since}"
+        f"another writer leads {log.url}: leader {note.leader_id} on host {note.host} "
+        f"holds position {note.position} (term {note.term}) since {utc(note.timestamp_ms)}"
     )
     return FencedError(
         f"{leader}. This writer commits nothing more. Stop one of the two; a restart with the "

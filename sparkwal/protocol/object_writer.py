@@ -1,28 +1,33 @@
-"""One data object: rows cut into frames, one PUT, or parts once it grows too large."""
+"""One data object: rows cut into frames, one PUT, or parts once it grows too large.
+
+If the key is taken: another attempt's object, or another writer's.
+"""
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from sparkwal.format import arrowfile
+from sparkwal import events
+from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, StoreUnavailableError
+from sparkwal.format import arrowfile, schema
 from sparkwal.format.content import Content
-from sparkwal.format.header import Batch, DataHeader
-from sparkwal.protocol.adopt import adopt
-from sparkwal.store.base import PART_SIZE, Upload
+from sparkwal.format.header import Batch, DataHeader, Frame
+from sparkwal.protocol.leadership import fenced
+from sparkwal.protocol.slots import OpenLog, read_front, read_slot
+from sparkwal.store.base import PART_SIZE, NotFound, Upload
 from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
 class TaskLimits:
-    """When a frame closes, when rows stay in the message, when a multipart upload begins.
-
-    Sizes in bytes, `batch_timeout_ms` in milliseconds; `inline_threshold` None: a default that
-    keeps a record below 64 MiB, even of as many partitions as the window holds.
-    """
+    """When a frame closes, when rows stay in the message, when a multipart upload begins; in bytes.
+    By default a record stays below 64 MiB, even of as many partitions as the window holds."""
 
     batch_size: int
     batch_timeout_ms: int
@@ -34,8 +39,8 @@ class TaskLimits:
 def frames(
     batches: Iterator[pa.RecordBatch], size: int, timeout_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join batches into frames: one closes when it reaches `size` bytes (the batch
-    that crosses is included) or its first row is `timeout_ms` old."""
+    """Join batches into frames. One closes with the batch that reaches `size` bytes, or when its
+    first row is `timeout_ms` old."""
     held: list[pa.RecordBatch] = []
     held_size, opened = 0, 0.0
     for batch in batches:
@@ -55,7 +60,7 @@ def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def write_object(
-    open_log: Callable[[], LogStore],
+    open_log: OpenLog,
     header: DataHeader,
     spark_schema: str,
     batches: Iterator[pa.RecordBatch],
@@ -100,27 +105,20 @@ def write_object(
         if upload is not None:
             upload.upload.abort()
         raise
-    # SAFETY(adopt-what-is-there) §6: a task whose key is taken names what is there, not its own
-    # bytes
+    # SAFETY(adopt-what-is-there) §6: a task whose key is taken names what is there
     if not created:
         if upload is None:
             rows = b"".join(buffer)
             where = log.where(header.number)
             content = Content.of(arrowfile.read_frames(rows, spark_schema, where))
         return adopt(log, header, content)
-    return Batch(
-        number=header.number,
-        partition=header.partition,
-        rows=writer.rows,
-        bytes=writer.size + len(tail),
-        crc32=crc,
-        frames=tuple(writer.frames),
-    )
+    size = writer.size + len(tail)
+    return Batch(header.number, header.partition, writer.rows, size, crc, tuple(writer.frames))
 
 
 class _Parts:
-    """Cuts a growing object into parts and sends the first one last: its header gives the number of
-    rows, which is known only at the end."""
+    """Cuts an object into parts and sends the first one last: its header gives the number of
+    rows."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
@@ -157,3 +155,104 @@ class _Parts:
             self._send()
         self.upload.part(1, 0, prefix + (self._first or b""))
         return self.upload.complete()
+
+
+def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
+    """The object that stands at our key, if an attempt of this very task wrote it. The first
+    attempt wins: a retried or speculative task, and a PUT whose reply was lost, all end with the
+    same object. `content` is of our own rows; None if it is not known any more.
+
+    Raises FencedError (another writer's), RecomputedError, StoreUnavailableError, InvalidLogError.
+    """
+    where = log.where(ours.number, ours.window)
+    try:
+        _, opened = read_front(log, ours.number, ours.window)
+    except NotFound:
+        # An upload whose Complete got lost may have vanished with its parts.
+        raise StoreUnavailableError(
+            f"{where} was not stored, though the store said its key was taken; nothing was "
+            "acknowledged. Run again with the same checkpoint"
+        ) from None
+    header = opened.header
+    if header.plan_id != ours.plan_id or not isinstance(header, DataHeader):
+        leader = read_slot(log, ours.position, ours.window)
+        if leader is not None:
+            raise fenced(log, leader)
+        raise FencedError(
+            f"another writer, {header.leader_id} (term {header.term}), holds {where}. Nothing of "
+            "this microbatch was committed. Stop one of the two; a restart with the same "
+            "checkpoint takes the log over again"
+        )
+    batch, stored = measure(log, header, opened)
+    # A recomputed stage may distribute its rows otherwise. Beside the other partitions' new
+    # objects, an old one would lose some rows and double others.
+    if header.stage_attempt != ours.stage_attempt and stored != content:
+        found = "stored other rows than this one computed"
+        if content is None:
+            found = (
+                "stored its rows, and this one does not know whether its own are the same: "
+                "Spark's next attempt can"
+            )
+        raise RecomputedError(
+            f"{where}: an earlier attempt of this task {found}. This run of the microbatch commits "
+            "nothing. Restart with the same checkpoint: it is written anew, in a window of its own"
+        )
+    events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
+    return batch
+
+
+class _Tape(io.RawIOBase):
+    """Reads an object in ranges and keeps what was read since `cut`."""
+
+    def __init__(self, log: LogStore, number: int) -> None:
+        self._store, self._key, self._offset = log.store, log.key(number), 0
+        self._ahead = b""
+        self._kept: list[bytes] = []
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._ahead) < size:
+            more = self._store.get_range(
+                self._key, self._offset, max(PART_SIZE, size - len(self._ahead))
+            )
+            if not more:
+                break
+            self._offset += len(more)
+            self._ahead += more
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        self._kept.append(data)
+        return data
+
+    def cut(self) -> bytes:
+        data = b"".join(self._kept)
+        self._kept.clear()
+        return data
+
+
+def measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
+    """An object's entry in a commit record, and its content. Raises NotFound, InvalidLogError."""
+    tape = _Tape(log, header.number)
+    tape.read(opened.body)
+    crc = zlib.crc32(tape.cut())
+    arrow = schema.to_arrow(opened.spark_schema)
+    found: list[Frame] = []
+    offset, rows, content = opened.body, 0, Content()
+    for message in pa.ipc.MessageReader.open_stream(tape):
+        batch = pa.ipc.read_record_batch(message, arrow)
+        content += Content.of([batch])
+        data = tape.cut()
+        found.append(Frame(offset, len(data), batch.num_rows, zlib.crc32(data)))
+        crc = zlib.crc32(data, crc)
+        offset += len(data)
+        rows += batch.num_rows
+    while tape.read(PART_SIZE):
+        pass
+    tail = tape.cut()
+    if rows != header.rows:
+        raise InvalidLogError(
+            f"{log.where(header.number)}: {rows} rows in the frames, {header.rows} in the header"
+        )
+    size, crc = offset + len(tail), zlib.crc32(tail, crc)
+    return Batch(header.number, header.partition, rows, size, crc, tuple(found)), content

@@ -1,7 +1,4 @@
-"""Many slots in flight, decided in any order, acknowledged in order.
-
-`Pipeline` decides what may be sent and acknowledged. The caller sends; there is no thread here.
-"""
+"""Many slots in flight, decided in any order, acknowledged in order. No threads: callers send."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import next_timestamp
 from sparkwal.protocol.commit_record import encode_record, with_txn
 from sparkwal.protocol.leader import Leadership
-from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
@@ -24,31 +20,20 @@ class Sent:
     """A record on its way: the same bytes are sent again until the slot is decided."""
 
     position: int
-    key: str
     header: CommitHeader
     data: bytes
 
 
 class Pipeline:
-    """The slots of one incarnation of an appender; not thread-safe.
-
-    Args:
-        leadership: fresh from `lead`: every slot before `next_position` is decided.
-        plan_id: one for each incarnation; a read-back compares it.
-    """
+    """The slots of one incarnation of an appender, which has a `plan_id` of its own; not
+    thread-safe."""
 
     def __init__(
-        self,
-        log: LogStore,
-        leadership: Leadership,
-        plan_id: str,
-        producer_id: str,
-        codec: str | None,
+        self, leadership: Leadership, plan_id: str, producer_id: str, codec: str | None
     ) -> None:
-        self._log, self._lead, self._plan_id = log, leadership, plan_id
+        self._lead, self._plan_id = leadership, plan_id
         self._producer_id, self._codec = producer_id, codec
-        self._txns = leadership.txns
-        self._timestamp_ms = leadership.timestamp_ms
+        self._txns, self._timestamp_ms = leadership.txns, leadership.timestamp_ms
         self._next = leadership.next_position
         self._undecided = leadership.next_position  # the oldest slot not known to be durable
         self._durable: set[int] = set()  # later slots, durable before their turn
@@ -59,11 +44,8 @@ class Pipeline:
         return self._next - self._undecided
 
     def has_room(self) -> bool:
-        """Whether one more slot may be sent.
-
-        A span, not a count: a slot in backoff holds its place, and a writer that
-        takes over looks no further than the limit after the first gap.
-        """
+        """Whether one more slot may be sent. A slot in backoff holds its place, and a writer that
+        takes over looks no further than the limit after the first gap."""
         # SAFETY(in-flight-span) §7: in flight is a span, not a count
         return self._next - self._undecided < self._lead.in_flight_limit
 
@@ -75,22 +57,15 @@ class Pipeline:
         now_ms: int,
         metrics: Mapping[str, float] = MappingProxyType({}),
     ) -> Sent:
-        """Assign the next slot to a batch. Only while `has_room`.
-
-        Args:
-            sequence: of the batch's last append.
-            metrics: for the record, besides `in_flight`.
-        """
+        """Assign the next slot to a batch whose last append is `sequence`, if it `has_room`."""
         assert self.has_room()
         lead = self._lead
         self._timestamp_ms = next_timestamp(now_ms, self._timestamp_ms)
-        # Include the transactions of undecided records before this one: if this record is live, so
-        # are they.
+        # If this record is live, so are the undecided ones before it: include their transactions.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
         header = CommitHeader(
             # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
-            # SAFETY(decided-all-known) §4: a record claims every position that its writer knows to
-            # be decided
+            # SAFETY(decided-all-known) §4: a record claims all that its writer knows decided
             **lead.fields(self._plan_id, self._next, self._undecided - 1),
             number=keys.slot(self._next, lead.window),
             timestamp_ms=self._timestamp_ms,
@@ -111,15 +86,11 @@ class Pipeline:
             header, [(0, rows, batches)] if rows else [], lead.spark_schema, self._codec
         )
         self._next += 1
-        key = self._log.key(header.number)
-        return Sent(header.position, key, header, data)
+        return Sent(header.position, header, data)
 
     def durable(self, position: int) -> range:
-        """Note that a slot holds our record. Returns the positions to acknowledge now, in order.
-
-        None is acknowledged before its predecessors: a takeover could still find the gap, and what
-        comes after it would be dead.
-        """
+        """Note that a slot holds our record. Returns the positions to acknowledge now, in order: a
+        takeover could still find a gap, and what comes after it would be dead."""
         self._durable.add(position)
         first = self._undecided
         while self._undecided in self._durable:

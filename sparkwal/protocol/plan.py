@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
 from sparkwal.protocol.leader import Leader, Leadership
 from sparkwal.protocol.leadership import Claim, fenced_by, lead
+from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
@@ -29,7 +29,7 @@ class _Claimed:
         run_id: of the query's run whose commit this plan builds on; None if the planner looked at
             the log. Another run must look before it writes: between two runs somebody may have
             deleted and recreated the log.
-        looked_ms, boot_id: when the log was last looked at, on the driver's boot-time clock.
+        looked_ms: when the log was last looked at, on the driver's boot-time clock.
     """
 
     plan_id: str
@@ -69,14 +69,9 @@ class Plan(_Claimed):
 
 @dataclass(frozen=True)
 class TaskPlan(_Claimed):
-    """A plan as it travels: to every task, and from the task of partition 0 to the commit.
-
-    What the log remembers of a thousand queries is most of a plan. No task writes it, and the
-    commit needs it once. So it stays compressed, and only one task sends it back.
-
-    Attributes:
-        txns, checkpoints: packed.
-    """
+    """A plan as it travels: to every task, and from the task of partition 0 to the commit. What the
+    log remembers of a thousand queries is most of a plan, and only the commit needs it: so it stays
+    compressed, and only one task sends it back."""
 
     leader: Leader
     txns: bytes
@@ -107,18 +102,9 @@ def _unpack(packed: bytes) -> QueryProgress:
         return decode(stream.read(), "the plan of a microbatch")
 
 
-def make_plan(
-    open_log: Callable[[], LogStore],
-    claim: Claim,
-    hints: Hints,
-    clock: Clock,
-    ttl_ms: int,
-) -> Plan:
-    """Plan one microbatch of a stream. Warm: no request. Cold: see `cold_plan`.
-
-    Args:
-        open_log: called on a cold start only; a client costs tens of milliseconds.
-        claim: its plan_id becomes the plan's.
+def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan:
+    """Plan one microbatch of a stream. Warm: no request, nor a client, which costs tens of
+    milliseconds. Cold: see `cold_plan`.
 
     Raises what `leadership.lead` raises. If another leader took the log over since this one's last
     microbatch, raises FencedError once; the next start takes it over again. Nobody fences a run
@@ -129,13 +115,10 @@ def make_plan(
         hints.forget(claim.leader_id)
         # A run plans its next microbatch only when the last one is committed. So a note without a
         # run, left for a planned microbatch, is found by another run.
-        # SAFETY(fenced-run-stops) §6: a fenced run raises FencedError; it does not take the log
-        # back
+        # SAFETY(fenced-run-stops) §6: a fenced run stops; it does not take the log back
         # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
         if hint.run_id is not None and not hints.has_ended(hint.run_id):
-            raise fenced_by(
-                open_log(), hint.leader_id, hint.host, hint.position, hint.term, hint.timestamp_ms
-            )
+            raise fenced_by(open_log(), hint)
         hint = None
     plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
     if plan is None:
@@ -148,7 +131,7 @@ def make_plan(
             plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
         _save(hints, plan.leadership, claim.plan_id, "", "", plan.looked_ms, clock)
     else:
-        _planned(plan, "warm")
+        events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, "warm"))
     return plan
 
 
@@ -160,36 +143,14 @@ def cold_plan(
     ttl_ms: int,
     known: Leadership | None = None,
 ) -> Plan:
-    """Take the log over and plan its next window; see `leadership.lead`.
-
-    Args:
-        known: what this leader led before; if another one led since, that fences it.
-    """
+    """Take the log over and plan its next window; see `leadership.lead`."""
     looked_ms = clock.boot_ms()
     leadership = lead(log, claim, clock, ttl_ms, known)
-    hints.fence_others(
-        FencingNote(
-            claim.leader_id,
-            claim.host,
-            leadership.next_position - 1,
-            leadership.term,
-            leadership.timestamp_ms,
-        )
-    )
+    last, term, since_ms = leadership.next_position - 1, leadership.term, leadership.timestamp_ms
+    hints.fence_others(FencingNote(claim.leader_id, claim.host, last, term, since_ms))
     plan = Plan(claim.plan_id, None, looked_ms, clock.boot_id(), leadership)
-    _planned(plan, "cold")
+    events.emit(events.Planned(plan.position, plan.plan_id, leadership.term, "cold"))
     return plan
-
-
-def _planned(plan: Plan, start: str) -> None:
-    events.emit(
-        events.Planned(
-            position=plan.position,
-            plan_id=plan.plan_id,
-            term=plan.leadership.term,
-            start=start,
-        )
-    )
 
 
 def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
@@ -201,15 +162,10 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     if claim.log_id not in (None, known.log_id):
         return None  # the cold start finds out which of the two logs is there
     claim.check_window(known.window)
-    leadership = replace(
-        known,
-        spark_schema=schema.merge(
-            known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema
-        ),
-    )
+    merged = schema.merge(known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema)
+    leadership = replace(known, spark_schema=merged)
     # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
-    # and starts cold. If that cannot be written, a later planner would plan this window again. So
-    # do not use the hint at all.
+    # and starts cold. Without that, a later planner would plan this window again: use no hint then.
     if not _save(hints, leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, clock):
         return None
     return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
@@ -225,7 +181,8 @@ def _save(
     clock: Clock,
 ) -> bool:
     now = clock.boot_ms(), clock.boot_id()
-    return hints.save(Hint(leadership, planned, run_id, goes_on, looked_ms, *now))
+    hint = Hint(leadership, planned, run_id, goes_on, looked_ms, *now)
+    return hints.save(leadership.leader_id, hint)
 
 
 def remember_committed(
@@ -237,14 +194,9 @@ def remember_committed(
     clock: Clock,
     looked_by: str | None = None,
 ) -> None:
-    """Note for the next planner that `plan` is done and `after` holds. Never fails a commit.
-
-    Args:
-        run_id: the run of the microbatch that is done.
-        looked_by: the run that saw the log last; None: this one.
-    """
-    # Save only if the hint still names this plan: a commit that was stopped for hours must not
-    # overwrite newer hints when it wakes up.
+    """Note for the next planner that `plan` is done by `run_id` and `after` holds. `looked_by` is
+    the run that saw the log last; None: this one. Never fails a commit."""
+    # A commit that slept for hours must not overwrite newer hints.
     leader_id = plan.leadership.leader_id
     hint = hints.load(leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
@@ -253,16 +205,12 @@ def remember_committed(
     # Another leader took the log over meanwhile, and this run goes on: its next plan must raise.
     # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
     elif isinstance(hint, FencingNote) and hint.run_id is None:
-        hints.save_note(leader_id, replace(hint, run_id=run_id))
+        hints.save(leader_id, replace(hint, run_id=run_id))
 
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:
-    """Check that a task sees the local disk on which the driver planned: 1 GET.
-
-    Rows on another machine's disk would be committed, and no reader could find them.
-
-    Raises OptionError if the record before the plan's window is missing.
-    """
+    """Check that a task sees the local disk on which the driver planned: 1 GET. No reader could
+    find rows on another machine's disk. Raises OptionError."""
     number = keys.slot(plan.position - 1, plan.leader.window)
     try:
         log.store.get_range(log.key(number), 0, 1)

@@ -1,18 +1,19 @@
 """One LIST → the head of the log, however long the log is.
 
-Because numbers count down, the first 1000 keys are the newest 1000 objects, and
-that is enough to see the first gap: at most 1000 slots are in flight at once,
-and a window of 1000 has at most 999 data objects before its slot.
+Because numbers count down, the first 1000 keys are the newest 1000 objects. They show the first
+gap: at most 1000 slots are in flight at once, and a window of 1000 has at most 999 data objects.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_header, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_front, read_slot
+from sparkwal.store.base import NotFound
 from sparkwal.store.listing import first_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -29,13 +30,10 @@ class Head:
 
     Attributes:
         position: the last slot before the first gap; −1 in an empty log.
-        live: the last live record at or before `position`; None in an empty log.
-            Its term, transactions, schema and in-flight limit are the log's.
-        window: numbers for each position.
-        oldest: the first position in the LIST, if that showed the whole log: fewer objects than a
-            collection leaves. Else None.
-        after: the records that were read after the gap, newest first: only the newest, or all in a
-            thorough look.
+        live: the last live record at or before `position`; None in an empty log. Its term,
+            transactions, schema and in-flight limit are the log's.
+        oldest: the first position in the LIST, if that showed the whole log; else None.
+        after: the records read after the gap, newest first: the newest, or all in a thorough look.
     """
 
     position: int
@@ -62,14 +60,13 @@ def find_head(
     tolerant: bool = False,
     thorough: bool = False,
 ) -> Head:
-    """The head by one LIST and, in a log that only the sink wrote, one GET.
-
-    Records after the gap cost one GET more: the newest shows whether the gap was once filled.
+    """The head by one LIST and, in a log that only the sink wrote, one GET. Records after the gap
+    cost one GET more: the newest shows whether the gap was once filled.
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
-        thorough: read all records after the gap, fewer than the in-flight limit. For a writer that
-            is about to fill the gap, and for a check.
+        thorough: read all records after the gap: for a writer that is about to fill it, and a
+            check.
         tolerant: if records are missing or damaged, report the newest intact one instead of
             raising. For readers only: a writer's record there would kill acknowledged commits.
 
@@ -116,12 +113,14 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         last, record = _last_record(log, numbers, window, page.more, tolerant)
         if record is None:
             # Perhaps the assumed window is wrong; any object shows the true one.
-            newest = read_header(log, numbers[0], window)
-            if newest is not None and newest.window != window:
-                raise WrongWindow("", newest.window)
+            with suppress(NotFound):
+                _, newest = read_front(log, numbers[0], window)
+                if newest.header.window != window:
+                    raise WrongWindow("", newest.header.window)
     except WrongWindow as wrong:
         window = wrong.window
         last, record = _last_record(log, numbers, window, page.more, tolerant)
+    slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
     newest_position = keys.position(numbers[0], window)
     head = _head(log, last, record, window, tolerant)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
@@ -134,18 +133,14 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
             # A record that was listed may be gone by now.
             gone = max(last, 0) if record is None else last + 1
             raise MissingRecord(log, gone, window)
-        slots = [n for n in numbers if keys.is_slot(n, window)]
-        last, record = -1, None
-        if slots:
-            last, record = _intact(log, keys.position(slots[0], window), window, tolerant)
+        last, record = _intact(log, slots[0], window, tolerant) if slots else (-1, None)
         head = _head(log, last, record, window, tolerant)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
     # rightly lacks its beginning.
     # SAFETY(full-list-not-whole) §10: a full LIST never counts as the whole log
     if page.more or len(page.entries) >= LIST_LIMIT:
         return head
-    slots = [n for n in numbers if keys.is_slot(n, window)]
-    return replace(head, oldest=keys.position(slots[-1], window) if slots else None)
+    return replace(head, oldest=slots[-1] if slots else None)
 
 
 def _looked_after(
@@ -154,10 +149,8 @@ def _looked_after(
     """The head with the records after its gap, and whether they show that the gap was once filled.
 
     What one writer knows only grows, so its newest record knows most. Only one other record may
-    know more: the leader record of a takeover that died before its last seal.
-
-    Raises InvalidLogError for a record that is damaged or of another log: what it knew is unknown.
-    If tolerant, the record before it is asked.
+    know more: the leader record of a takeover that died before its last seal. What a damaged record
+    knew is unknown: InvalidLogError; if tolerant, the record before it is asked.
     """
     assert head.live is not None
     after = [n for n in numbers if keys.position(n, head.window) > head.gap]
@@ -167,19 +160,16 @@ def _looked_after(
     log_id = head.live.header.log_id
 
     def read(number: int) -> SlotRecord | None:
-        try:
-            found = read_slot(log, keys.position(number, head.window), head.window, GLANCE)
-            if found is not None and found.header.log_id != log_id:
-                raise InvalidLogError(
-                    f"{log.where(number)} lies after the end of the log {log_id} and belongs to "
-                    f"another, {found.header.log_id}, which was at this path before: delete that "
-                    "object"
-                )
-        except InvalidLogError:
-            if not tolerant:
-                raise
+        position, window = keys.position(number, head.window), head.window
+        found = read_slot(log, position, window, GLANCE, tolerant=tolerant)
+        if found is None or found.header.log_id == log_id:
+            return found
+        if tolerant:
             return None
-        return found
+        raise InvalidLogError(
+            f"{log.where(number)} lies after the end of the log {log_id} and belongs to another, "
+            f"{found.header.log_id}, which was at this path before: delete that object"
+        )
 
     found = run_parallel(log.store, read, after) if thorough else map(read, after)
     known = (record for record in found if record is not None)
@@ -197,10 +187,8 @@ def _head(log: LogStore, last: int, record: SlotRecord | None, window: int, tole
 def _intact(
     log: LogStore, position: int, window: int, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
-    """`position` and its record; if tolerant, the newest intact one at or before it.
-
-    Raises InvalidLogError for a damaged record; if tolerant, only at position 0.
-    """
+    """`position` and its record; if tolerant, the newest intact one at or before it, if there is
+    one. Raises InvalidLogError."""
     while True:
         try:
             record = read_slot(log, position, window)
@@ -215,11 +203,7 @@ def _intact(
 
 
 def _last_record(
-    log: LogStore,
-    numbers: list[int],
-    window: int,
-    truncated: bool,
-    tolerant: bool,
+    log: LogStore, numbers: list[int], window: int, truncated: bool, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
     """The last position before the first gap, and its record."""
     newest = keys.position(numbers[0], window)
@@ -247,16 +231,13 @@ def last_live(
 ) -> SlotRecord:
     """The last live record at or before `record`.
 
-    Args:
-        tolerant: judge by the records that are there and intact, instead of raising.
-        head: of the log, if it is known. No record up to it has a higher term than its live one. So
-            a record of that term is live, and nothing is read.
+    A record is dead if a record before it has a higher term. A writer of limit m leaves dead
+    records only within the m−1 positions after the leader record that fenced it, so looking back
+    m−1 slots decides. That m is the limit in `record`: a commit carries its writer's own, a leader
+    record or seal that of all writers that can still reach its zone. For a commit of the sink m is
+    1, and nothing is read; nor for a record of the live term of the `head`.
 
-    A record is dead if a record before it has a higher term: its writer had been fenced when it
-    arrived. A writer of limit m leaves dead records only within the m−1 positions after the leader
-    record that fenced it, so looking back m−1 slots decides. That m is the limit in `record`: a
-    commit carries its writer's own, a leader record or seal that of all writers that can still
-    reach its zone. For a commit of the sink m is 1, and nothing is read.
+    If tolerant, judges by the records that are there and intact, instead of raising.
     """
     newest = head.live.header if head and head.live else None
     term, position = record.header.term, record.header.position
@@ -271,12 +252,7 @@ def last_live(
     window = record.header.window
 
     def read(position: int) -> SlotRecord | None:
-        try:
-            return read_slot(log, position, window)
-        except InvalidLogError:
-            if tolerant:
-                return None
-            raise
+        return read_slot(log, position, window, tolerant=tolerant)
 
     run = [*run_parallel(log.store, read, before), record]
     live: SlotRecord | None = None

@@ -14,22 +14,20 @@ from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, CommitHeader, DataHeader
 from sparkwal.format.memory import ANONYMOUS
 from sparkwal.protocol import chain
-from sparkwal.protocol.adopt import measure
-from sparkwal.protocol.archive import Memory, last_write
+from sparkwal.protocol.archive import Memory, knowing
 from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.object_writer import measure
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import first_at_or_after, live_records
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_front, read_slot
+from sparkwal.protocol.slots import GLANCE, OpenLog, SlotRecord, read_front, read_slot
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
 
-def check_newest(
-    open_log: Callable[[], LogStore], memory: Memory, app_id: str, version: int
-) -> None:
-    """Raises OptionError for a batch write whose txnVersion is lower than the last one's."""
-    last, _ = last_write(open_log, memory, app_id)
+def check_newest(open_log: OpenLog, memory: Memory, app_id: str, version: int) -> int:
+    """When a txnAppId wrote last. Raises OptionError if its last txnVersion is higher."""
+    last, timestamp_ms = knowing(open_log, memory, app_id).txns.get(app_id, (-1, 0))
     # SAFETY(version-never-lower) §6: a batch write with a lower txnVersion is refused, not skipped
     if version < last:
         raise OptionError(
@@ -37,27 +35,20 @@ def check_newest(
             f"{app_id!r} already: versions of one txnAppId grow. Nothing was written. Give a write "
             "that is not the next one, such as a backfill, a txnAppId of its own"
         )
+    return timestamp_ms
 
 
 def check_transaction(
-    open_log: Callable[[], LogStore],
-    lead: Leadership,
-    app_id: str,
-    version: int,
-    content: Callable[[], Content],
+    open_log: OpenLog, lead: Leadership, app_id: str, version: int, content: Callable[[], Content]
 ) -> None:
-    """Check a batch write before it is skipped because the log has its txnVersion.
-
-    Raises OptionError for a lower version than the last, DivergedCheckpointError for other rows.
-    """
+    """Check a batch write before it is skipped because the log has its txnVersion. Raises
+    OptionError for a lower version, DivergedCheckpointError for other rows."""
     if app_id.startswith(ANONYMOUS):
         return  # no other write has this name, so the record is its own
-    check_newest(open_log, lead, app_id, version)
-    _, timestamp_ms = last_write(open_log, lead, app_id)
+    timestamp_ms = check_newest(open_log, lead, app_id, version)
     log = open_log()
     other = other_rows(log, lead, app_id, version, content(), timestamp_ms=timestamp_ms)
-    # SAFETY(batch-same-rows) §6: a repeated batch write is skipped only if its rows are those of
-    # the log
+    # SAFETY(batch-same-rows) §6: a repeated batch write is skipped only if its rows are the log's
     if other is not None:
         raise DivergedCheckpointError(
             f"{log.url} has txnVersion {version} of txnAppId {app_id!r} already, with other rows: "
@@ -76,16 +67,10 @@ def other_rows(
     position: int | None = None,
     timestamp_ms: int = 0,
 ) -> str | None:
-    """How repeated rows differ from those of the log's record; None if they are the same.
-
-    Reads all rows of that record, a part at a time. If the record was collected, only its number is
-    known: an event says so, and the rows count as the same.
-
-    Args:
-        position: of the record, if it is known; else `timestamp_ms` finds it.
-
-    Raises InvalidLogError if something is damaged, or missing and not collected.
-    """
+    """How repeated rows differ from those of the log's record; None if they are the same. Reads all
+    rows of that record, a part at a time; `timestamp_ms` finds it if its `position` is not known.
+    If it was collected, an event says so, and the rows count as the same. Raises
+    InvalidLogError."""
     state = chain.look(log, lead.log_id)
     floor = state.floor if state else 0
     if position is None:
@@ -145,9 +130,8 @@ def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
     return _content(log, header.batches, inlined)
 
 
-def content_of(open_log: Callable[[], LogStore], results: Sequence[TaskResult]) -> Content:
-    """The content of the tasks' rows. If a task wrote its rows, what it stored is read. Raises
-    InvalidLogError."""
+def content_of(open_log: OpenLog, results: Sequence[TaskResult]) -> Content:
+    """The content of the tasks' rows; what a task stored is read. Raises InvalidLogError."""
     known = sum((result.content for result in results if result.content), Content())
     objects = [result.batch for result in results if result.batch]
     inlined = [pa.ipc.open_stream(result.inline[1]) for result in results if result.inline]

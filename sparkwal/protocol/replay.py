@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
@@ -44,10 +45,8 @@ def live_records(
 
     Args:
         end: at most the head's gap: every position below must hold a record.
-        log_id: the log that is read, if the caller knows it; else the first record has it.
-        term: of the last live record before `start`, if the caller knows it; else it is read from
-            the records before `start`.
-        head: of the log, as for `last_live`.
+        log_id: the log that is read; None: the first record has it.
+        term: of the last live record before `start`; None: it is read from the records before.
         tolerant: pass over a position without a record, instead of raising.
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for a caller that does not read their rows.
@@ -110,26 +109,17 @@ def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
         )
 
 
-def _chunks(start: int, end: int) -> Iterator[range]:
-    width = 1
-    while start < end:
-        chunk = range(start, min(start + width, end))
-        yield chunk
-        start, width = chunk.stop, min(width * 2, WIDEST_PROBE)
-
-
 def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
-    """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none.
-    It probes a busy log wider and wider.
-
-    Raises InvalidLogError for a damaged record, and two kinds of it: MissingRecord if a record
-    after the gap shows that the gap was once filled, AnotherLog.
-    """
+    """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none. It
+    probes a busy log wider and wider. Raises InvalidLogError for a damaged record; MissingRecord if
+    a record after the gap shows that the gap was once filled; AnotherLog."""
 
     def fetch(position: int) -> SlotRecord | None:
         return read_slot(log, position, window, GLANCE)
 
-    for chunk in _chunks(gap, keys.last_position(window)):
+    width, end = 1, keys.last_position(window)
+    while gap < end:
+        chunk = range(gap, min(gap + width, end))
         records = run_parallel(log.store, fetch, chunk)
         for position, record in zip(chunk, records, strict=True):
             # A record after a gap is not committed, but it may know that the gap was once filled.
@@ -142,27 +132,18 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
                 return
             check_log(log, record, log_id or record.header.log_id)
             yield record
+        gap, width = chunk.stop, min(width * 2, WIDEST_PROBE)
 
 
 def first_at_or_after(
     log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False, start: int = 0
 ) -> int:
-    """The first position whose record is not older than `timestamp_ms`, by binary search.
-
-    Returns the head's gap if all are older. Timestamps never go back along live records.
-
-    Args:
-        start: the first position to look at.
-        tolerant: a position without an intact record counts as the next one that has one.
-    """
+    """The first position from `start` on whose record is not older than `timestamp_ms`, by binary
+    search; the head's gap if all are older. Timestamps never go back along live records. If
+    tolerant, a position without an intact record counts as the next one that has one."""
 
     def intact(position: int) -> SlotRecord | None:
-        try:
-            record = read_slot(log, position, head.window, GLANCE)
-        except InvalidLogError:
-            if not tolerant:
-                raise
-            return None
+        record = read_slot(log, position, head.window, GLANCE, tolerant=tolerant)
         if record is None and not tolerant:
             raise MissingRecord(log, position, head.window)
         return record
@@ -176,30 +157,18 @@ def first_at_or_after(
         live = last_live(log, record, tolerant=tolerant, head=head)
         return live.header.timestamp_ms >= timestamp_ms
 
-    return _bisect(start, head.gap, holds)
+    return start + bisect_left(range(start, head.gap), True, key=holds)
 
 
 def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) -> int:
     """About how many bytes the commits of start … end−1 hold: `samples` GETs at most."""
 
     def size(position: int) -> int:
-        try:
-            record = read_slot(log, position, window, GLANCE)
-        except InvalidLogError:
-            return 0  # the read reports it
+        # The read reports what is damaged.
+        record = read_slot(log, position, window, GLANCE, tolerant=True)
         return record.header.bytes if record and isinstance(record.header, CommitHeader) else 0
 
     count = max(end - start, 0)
     taken = min(count, samples)
     positions = [start + count * i // taken for i in range(taken)]
     return sum(run_parallel(log.store, size, positions)) * count // max(taken, 1)
-
-
-def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

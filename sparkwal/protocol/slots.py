@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
-from sparkwal.format.header import CommitHeader, Header, LeaderHeader, SlotHeader
+from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
 
-# One request of this size reads any record of up to some ten thousand frames. A longer header costs
-# a second request; a smaller object transfers only what it holds.
+# Reads any record of up to some ten thousand frames; a longer header costs a second request.
 WHOLE = 4 * 2**20
 # For a caller that looks at many records and does not read their rows.
 GLANCE = 64 * 2**10
+
+# Opened when it is needed: a client costs tens of milliseconds.
+OpenLog = Callable[[], LogStore]
 
 
 class WrongWindow(InvalidLogError):
@@ -32,7 +35,7 @@ class SlotRecord:
     Attributes:
         spark_schema: the log's schema at this position.
         body: where its inlined rows begin, in bytes.
-        inlined: the bytes of all its inlined rows, if they came along with the header.
+        inlined: their bytes, if all came along with the header.
     """
 
     header: SlotHeader
@@ -54,13 +57,8 @@ class SlotRecord:
 def read_front(
     log: LogStore, number: int, window: int | None, size: int = WHOLE
 ) -> tuple[bytes, arrowfile.Opened]:
-    """The first `size` bytes of an object, more if its header is longer, and the header.
-
-    Args:
-        window: of the log, if it is known; then errors name the position too.
-
-    Raises NotFound, InvalidLogError.
-    """
+    """The first `size` bytes of an object, more if its header is longer, and the header. With
+    `window`, errors name the position too. Raises NotFound, InvalidLogError."""
     front = _front(log, number, window, size)
     return front, arrowfile.open_front(front, log.where(number, window))
 
@@ -77,25 +75,17 @@ def _front(log: LogStore, number: int, window: int | None, size: int) -> bytes:
     return front
 
 
-def read_header(log: LogStore, number: int, window: int) -> Header | None:
-    """The header of any numbered object, or None if there is none; `window` as for `read_front`."""
+def read_slot(
+    log: LogStore, position: int, window: int, size: int = WHOLE, *, tolerant: bool = False
+) -> SlotRecord | None:
+    """The record at `position`, or None. Inlined rows among the first `size` bytes come along.
+    Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow."""
     try:
-        _, opened = read_front(log, number, window)
-    except NotFound:
+        return open_slot(log, position, window, fetch_slot(log, position, window, size))
+    except InvalidLogError:
+        if not tolerant:
+            raise
         return None
-    return opened.header
-
-
-def read_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> SlotRecord | None:
-    """The record at `position`, or None if there is none.
-
-    Args:
-        size: bytes to ask for; inlined rows among them come along.
-
-    Raises InvalidLogError for anything else than an intact record of this slot,
-    WrongWindow (one of them) for a record of a log with another window.
-    """
-    return open_slot(log, position, window, fetch_slot(log, position, window, size))
 
 
 def fetch_slot(
@@ -129,7 +119,7 @@ def open_slot(
 def slot_record(
     log: LogStore, position: int, window: int, front: bytes, opened: arrowfile.Opened
 ) -> SlotRecord:
-    """The record at `position` from its first bytes. Raises InvalidLogError, WrongWindow."""
+    """The record at `position` from its first bytes. Raises as `read_slot`."""
     number = keys.slot(position, window)
     header = opened.header
     where = log.where(number, window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,12 +16,11 @@ from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import check_same_log
 from sparkwal.protocol.object_writer import TaskLimits, write_object
 from sparkwal.protocol.plan import TaskPlan
-from sparkwal.store.log_store import LogStore
+from sparkwal.protocol.slots import OpenLog
 
 _MANY = 2**63 - 1  # the widest row count, until the count is known
 
-# Measured: up to 250 KiB a partition, rows through the driver take less time than a PUT. At 64 KiB,
-# 200 partitions bring the driver 13 MB.
+# Measured: up to 250 KiB a partition, rows through the driver take less time than a PUT.
 _INLINE_THRESHOLD = 64 * 2**10
 # What 999 partitions may inline. A window with room for more must not make larger records.
 _MOST_INLINED = 64 * 2**20
@@ -32,10 +31,8 @@ class TaskResult:
     """What one task did, for the commit.
 
     Attributes:
-        plan: from the task of partition 0, which always runs. None from the others, else the driver
-            would collect what the log remembers once for each task.
+        plan: from the task of partition 0, which always runs; None from the others.
         content: of its rows, if the log already holds this microbatch and nothing was written.
-        batch: the data object, or None.
         run_id: of the query's run that the task belongs to; empty in a batch write.
         retries: requests of the task that were sent again.
         inline: (rows, record batches as an Arrow IPC stream), or None.
@@ -46,16 +43,16 @@ class TaskResult:
     query_id: str
     batch_id: int
     partition: int
-    content: Content | None
-    batch: Batch | None
-    inline: tuple[int, bytes] | None
-    put_ms: float
     run_id: str = ""
+    content: Content | None = None
+    batch: Batch | None = None
+    inline: tuple[int, bytes] | None = None
+    put_ms: float = 0.0
     retries: int = 0
 
 
 def write_partition(
-    open_log: Callable[[], LogStore],
+    open_log: OpenLog,
     plan: TaskPlan,
     query_id: str,
     batch_id: int,
@@ -70,11 +67,11 @@ def write_partition(
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
     Args:
-        batches: the partition's rows in order; always consumed to the end, because
-            stateful operators upstream commit their state only then.
+        batches: always consumed to the end: stateful operators upstream commit their state only
+            then.
         attempt: unique to this attempt of the task under this plan.
-        again: an attempt of this task ran before. Then the content of a large object's rows is kept
-            too, to compare them with an object that is there.
+        again: an attempt of this task ran before. Then the content of a large object's rows is
+            kept, to compare them with an object that is there.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
@@ -85,22 +82,11 @@ def write_partition(
             f"partition {partition} of a microbatch, but this log's window holds {most}: "
             f"coalesce({most}) before writing, or create a log with a larger windowSize"
         )
-    result = TaskResult(
-        plan_id=plan.plan_id,
-        plan=None if partition else plan,
-        query_id=query_id,
-        batch_id=batch_id,
-        partition=partition,
-        content=None,
-        batch=None,
-        inline=None,
-        put_ms=0.0,
-        run_id=run_id,
-    )
+    whole = None if partition else plan
+    result = TaskResult(plan.plan_id, whole, query_id, batch_id, partition, run_id)
     target = schema.to_arrow(lead.spark_schema)
-    # A replay: the reply of the commit was lost, the checkpoint was restored, or
-    # Spark's own commit log lost its last entry. The commit checks whether the log has these very
-    # rows.
+    # A replay: the commit's reply was lost, the checkpoint was restored, or Spark's commit log lost
+    # its last entry. The commit checks whether the log has these very rows.
     # SAFETY(replay-writes-nothing) §6: a task of a microbatch that the log has writes nothing
     if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
         repeated = (schema.conform(batch, target) for batch in batches)
@@ -123,14 +109,18 @@ def write_partition(
     started = time.monotonic()
     if not plan.is_for(run_id):
         check_same_log(open_log(), lead)
-    batch = write_object(
-        open_log,
-        _data_header(plan, result, attempt),
-        lead.spark_schema,
-        _chain(first, rows),
-        limits,
-        compare=again,
+    header = DataHeader(
+        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
+        number=keys.data(plan.position, lead.window, partition),
+        timestamp_ms=lead.timestamp_ms,
+        query_id=query_id,
+        batch_id=batch_id,
+        partition=partition,
+        rows=_MANY,
+        stage_attempt=attempt,
     )
+    all_rows = _chain(first, rows)
+    batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
 
 
@@ -146,17 +136,3 @@ def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
         for batch in batches:
             writer.write_batch(batch)
     return bytes(sink.getvalue())
-
-
-def _data_header(plan: TaskPlan, task: TaskResult, attempt: int) -> DataHeader:
-    lead = plan.leader
-    return DataHeader(
-        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
-        number=keys.data(plan.position, lead.window, task.partition),
-        timestamp_ms=lead.timestamp_ms,
-        query_id=task.query_id,
-        batch_id=task.batch_id,
-        partition=task.partition,
-        rows=_MANY,
-        stage_attempt=attempt,
-    )

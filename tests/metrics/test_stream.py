@@ -57,7 +57,7 @@ def test_the_numbers_are_those_of_the_log(
     made, look = meter
     path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
     unwatch = watch_stream(spark, path, made, **options)
-    assert watch_stream(spark, path, made, **options) is unwatch  # twice is once
+    assert watch_stream(spark, path, made, **options) == unwatch  # twice is once
     assert len(threads()) == 1
     more: dict[str, object] = {**options, "inlineThreshold": 0, "retryBaseDelayMs": 1}
     append(numbers(spark, 20, 2), path, tmp_path / "c", **more)
@@ -91,7 +91,7 @@ def test_the_numbers_are_those_of_the_log(
     unwatch()
     former.join()
     again = watch_stream(spark, path, made, **options)
-    assert again is not unwatch
+    assert again != unwatch
     again()
 
 
@@ -229,9 +229,9 @@ def test_spark_that_is_started_again_at_once_is_watched(tmp_path: Path) -> None:
     before: Any = watch_stream(cast(Any, first), str(tmp_path), made)
     first.sparkContext._jsc = None
     again: Any = watch_stream(cast(Any, second), str(tmp_path), made)
-    assert again is not before and len(second.heard) == 1
+    assert again != before and len(second.heard) == 1
     before()  # of a watch that is over
-    assert watch_stream(cast(Any, second), str(tmp_path), made) is again
+    assert watch_stream(cast(Any, second), str(tmp_path), made) == again
     again()
     assert not second.heard
 

@@ -17,8 +17,7 @@ from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.meter import once
-from sparkwal.metrics.prometheus import Prometheus, prometheus, separate
+from sparkwal.metrics.prometheus import Prometheus, once, prometheus, separate
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -90,7 +89,8 @@ def test_an_appender_under_retries(
                     wal.append(pa.table({"v": range(200_000)}))
                 wal.flush()
             until(lambda: told["stopped"] == 1)
-            until(lambda: look()["sparkwal_events_total", wal.url, "stopped", "default"] == 1)
+            stopped = ("sparkwal_events_total", wal.url, "stopped", "default")
+            until(lambda: look().get(stopped) == 1)
             assert look()["sparkwal_fenced_total", *place] == 1
             assert look()["sparkwal_up", *place] == 0
     unwatch()
@@ -119,7 +119,7 @@ def test_what_was_rejected_and_what_waits_is_counted(tmp_path: Path) -> None:
 
 
 def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path: Path) -> None:
-    from sparkwal.metrics.meter import refuse_twice
+    from sparkwal.metrics.prometheus import refuse_twice
 
     meter = separate()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
@@ -132,7 +132,7 @@ def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path
 
 
 def test_one_of_the_sequencers_is_not_counted_with_all_of_them(tmp_path: Path) -> None:
-    from sparkwal.metrics.meter import refuse_twice
+    from sparkwal.metrics.prometheus import refuse_twice
 
     meter = separate()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p", sequencer="a") as wal:

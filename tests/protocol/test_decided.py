@@ -13,7 +13,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.slots import read_header
+from sparkwal.protocol.slots import read_front
 from sparkwal.reading.floor import LOOK_TTL_MS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import Page
@@ -37,9 +37,8 @@ def decided(store: MemoryStore) -> dict[int, int]:
     for name in sorted(store.objects):
         number = keys.decode(name.rpartition("/")[2])
         if number is not None:
-            header = read_header(log, number, WINDOW)
-            assert header is not None
-            found[number] = header.decided
+            _, opened = read_front(log, number, WINDOW)
+            found[number] = opened.header.decided
     return found
 
 

@@ -269,7 +269,7 @@ def test_18_a_hint_that_cannot_be_written_never_blocks_and_never_plans_twice(
     stale = {file: file.read_bytes() for file in query.hints.folder.iterdir()}
 
     class FullDisk(Hints):
-        def save(self, hint: object) -> bool:
+        def save(self, leader_id: str, kept: object) -> bool:
             return False
 
     query.hints = FullDisk("wal", query.hints.folder)

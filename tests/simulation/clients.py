@@ -110,11 +110,8 @@ class WorldHints(Hints):
         hint: Hint | FencingNote | None = self.ask(Call("load_hint", (leader_id,)))
         return hint
 
-    def save(self, hint: Hint) -> bool:
-        return bool(self.ask(Call("save_hint", (hint.leadership.leader_id, hint))))
-
-    def save_note(self, leader_id: str, note: FencingNote) -> None:
-        self.ask(Call("save_hint", (leader_id, note)))
+    def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
+        return bool(self.ask(Call("save_hint", (leader_id, kept))))
 
     def forget(self, leader_id: str) -> None:
         self.ask(Call("forget_hint", (leader_id,)))

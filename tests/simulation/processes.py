@@ -146,7 +146,7 @@ def appender(
         except SparkWalError as error:
             return type(error).__name__
         age = ClaimAge(log, clock, TTL_MS, leadership.began, limit, looked_ms=looked_ms)
-        pipeline = Pipeline(log, leadership, name, producer_id, None)
+        pipeline = Pipeline(leadership, name, producer_id, None)
         every = 1 if looks else 10**9
         lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
         target = Target(log, producer_id, pipeline, age, lookout, limit)
