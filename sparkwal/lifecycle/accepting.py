@@ -1,9 +1,9 @@
 """Going on with a table that somebody restored or overwrote.
 
-A transaction outlives a RESTORE, so its number says which ranges were written and not which are
-still there. The history says that: a RESTORE brings back what its version held, and an overwrite
-holds none of the ranges before it. A range that is not there any more is promised again, under a
-number that the table has not seen. Who still writes the old one is too late: the table has it.
+A transaction outlives a RESTORE: its number says which ranges were written, only the history says
+which are still there. A RESTORE brings back what its version held; an overwrite holds no range
+before it. A range that is gone is promised again, under a number that the table has not seen: who
+still writes the old one is too late, the table has it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ Ranges = tuple[Change, ...]
 def accept(
     log: LogStore, state: LifecycleRecord, table: Table, clock: Clock, host: str
 ) -> LifecycleRecord:
-    """Take the table as it is now for one that holds all rows below the cut, and of those after
-    it the open range or nothing: 1 conditional PUT.
-
-    Raises PlanError where the table's history contradicts that, MovedOn.
-    """
+    """Take the table as it is now for one that holds all rows below the cut, and of those after it
+    the open range or nothing: 1 conditional PUT. Raises PlanError where the table's history
+    contradicts that, MovedOn."""
     assert state.target is not None
     # With the confirmed version itself, which may be a RESTORE that was accepted before.
     found = table.look(state.log_id, state.table_version - 1)
@@ -67,10 +65,10 @@ def _is_open_range(state: LifecycleRecord, change: Change) -> bool:
 
 
 def _held(state: LifecycleRecord, found: TableState) -> Ranges:
-    """The ranges that came after the version that was confirmed last and are there now.
+    """The ranges that came after the confirmed version and are there now.
 
-    Raises PlanError where the history does not say so, and for a RESTORE to a version before
-    the one that was confirmed: a range may have been confirmed after somebody chose it.
+    Raises PlanError where the history does not show it, and for a RESTORE to a version before the
+    confirmed one: a range may have been confirmed after somebody chose it.
     """
     confirmed = state.table_version
     since = [each for each in found.changes if each.version > confirmed]

@@ -1,7 +1,7 @@
 """Deleting what nobody needs any more, below a bound that no reader and no writer can cross.
 
-Deletes in any order, and an old view only sees a lower bound: a collector may die, sleep or
-run twice. Whatever is left is found by the next one.
+It deletes in any order, and an old view only sees a lower bound: a collector may die, sleep or run
+twice. The next one finds what is left.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ _AT_ONCE = 1000  # keys of one DELETE
 
 @dataclass(frozen=True)
 class Collection:
-    """What was deleted, or would be.
+    """What was deleted, or would be: what lies below position `bound`.
 
     Attributes:
-        bound: positions below were collected.
-        slots, data: deleted records, and deleted objects with rows, orphans among them.
-        uploads: unfinished uploads that were discarded.
-        bytes: of the deleted objects, as stored.
+        data: objects with rows, orphans among them.
+        uploads: unfinished ones.
         held_by: what kept the bound below the floor, for people; "" for nothing.
     """
 
@@ -54,8 +52,8 @@ class Collection:
 
 
 def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
-    """The floor of the newest record that is older than the grace, by the store's own clock; 0
-    where none is: O(log n) requests."""
+    """The floor of the newest record that is older than the grace, by the store's clock; 0 where
+    none is: O(log n) requests."""
     try:
         number = _first_older(log, head, grace_ms)
     except NotFound:
@@ -80,7 +78,7 @@ def _first_older(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int | N
 
 
 def _first_there(log: LogStore, grace_ms: int) -> int | None:
-    """One by one, of those that are there."""
+    """One by one."""
     prefix = keys.lifecycle_prefix(log.prefix)
     for entry in all_entries(log.store, prefix):
         number = keys.decode(entry.key.removeprefix(prefix))
@@ -96,10 +94,9 @@ def collection_bound(
     grace_ms: int,
     expiry_ms: int | None,
 ) -> tuple[int, str]:
-    """The first position that stays, and what keeps it from being higher.
-
-    In this order: a floor older than the grace, then the consumers, then the table. A consumer
-    that joins later begins at the floor, which is not below.
+    """The first position that stays, and what keeps it from being higher: a floor older than the
+    grace, then the consumers, then the table. A consumer that joins later begins at the floor or
+    above.
 
     Raises ConfirmError where the table no longer holds what the log would lose, MovedOn.
     """
@@ -124,12 +121,11 @@ def collection_bound(
 def collect(
     log: LogStore, head: Head, state: LifecycleRecord, bound: int, held: str, *, dry_run: bool
 ) -> Collection:
-    """Delete data objects, orphans and unfinished uploads below the bound, and slot records
-    below bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE.
+    """Delete data objects, orphans and unfinished uploads below the bound, and slot records below
+    bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE.
 
     Args:
         head: of the log, looked at after the floor was.
-        dry_run: only count.
     """
     slots = data = size = 0
     doomed = _below(log, head, bound)
@@ -184,7 +180,7 @@ def _pinned(log: LogStore, head: Head) -> set[int]:
 
 
 def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> int:
-    """How many uploads were begun below the bound and never ended: 1 request for a thousand."""
+    """How many unfinished uploads were begun below the bound: 1 request for a thousand."""
     prefix = keys.batches_prefix(log.prefix)
     count = 0
     page = log.store.unfinished(prefix)

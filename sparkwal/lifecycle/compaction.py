@@ -43,8 +43,8 @@ class MovedOn(Exception):
 
 @contextmanager
 def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
-    """Work that began at `state`: where it fails after somebody moved the chain on, what it relied
-    on is old, and rows that it reads may be collected. Raises MovedOn then."""
+    """Work that began at `state`. Raises MovedOn where it fails after somebody moved the chain on:
+    what it relied on is old, and rows that it reads may be collected."""
     try:
         yield
     except (CompactionError, InvalidLogError) as error:
@@ -55,11 +55,8 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
 
 
 def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
-    """Raises PlanError where the log that is there is not the one that `state` describes.
-
-    Args:
-        gap, log_id: of the log, looked at after its chain was.
-    """
+    """Raises PlanError where the log that is there, which was looked at after its chain, is not the
+    one that `state` describes."""
     # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
     if state.log_id != log_id:
         raise PlanError(
@@ -85,10 +82,7 @@ def put_intent(
     clock: Clock,
     host: str,
 ) -> LifecycleRecord:
-    """Put the intent for the positions from the cut up to `to`.
-
-    Raises PlanError, ConfirmError, MovedOn.
-    """
+    """Put the intent for positions cut … to−1. Raises PlanError, ConfirmError, MovedOn."""
     assert not head.is_open and to > head.cut
     if head.k:
         # Before `prepare`, which would put an empty table where one was dropped.
@@ -114,8 +108,7 @@ class Range:
     """Positions start … end−1, which the table has as range `k`.
 
     Attributes:
-        rows, bytes: that the table took for it, merged and as stored there; None where its
-            history does not show.
+        rows, bytes: that the table took for it, merged and as stored there; None for unknown.
     """
 
     k: int
@@ -129,9 +122,9 @@ class Range:
 def finish_range(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
 ) -> tuple[LifecycleRecord, Range, bool]:
-    """Write the open range unless the table has it, confirm it, publish it.
+    """Write the open range unless the table has it, confirm it, publish it. Returns the record that
+    says so, the range, and whether the table had it already.
 
-    Returns the record that says so, the range, and whether the table had it already.
     Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
     """
     found, was_written = _written(log, intent, table, clock)
@@ -178,11 +171,7 @@ def _written(
 
 def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:
     """The newest snapshot of the table, which holds all that `state` says, and may hold the open
-    range.
-
-    Raises ConfirmError, MovedOn.
-    """
-
+    range. Raises ConfirmError, MovedOn."""
     before = state.confirmed_k
     found = table.look(state.log_id, state.table_version, before)
     with unless_moved_on(log, state):
@@ -201,7 +190,7 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
 def published(
     log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
 ) -> LifecycleRecord:
-    """The next record of the chain, and the event of an intent and of a range that is in the
+    """The next record of the chain. Emits the event of an intent, and of a range that is in the
     table. Raises PublishError, MovedOn."""
     try:
         record = put_next(log, head, kind, clock, host, **changes)

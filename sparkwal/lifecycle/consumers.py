@@ -1,9 +1,9 @@
 """The readers of a log that nothing is collected from under.
 
-Each publishes how far it has come in an object of its own, `{path}/consumers/{name}`, which it
-overwrites. The floor stays at or below all of them that count. One that has not published for
-longer than its expiry counts no more: what it reads then may be gone, and a reader notices
-(it looks at the floor after it has read).
+Each publishes how far it has come in an object of its own, `{path}/consumers/{name}`. The floor
+stays at or below all of them that count. One that has not published for longer than its expiry
+counts no more: what it reads then may be gone, and it notices when it looks at the floor after it
+has read.
 """
 
 from __future__ import annotations
@@ -65,10 +65,8 @@ def publish(log: LogStore, consumer: Consumer) -> None:
 
 
 def read(log: LogStore, name: str) -> Consumer | None:
-    """What a consumer published last, None for one that is not there: 1 GET.
-
-    Raises InvalidLogError for a damaged one: it may stand where nothing may be deleted.
-    """
+    """What a consumer published last, None for one that is not there: 1 GET. Raises InvalidLogError
+    for a damaged one: it may stand where nothing may be deleted."""
     # Whatever a LIST shows here, a folder's marker too, is no consumer unless it says so.
     key = keys.consumers_prefix(log.prefix) + name
     where = f"{log.store.url}/{key}"
@@ -89,10 +87,8 @@ def forget(log: LogStore, name: str) -> None:
 
 
 def standing(log: LogStore, log_id: str) -> list[Standing]:
-    """All consumers by name: 1 LIST for each thousand, and 2 requests for each.
-
-    Raises InvalidLogError for a damaged one.
-    """
+    """All consumers by name: 1 LIST for each thousand, and 2 requests for each. Raises
+    InvalidLogError for a damaged one."""
     found = ((log, consumer) for consumer in _consumers(log))
     ages = run_parallel(log.store, lambda each: (each[1], _age_ms(*each)), found)
     return [
@@ -114,7 +110,7 @@ def _consumers(log: LogStore) -> Iterator[Consumer]:
 
 def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
     """None where it is gone. Asked after its position was read: what it publishes in between is
-    newer than that, so that one who is alive is never taken for one who is not."""
+    newer than that, so no live consumer counts as expired."""
     try:
         return log.store.age_ms(keys.consumer_key(log.prefix, consumer.name))
     except NotFound:
@@ -122,14 +118,13 @@ def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
 
 
 def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
-    """The highest floor up to `floor` that passes no live consumer; it may lie below the
-    present one, where a consumer came too late, and the floor then stays where it is.
+    """The highest floor up to `floor` that passes no live consumer. Where a consumer came too late
+    it lies below the present floor, which then stays.
 
-    1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is
-    below `floor` and might have expired.
+    1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is below
+    `floor` and might have expired.
 
     Args:
-        log_id: of the log; a consumer of one that was there before counts for nothing.
         expiry_ms: a consumer that is no lease counts until it is older; None: for ever.
 
     Raises InvalidLogError for a damaged consumer.
@@ -147,14 +142,11 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
 
 
 def join(log: LogStore, consumer: Consumer) -> int:
-    """Register a consumer before it reads, and where it may begin: its position, or the floor
-    where that is above.
+    """Register a consumer before it reads, and where it may begin: its position, or the floor where
+    that is above. 1 GET, 1 PUT, and the look at the chain (1 or 2).
 
     What its name published before stays in force while it is lower: another reader may bear the
-    same name, and it is no more than this one's past if there is none. 1 GET, 1 PUT, and the
-    look at the chain (1 or 2).
-
-    Raises InvalidLogError for a damaged consumer of that name.
+    same name. Raises InvalidLogError for a damaged consumer of that name.
     """
     before = read(log, consumer.name)
     if before is None or before.log_id != consumer.log_id:
@@ -183,16 +175,16 @@ def floor_of(log: LogStore, log_id: str) -> int:
 def lease(
     log: LogStore, log_id: str, start: int, expires_ms: int, clock: Clock, host: str
 ) -> tuple[str, int]:
-    """Register one long read under a name of its own. Returns the name, to be forgotten when
-    the read ends, and where it may begin (see `join`)."""
+    """Register one long read under a name of its own. Returns the name, to be forgotten when the
+    read ends, and where it may begin (see `join`)."""
     run_id = uuid.uuid4().hex
     made = Consumer(f"lease-{run_id}", log_id, start, clock.now_ms(), host, run_id, expires_ms)
     return made.name, _begin(log, made)
 
 
 def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
-    """Where a read begins: at `start`, which is asked anew where the floor passed it before the
-    lease was there. And the name of the lease; "" where there is none.
+    """Where a read begins, and the name of its lease; "" where there is none. `start` is asked anew
+    where the floor passed it before the lease was there.
 
     Without the option `lease` no request; with it 1 PUT, and the look at the chain (1 or 2).
     """
@@ -208,7 +200,7 @@ def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
 
 
 def release(log: LogStore, name: str) -> None:
-    """The read has ended. A lease that can not be removed expires by itself."""
+    """The read has ended. A lease that cannot be removed expires by itself."""
     try:
         if name:
             forget(log, name)
@@ -234,8 +226,8 @@ class ConsumerInfo:
         sequencer: which log under the path it reads; "default" is the one at the path.
         position: the next it will read, as it published last.
         lag: positions from there to the end of the log.
-        lag_ms: between the record there and the newest one; None where that is not known:
-            no record is there any more, or it is another log's.
+        lag_ms: between the record there and the newest one; None where the record is gone, or is
+            another log's.
         age_ms: since it last published, by the store's clock.
         expires_ms: of a lease; else None.
         of_this_log: False: it read a log that was there before; forget it.
@@ -255,9 +247,8 @@ class ConsumerInfo:
 
 
 def consumers(path: str, *, expiry: str | None = None, **options: object) -> list[ConsumerInfo]:
-    """The consumers of a log, or with sequencers="*" of all under the path.
-
-    2 requests for each, and 1 more for one that lags.
+    """The consumers of a log, or with sequencers="*" of all under the path: 2 requests for each,
+    and 1 more for one that lags.
 
     Args:
         expiry: as compaction is run with, e.g. "7d": who has not published for longer is not live.
@@ -275,7 +266,7 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
 
 
 def _logs(settings: SourceOptions) -> dict[str, LogStore]:
-    """The logs that the options are about, by sequencer."""
+    """By sequencer."""
     root = open_log(settings, fail_fast=True)
     if settings.sequencers:
         return {name: root.sequencer(name) for name in all_logs(root)}
@@ -292,7 +283,7 @@ def _parsed(parser: Callable[[str], T], what: str, text: str) -> T:
 def consumer_infos(
     log: LogStore, sequencer: str, head: Head, expiry_ms: int | None
 ) -> list[ConsumerInfo]:
-    """The consumers of one log whose head was looked for already."""
+    """As `consumers`, of one log whose head was looked for already."""
     log_id = head.live.header.log_id if head.live else ""
 
     def info(each: Standing) -> ConsumerInfo:
@@ -328,12 +319,12 @@ def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
 
 
 def forget_consumer(path: str, name: str, **options: object) -> None:
-    """Let the floor of a log pass a consumer that will not read again: 1 DELETE.
+    """Let the floor of a log pass a consumer that will not read again: 1 DELETE. One that is not
+    there is no error; one that still runs registers again when it publishes next.
 
     Args:
         path, options: as for `sparkwal.Log`; with sequencers="*" of all logs under the path.
 
-    One that is not there is no error; one that still runs registers again when it publishes next.
     Raises OptionError, StoreUnavailableError.
     """
     settings = from_keywords(SourceOptions, path, options)

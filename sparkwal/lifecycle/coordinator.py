@@ -1,7 +1,7 @@
 """The one that moves a log's life on: intent → write → confirm → publish → floor → collect.
 
-Nobody else does any of it, so that no caller can do half. Every step begins at the newest
-record of the chain, and any process can finish a range that a crashed one left open.
+Nobody else does any of it, so no caller can do half. Every step begins at the newest record of the
+chain, and any process can finish a range that a crashed one left open.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class Recovery:
         found: "an open range": somebody promised a range to the table and did not publish it.
         finished: that range, if it is in the table now.
         was_written: whether the table held it already, and only the record was missing.
-        cut, floor, gap: positions below `cut` are in the table, below `floor` may be deleted;
-            the log's next position is `gap`.
+        gap: the log's next position.
     """
 
     found: Found
@@ -73,7 +72,6 @@ class Run:
 
     Attributes:
         compacted: the range that it brought into the table, if one was due.
-        floor: where it is now.
         collection: what was deleted; None where nothing could be.
     """
 
@@ -84,14 +82,14 @@ class Run:
 
 
 class Lifecycle:
-    """The life of one log after its rows were written.
+    """The life of one log after its rows were written; a sequencer's log has a lifecycle of its
+    own.
 
     Args:
-        log: the log; a sequencer's is a log of its own, with a lifecycle of its own.
         table, target: where its rows go; None: the policy's retention alone moves the floor.
         gc_grace_ms: nothing is deleted that the floor passed less than this ago.
-        consumer_expiry_ms: a consumer that has not published its position for so long holds
-            nothing any more; None: every consumer does, for ever.
+        consumer_expiry_ms: a consumer that has not published its position for so long holds nothing
+            any more; None: every consumer does, for ever.
         collects: whether it deletes.
     """
 
@@ -135,18 +133,15 @@ class Lifecycle:
         Args:
             whole: bring everything that is there now, whatever the policy says.
 
-        Raises CompactionError, InvalidLogError, StoreUnavailableError. Whatever it raises:
-        nothing was skipped, and the next run goes on.
+        Raises CompactionError, InvalidLogError, StoreUnavailableError; nothing was skipped then,
+        and the next run goes on.
         """
         return self._retry_if_moved(lambda: self._run(whole))
 
     def accept_table(self) -> LifecycleRecord:
         """Take the table as it is now for one that holds everything below the cut: somebody
-        restored it, or compared it with the log.
-
-        Raises PlanError where there is nothing to accept, and where the table's history
-        contradicts it.
-        """
+        restored it, or compared it with the log. Raises PlanError where there is nothing to accept,
+        and where the table's history contradicts it."""
         return self._retry_if_moved(self._accept)
 
     def _accept(self) -> LifecycleRecord:
@@ -249,7 +244,7 @@ class Lifecycle:
             published(self._log, state, FLOOR, self._clock, self._host, table_version=found.version)
 
     def _report_limit(self, due: Due, waiting: int) -> None:
-        """An event when the log reaches a limit, not each time that it is still there."""
+        """An event when the log reaches a limit, not while it stays there."""
         if due.limit and due.limit != self._reached:
             hard = due.limit == "hardLimitBytes"
             limit = self._policy.hard_limit if hard else self._policy.soft_limit
@@ -295,9 +290,7 @@ class Lifecycle:
 
     def collect(self, *, dry_run: bool) -> Collection | None:
         """Delete what may be deleted now, or only count it; None where there is no lifecycle.
-
-        Raises ConfirmError where the table no longer holds what the log would lose.
-        """
+        Raises ConfirmError where the table no longer holds what the log would lose."""
 
         def work() -> Collection | None:
             head, state = self._look()

@@ -1,8 +1,8 @@
 """Table and log as one: which version of the table, and where each log goes on after it.
 
-A range of the log is one transaction of the table, so a version of the table holds the log up
-to the end of the last transaction in it, and nothing after. What is read is that version and
-the log from there on: every row once, whatever a compaction does meanwhile.
+A range of the log is one transaction of the table, so a version of the table holds the log up to
+the end of the last transaction in it. What is read is that version and the log from there on: every
+row once, whatever a compaction does meanwhile.
 """
 
 from __future__ import annotations
@@ -36,12 +36,7 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True)
 class Tail:
-    """What the table does not have of a log: the positions start … end−1.
-
-    Attributes:
-        spark_schema: of the log, at its end.
-        pinned: the log, and the look at its floor that the read relies on.
-    """
+    """What the table does not have of a log: positions start … end−1; and its schema at its end."""
 
     name: str
     start: int
@@ -56,9 +51,9 @@ class CurrentPlan:
 
     Attributes:
         target: None: there is no table, the logs are all.
-        table_version: to read, NO_TABLE_VERSION without a table.
+        table_version: NO_TABLE_VERSION without a table.
         tails: one of each log.
-        spark_schema: of the logs, all their columns.
+        spark_schema: all columns of the logs.
     """
 
     target: Target | None
@@ -88,8 +83,8 @@ def plan_current(
         logs: of one path; those without a record count for nothing.
         open_table: for each attempt, to look at the newest version then.
 
-    Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs
-    with different tables or without any record, InvalidLogError.
+    Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs with
+    different tables or without any record, InvalidLogError.
     """
     for log in logs:
         log.look()
@@ -166,11 +161,9 @@ def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> tuple[int
 
 
 def goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
-    """The first position that this version of the table does not hold.
-
-    None: the chain moved on after its head was read, or is about to; look at both again.
-    Raises ConfirmError as `check_history`.
-    """
+    """The first position that this version of the table does not hold. None: the chain moved on
+    after its head was read, or is about to; look at both again. Raises ConfirmError as
+    `check_history`."""
     # SAFETY(table-ahead-again) §10: if the table is ahead of the chain, both are read again
     if table is not None and table.table_id == head.table_id and table.k > head.k:
         return None
@@ -213,11 +206,8 @@ def with_table(spark_schema: str, table_schema: str) -> str:
 
 
 def union_of(first: str, second: str, name: str) -> str:
-    """The columns of both, by name. Raises OptionError where two have different types.
-
-    Args:
-        name: what `second` is the schema of.
-    """
+    """The columns of both, by name; `name` says what `second` is the schema of. Raises OptionError
+    where two have different types."""
     known, new = schema.columns(first), schema.columns(second)
     for column, kind in new.items():
         if known.get(column, kind) != kind:

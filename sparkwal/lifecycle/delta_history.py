@@ -10,11 +10,7 @@ from sparkwal.lifecycle.table import Change
 
 
 def change(version: int, info: Mapping[str, Any] | None) -> Change:
-    """One version of the table, of what its writer said about it.
-
-    Args:
-        info: the commitInfo of the version; None where its writer left that out.
-    """
+    """One version of the table, of the commitInfo of its writer; None where that left it out."""
     if info is None:
         # Who leaves out what was done may have done anything.
         return Change(version, "version without a commitInfo", undoes=True)
@@ -36,7 +32,7 @@ def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _range(field: object) -> tuple[str, int, int, int]:
-    """Which range of which log a version holds, and its positions, of its userMetadata."""
+    """The log and k of the range that a version holds, and its positions, of its userMetadata."""
     nothing = "", 0, 0, 0
     try:
         document = json.loads(str(field)) if field else None

@@ -59,8 +59,7 @@ class DeltaLog:
 
     Attributes:
         version: NO_TABLE_VERSION where there is no table.
-        metadata: of the table, as the log has it.
-        domains: the configuration of each of its domains, JSON.
+        domains: the configuration of each of the table's domains, JSON.
     """
 
     def __init__(self, files: Files, table: str, clock: Clock | None = None) -> None:
@@ -117,7 +116,6 @@ class DeltaLog:
 
     @property
     def partitioned(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
         return tuple(self.metadata["partitionColumns"])
 
     @property
@@ -164,8 +162,7 @@ class DeltaLog:
         return low + bisect(range(low, self._start), False, key=is_later)
 
     def _fetch(self, versions: Iterable[int]) -> None:
-        """Read these commits, the newest first, unless they are known; older than one that is gone
-        none is."""
+        """Read these commits unless they are known, the newest first, until one of them is gone."""
         unread = sorted({*versions} - self._commits.keys(), reverse=True)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for at in range(0, len(unread), _AT_ONCE):

@@ -125,10 +125,8 @@ class LakeTable:
             )
 
     def rows(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows with `target`'s columns, null where the table does not have one.
-
-        In no particular order. Raises TableReadError.
-        """
+        """The rows with `target`'s columns, null where the table does not have one; in no
+        particular order. Raises TableReadError."""
         there = schema.columns(self.spark_schema)
         names = [name for name in target.names if name in there]
         with _readable(self._url, self._storage, f"version {self._version}"):
@@ -206,11 +204,8 @@ def _library() -> Any:
 
 
 def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, str]:
-    """delta-rs' storage options for a table on the log's own store.
-
-    Args:
-        given: instead of the log's, where the table is elsewhere.
-    """
+    """delta-rs' storage options for a table on the log's own store; those that are `given` instead,
+    where the table is elsewhere."""
     if given is not None:
         return dict(given)
     known = {

@@ -21,8 +21,8 @@ MOST_COUNTED = 10_000
 
 
 def split(log: LogStore, head: Head, cut: int, before_ms: int) -> int:
-    """The first position from `cut` on whose record is newer than `before_ms`: log₂ n GETs, none
-    where nothing is newer. Never beyond the head's gap."""
+    """The first position from `cut` on whose record is newer than `before_ms`, at most the head's
+    gap: log₂ n GETs, none where nothing is newer."""
     if head.live is None or head.live.header.timestamp_ms <= before_ms:
         return max(head.gap, cut)
     return first_at_or_after(log, head, before_ms + 1, start=cut)
@@ -40,11 +40,11 @@ def measure(
 ) -> LogState:
     """The state that `decide` needs.
 
-    Requests: with a table 1 GET for the first commit after `cut`; then, unless the log is cold
-    or that commit is old enough by itself, 1 GET for each commit that has waited out the
-    window, until they reach a threshold, at most MOST_COUNTED; those that `before` has counted are
-    not read again. With a limit up to 32 GETs. With `retainSeconds` 1 GET, and log₂ n where
-    anything is too old. With `retainBytes` 1 LIST for every thousand objects that stay.
+    Requests: with a table 1 GET for the first commit after `cut`; then, unless the log is cold or
+    that commit is old enough by itself, 1 GET for each commit that has waited out the window, until
+    they reach a threshold, at most MOST_COUNTED; those that `before` has counted are not read
+    again. With a limit up to 32 GETs. With `retainSeconds` 1 GET, and log₂ n where anything is too
+    old. With `retainBytes` 1 LIST for every thousand objects that stay.
 
     Args:
         chain: the log's newest lifecycle record, or `beginning`.

@@ -1,12 +1,11 @@
 """What is due in a log's life: when rows go to the table, and up to which moment.
 
-Rows come late and out of order, so what is younger than one window stays in the log: a range
-that waits for it overlaps less with the next one. A log that nobody has written to for that
-window is cold: nothing late is expected any more, all of it goes. The policy picks the moment
-at which the log is split; `measuring.split` finds its position.
+Rows come late and out of order, so what is younger than one window stays in the log: a range that
+waits for it overlaps less with the next one. A log that nobody has written to for that window is
+cold: all of it goes. The policy picks the moment at which the log is split; `measuring.split` finds
+its position.
 
-Nothing here is needed for safety: whatever the policy says, or a clock, no row is lost or
-doubled.
+Nothing here is needed for safety: whatever the policy says, or a clock, no row is lost or doubled.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class LifecycleOptions(StoreOptions, Policy):
-    """Options of a lifecycle; a Policy too."""
+    """Options of a lifecycle."""
 
     gc_grace_ms: int = option("gcGrace", duration, 86_400_000, "what the floor has passed is deleted so much later at the earliest, by the store's clock; at least 1h, and more than the planTtl of every writer plus 15min", "24h")  # fmt: skip  # noqa: E501
     consumer_expiry_ms: int | None = option("consumerExpiry", duration, None, "a consumer that has not published its position for so long holds nothing back any more", "never")  # fmt: skip  # noqa: E501
@@ -76,11 +75,10 @@ class LogState:
     Attributes:
         cut, to, floor: as in its chain; an intent is open while `to` is above `cut`.
         gap: the first position that no record holds.
-        table: whether it has a table to go to.
         first_ms: when the first commit at or after `cut` was made; None: there is none.
         last_ms: of the log's last record; a writer that has just come makes it warm too.
-        counted: the commits from `cut` to before this position hold `rows` and `bytes`: old
-            enough, all of them, and at least these.
+        counted: the commits from `cut` to before this position hold `rows` and `bytes`: all of them
+            are old enough.
         waiting_bytes: about how much is neither in a table nor below the floor.
         retained_from: the first position that is to stay in the log.
     """
@@ -114,11 +112,10 @@ class Due:
 
 
 def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
-    """What is due now.
+    """What is due now; it stays due while time goes on and nothing else happens.
 
-    While time goes on and nothing else happens, what is due stays due. Dates a little ahead of
-    `now_ms` count as new; a log whose last record is more than MISDATED_MS ahead is brought
-    into its table at once and whole, because no window would end before that date.
+    Dates a little ahead of `now_ms` count as new. A log whose last record is more than MISDATED_MS
+    ahead goes to its table at once and whole, because no window would end before that date.
     """
     limit = ""
     if _reached(state.waiting_bytes, policy.hard_limit):

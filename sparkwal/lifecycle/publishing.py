@@ -1,7 +1,7 @@
 """A stream publishes how far it is: when it starts, and now and then when it commits.
 
-A publication that is late or lost only delays collection. So one that fails is a warning and
-the stream goes on; but it does not start before it is registered.
+A publication that is late or lost only delays collection: one that fails is a warning, and the
+stream goes on. But a stream does not start before it is registered.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ _CLOCK = SystemClock()
 
 @dataclass
 class _LogState:
-    """One log of the stream: what it needs now, and what it published last and when.
-
-    Attributes:
-        published: None before this run knows that no other bears its name.
-    """
+    """One log of the stream: what it needs now, and what it published last and when; `published` is
+    None before this run knows that no other bears its name."""
 
     log: LogStore
     log_id: str
@@ -47,7 +44,7 @@ class Publisher:
     """One run of a stream that bears a consumer's name, in each log that it reads.
 
     Args:
-        name: of the consumer; one stream's own. "" for a stream that is none.
+        name: one stream's own; "" for a stream that is no consumer.
         interval_ms: it publishes at most so often.
         holds: what queries of this machine would read again.
     """
@@ -59,8 +56,8 @@ class Publisher:
         self._logs: dict[str, _LogState] = {}
 
     def join(self, log: LogStore, log_id: str | None, position: int) -> int:
-        """Register before anything is read, and where the stream may begin: `consumers.join`. Once
-        for each log that is there, and never without a name."""
+        """Register before anything is read, once for each log that is there, and where the stream
+        may begin; see `consumers.join`."""
         if not self._name or log_id is None or log.prefix in self._logs:
             return position
         held = self._holds.lowest(log_id, position)
@@ -69,8 +66,8 @@ class Publisher:
         return begin
 
     def committed(self, log: LogStore, position: int) -> None:
-        """Spark will not ask for anything below `position` again. The first time it is published
-        at once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
+        """Spark will not ask for anything below `position` again. The first time it is published at
+        once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
         state = self._logs.get(log.prefix)
         if state is None:
             return
@@ -106,8 +103,8 @@ class Publisher:
     def _of_another(self, state: _LogState) -> int:
         """What another run needs that has published under this name since this one did.
 
-        Safe for any number of them: none publishes more than was published before, while they
-        alternate. Then the floor waits, until all but one are gone.
+        Safe for any number of them: while they alternate none publishes more than was published
+        before, and the floor waits until all but one are gone.
         """
         found = read(state.log, self._name)
         if found is None or found.run_id == self._run_id:

@@ -32,7 +32,7 @@ class Current:
 
     Attributes:
         table: its URL, None where there is none.
-        table_version: that is read, None without a table.
+        table_version: None without a table.
         positions: the last position of each log that the rows hold, by sequencer; −1 for none.
         schema: of the rows: the log's columns, and after them those that only the table has.
     """
@@ -61,15 +61,15 @@ class Current:
         return next(iter(self.positions.values()))
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The rows as they are needed. Of a MERGE table one row for each key of the log's part
-        is held in memory; else some batches.
+        """The rows as they are needed. Of a MERGE table one row for each key of the log's part is
+        held in memory; else some batches.
 
         Args:
             columns: only these, in this order.
 
-        Raises OptionError for no such column. While it is read: CollectedError where the
-        log's part was collected meanwhile, TableReadError where a VACUUM took the table's
-        version, InvalidLogError.
+        Raises OptionError for no such column. While it is read: CollectedError where the log's part
+        was collected meanwhile, TableReadError where a VACUUM took the table's version,
+        InvalidLogError.
         """
         names = self.schema.names
         unknown = [name for name in columns or () if name not in names]
@@ -135,15 +135,14 @@ def current(
     options: SourceOptions,
     table_options: Mapping[str, str] | None,
 ) -> Current:
-    """Pin a version of the table that `logs` are compacted into, and the end of each log.
+    """Pin a version of the table that `logs`, by sequencer, are compacted into, and the end of each
+    log.
 
     Args:
-        logs: by the sequencers' names.
-        options: of reading; the same for all of them.
         table_options: delta-rs' storage options, instead of the log's own.
 
-    Raises as `plan_current`; TableReadError; OptionError where the table's columns are of
-    other types than the log's.
+    Raises as `plan_current`; TableReadError; OptionError where the table's columns are of other
+    types than the log's.
     """
     refuse_parts(options)
     opened: list[DeltaLog] = []

@@ -16,14 +16,8 @@ _IDLE_LOOKS = 10
 
 
 class Follower:
-    """Goes along a log.
-
-    Args:
-        log: has looked.
-
-    Attributes:
-        position: of the record that is looked at, else the next one to come.
-    """
+    """Goes along a log that has looked; `position` is that of the record that is looked at, else
+    the next one to come."""
 
     def __init__(self, log: LogRange, position: int) -> None:
         self.log, self.position = log, position
@@ -33,14 +27,13 @@ class Follower:
     def new(
         self, *, floor: bool = True, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord | Collected]:
-        """The live records that came since the last look, and what was collected meanwhile.
-
-        1 GET where nothing came, now and then 1 more. Who ends in the middle of a record gets it
-        once more.
+        """The live records that came since the last look, and what was collected meanwhile: 1 GET
+        where nothing came, now and then 1 more. Who ends in the middle of a record gets it once
+        more.
 
         Args:
-            floor: as for `LogRange.look`; without, a log that was recreated is found only where
-                its records are.
+            floor: as for `LogRange.look`; without, a log that was recreated is found only where its
+                records are.
             at_once, size: as for `LogRange.records`.
 
         Raises AnotherLog where the log was recreated or is gone, InvalidLogError,

@@ -1,5 +1,4 @@
-"""The records of a log one after another, either way, for who looks at it: what cannot be read is
-reported and passed over."""
+"""The records of a log one after another, either way; what cannot be read is passed over."""
 
 from __future__ import annotations
 
@@ -41,16 +40,11 @@ def walk(
     log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None,
     seals: bool = False,
 ) -> Iterator[Found]:  # fmt: skip
-    """The live records of positions start … end−1, headers alone; dead ones and seals are left
-    out.
+    """The live records of positions start … end−1, at most the log's gap, headers alone; dead ones
+    are left out, and seals unless they are asked for.
 
     1 GET for each position, and not more positions than `most` needs. Newest first also what a
     look-back takes (m − 1 GETs) where another leader took over.
-
-    Args:
-        log: has looked. `end` is at most its gap.
-        most: so many at most.
-        seals: include them too.
 
     Raises AnotherLog where the log was recreated, StoreUnavailableError.
     """

@@ -1,7 +1,5 @@
-"""One log as a reader sees it: where a read begins and ends, and how far it has come.
-
-The Spark source and `sparkwal.Log` share it.
-"""
+"""One log as a reader sees it: where a read begins and ends, and how far it has come. The Spark
+source and `sparkwal.Log` share it."""
 
 from __future__ import annotations
 
@@ -90,11 +88,8 @@ class LogRange:
     def records(
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord]:
-        """The live records of start … end−1, as `live_records` of this very log.
-
-        Raises CollectedError where the floor is above `start`, or comes above what is not
-        delivered yet.
-        """
+        """The live records of start … end−1, as `live_records`. Raises CollectedError where the
+        floor is above `start`, or comes above what is not delivered yet."""
         term = self._terms.get(start)
         # Who steps back from a damaged end has a head of which less is sure.
         head = self.head if self.options.tolerant or not self._steps_back else None
@@ -111,10 +106,8 @@ class LogRange:
             self._terms[end] = term
 
     def rows(self, found: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of pieces of this log with `target`'s columns.
-
-        Raises CollectedError where the floor overtakes the read, InvalidLogError.
-        """
+        """The rows of pieces of this log with `target`'s columns. Raises CollectedError where the
+        floor overtakes the read, InvalidLogError."""
         return read_pieces(
             self.log.store, found, target, verify=self.options.verify_checksums, at_once=_AT_ONCE,
             check=self.floor.check, passed_over=self.passed_over,
@@ -129,9 +122,8 @@ class LogRange:
         """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle.
 
         Args:
-            floor: look for the floor too, the first time and whenever the last look is old: 1
-                LIST, and 1 GET where the log has a lifecycle. Else it is looked for when it
-                is needed.
+            floor: look for the floor too, the first time and whenever the last look is old: 1 LIST,
+                and 1 GET where the log has a lifecycle. Else it is looked for when it is needed.
         """
         if self.live is None:
             return self._find(floor)
@@ -227,9 +219,9 @@ class LogRange:
         return self.checked(int(options.starting_position or 0), "startingPosition")
 
     def checked(self, start: int, what: str) -> int:
-        """A first position to read, which `what` gave. Raises OptionError where the log has not
-        come so far; the next position is where those stand who have read everything. As
-        `usable` below the floor."""
+        """A first position to read, which `what` gave; as `usable` below the floor. Raises
+        OptionError where the log has not come so far; the next position is where those stand who
+        have read everything."""
         if start < 0:
             raise OptionError(f"{what} {start} is no position: the first one is 0")
         if start > self.gap:
@@ -245,8 +237,8 @@ class LogRange:
         )
 
     def usable(self, start: int, what: str) -> int:
-        """A first position to read, which `what` gave; below the floor the floor, for those set
-        to go on. Raises CollectedError there for all others."""
+        """A first position to read, which `what` gave; below the floor the floor with
+        failOnDataLoss=false, else CollectedError is raised."""
         if self.options.fail_on_data_loss:
             self.floor.check(start, what)
             return start

@@ -1,8 +1,8 @@
 """Replaying one log or all logs under a path, from a cursor, in one order over all of them.
 
-Entries come in the order of their commit times; within one log that is the order of its
-positions. A replay stops at the first invalid entry and says what it is: what comes
-after it may build on what it held. (After otel-arrow's Quiver.)
+Entries come in the order of their commit times; within one log that is the order of its positions.
+A replay stops at the first invalid entry and says what it is: what comes after it may build on what
+it held. (After otel-arrow's Quiver.)
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ _CLOCK = SystemClock()
 
 @dataclass(frozen=True)
 class Entry:
-    """One commit.
-
-    Attributes:
-        rows: the commit's record batches in the log's order, with the schema that it was
-            written with.
-    """
+    """One commit; its rows in the log's order, with the schema that they were written with."""
 
     sequencer: str
     header: CommitHeader
@@ -64,12 +59,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Place:
-    """How far one log was replayed: up to `position`, exclusive.
-
-    Attributes:
-        last: names the record before `position`. A log that was restored from an older copy and
-            written on has another there.
-    """
+    """How far one log was replayed: up to `position`, exclusive. `last` names the record before it:
+    a log that was restored from an older copy and written on has another there."""
 
     log_id: str
     position: int
@@ -139,8 +130,8 @@ class Replay:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns of the logs, as their heads say. Raises pa.ArrowException where two logs
-        have a column of other types."""
+        """All columns of the logs, as their heads say. Raises pa.ArrowException where two logs have
+        a column of other types."""
         schemas = [each.schema for each in self._logs if each.schema is not None]
         return pa.unify_schemas(schemas) if schemas else pa.schema([])
 
@@ -234,10 +225,8 @@ class _OneLog:
         )
 
     def records(self) -> Iterator[SlotRecord | Stop]:
-        """The live records in order; the first that is invalid comes as a Stop and ends it.
-
-        Raises CollectedError where the floor overtakes the replay.
-        """
+        """The live records in order; the first that is invalid comes as a Stop and ends it. Raises
+        CollectedError where the floor overtakes the replay."""
         begin = self.place.position if self.place else self._first
         expected = begin
         try:
@@ -289,6 +278,5 @@ class _OneLog:
         return self._slot_key(record.header.position)
 
     def stop(self, position: int, key: str, error: InvalidLogError) -> Stop:
-        """The end of the replay at this position."""
         following = max(self._head.gap - position - 1, 0)
         return Stop(self.name, position, key, str(error), following)

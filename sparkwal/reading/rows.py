@@ -31,14 +31,14 @@ def read_pieces(
     check: Callable[[int], None] = lambda position: None,
     passed_over: PassedOver | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched
-    while earlier ones are decoded and consumed.
+    """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched while
+    earlier ones are decoded and consumed.
 
     Args:
-        target: any of the log's columns, and of METADATA; older records' missing
-            columns come as null.
-        full: look at every offset and text of every frame, not only where the rows came
-            from outside of Spark.
+        target: any of the log's columns, and of METADATA; older records' missing columns come as
+            null.
+        full: look at every offset and text of every frame, not only where the rows came from
+            outside of Spark.
         at_once: as for `run_parallel`.
         check: called with the position of what was fetched, before it is looked at; it may raise.
         passed_over: gets the error of each missing or damaged piece, instead of raising.

@@ -1,8 +1,8 @@
 """Sequencers: independent logs under one path, for more than one writer at a time.
 
 A log has one writer. Rows that need no common order can go to several, each under
-`{path}/sequencers/{name}/`: a whole log of its own, with its own order, leader and
-positions. Rows of one key stay in order if they always go to the same one.
+`{path}/sequencers/{name}/`, with its own order, leader and positions. Rows of one key stay in order
+if they always go to the same one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from sparkwal.store.log_store import LogStore
 def sequencer_for(key: object, count: int) -> str:
     """Which of `count` sequencers, "0" … str(count − 1), the rows of `key` belong to.
 
-    The same on every machine and in every version: CRC-32 of `encode_key`, modulo
-    `count`. With another `count` most keys belong elsewhere.
-
-    Raises OptionError for a key of a type without a canonical form.
+    The same on every machine and in every version: CRC-32 of `encode_key`, modulo `count`. Raises
+    OptionError for a key of a type without a canonical form.
     """
     if count < 1:
         raise OptionError(f"count is {count}; at least one sequencer is needed")
@@ -115,13 +113,8 @@ def _keys(rows: Any, names: list[str]) -> list[tuple[Any, ...]]:
 
 
 def list_sequencers(path: str, **options: object) -> list[str]:
-    """The names of the logs under a path: "default" is the one at the path itself.
-
-    Args:
-        path, options: as for `sparkwal.Log`.
-
-    Raises OptionError, StoreUnavailableError.
-    """
+    """The names of the logs under a path: "default" is the one at the path itself. Path and options
+    are as for `sparkwal.Log`. Raises OptionError, StoreUnavailableError."""
     settings = from_keywords(SourceOptions, path, options)
     if settings.sequencer != ROOT or settings.sequencers:
         raise OptionError("sequencers are listed under a path: remove sequencer and sequencers")
@@ -131,8 +124,8 @@ def list_sequencers(path: str, **options: object) -> list[str]:
 def sequencers_under(root: LogStore) -> list[str]:
     """The names of the sequencers under a path, sorted.
 
-    Hops from name to name: one LIST for each sequencer of a thousand objects or more,
-    fewer where they are smaller.
+    Hops from name to name: one LIST for each sequencer of a thousand objects or more, fewer where
+    they are smaller.
     """
     names: list[str] = []
     folder = sequencers_prefix(root.prefix)

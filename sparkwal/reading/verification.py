@@ -34,13 +34,12 @@ class Report:
 
     Attributes:
         head: the last position that holds a record; −1 in an empty log.
-        floor: the first position that was checked: what is below was collected, or may be at
-            any time, and nothing there is a problem.
-        commits, leaders, dead: records by what they are; a dead one was never
-            acknowledged.
+        floor: the first position that was checked: what is below was collected, or may be at any
+            time, and nothing there is a problem.
+        commits, leaders, dead: records by what they are; a dead one was never acknowledged.
         rows, bytes: of all commits; bytes as stored.
-        orphans: keys of data objects that no record names. They cost storage and
-            harm nothing: a microbatch was abandoned after its tasks had written.
+        orphans: keys of data objects that no record names. They cost storage and harm nothing: a
+            microbatch was abandoned after its tasks had written.
         under_way: objects after the head: a microbatch may be writing them now.
         problems: everything that the protocol rules out; empty in a sound log.
     """
@@ -77,10 +76,8 @@ class Report:
 
 
 def verify(path: str, **options: object) -> Report:
-    """Read a whole log and check everything in it; works while others write.
-
-    Reads every byte once: as many GETs as there are objects, and one LIST for
-    every thousand.
+    """Read a whole log and check everything in it; works while others write. Reads every byte once:
+    as many GETs as there are objects, and one LIST for every thousand.
 
     Args:
         path, options: where the log is, as for `sparkwal.Log`; all of it is read.
@@ -99,11 +96,8 @@ def verify(path: str, **options: object) -> Report:
 def verify_store(
     log: LogStore, path: str, clock: Clock = _CLOCK, done: Callable[[int, int], None] | None = None
 ) -> Report:
-    """As `verify`, of a store that is already open.
-
-    Args:
-        done: is called with how many positions were checked, and how many there are.
-    """
+    """As `verify`, of a store that is already open. `done` is called with how many positions were
+    checked, and how many there are."""
     report = Report(path)
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     head = _head(log, report)
@@ -172,10 +166,7 @@ def _head(log: LogStore, report: Report) -> Head | None:
 
 
 def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None:
-    """The record at `position`, checked to its last byte; None where none is.
-
-    Raises InvalidLogError.
-    """
+    """The record at `position`, checked to its last byte, or None. Raises InvalidLogError."""
     number = keys.slot(position, window)
     try:
         data = log.store.get(log.key(number))
