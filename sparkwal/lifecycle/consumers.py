@@ -38,12 +38,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Standing:
-    """A consumer, and what it counts for.
-
-    Attributes:
-        age_ms: since it last published, by the store's clock.
-        of_this_log: False: it read a log that was there before, and counts for nothing.
-    """
+    """A consumer, for how long it has not published, by the store's clock, and whether it reads
+    this log: one of a log that was there before counts for nothing."""
 
     consumer: Consumer
     age_ms: int
@@ -89,23 +85,15 @@ def forget(log: LogStore, name: str) -> None:
 def standing(log: LogStore, log_id: str) -> list[Standing]:
     """All consumers by name: 1 LIST for each thousand, and 2 requests for each. Raises
     InvalidLogError for a damaged one."""
-    found = ((log, consumer) for consumer in _consumers(log))
-    ages = run_parallel(log.store, lambda each: (each[1], _age_ms(*each)), found)
-    return [
-        Standing(consumer, age, consumer.log_id == log_id)
-        for consumer, age in ages
-        if age is not None
-    ]
+    found = run_parallel(log.store, lambda each: (each, _age_ms(log, each)), _consumers(log))
+    return [Standing(each, age, each.log_id == log_id) for each, age in found if age is not None]
 
 
 def _consumers(log: LogStore) -> Iterator[Consumer]:
     prefix = keys.consumers_prefix(log.prefix)
-    names = (
-        entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix, after=prefix)
-    )
-    for found in run_parallel(log.store, lambda name: read(log, name), names):
-        if found is not None:
-            yield found
+    entries = all_entries(log.store, prefix, after=prefix)
+    names = (entry.key.removeprefix(prefix) for entry in entries)
+    yield from filter(None, run_parallel(log.store, lambda name: read(log, name), names))
 
 
 def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
@@ -119,15 +107,11 @@ def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
 
 def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
     """The highest floor up to `floor` that passes no live consumer. Where a consumer came too late
-    it lies below the present floor, which then stays.
+    it lies below the present floor, which then stays. A consumer that is no lease counts until it
+    is older than `expiry_ms`; None: for ever. Raises InvalidLogError for a damaged consumer.
 
     1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is below
     `floor` and might have expired.
-
-    Args:
-        expiry_ms: a consumer that is no lease counts until it is older; None: for ever.
-
-    Raises InvalidLogError for a damaged consumer.
     """
     # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
     for consumer in _consumers(log):
@@ -184,10 +168,8 @@ def lease(
 
 def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
     """Where a read begins, and the name of its lease; "" where there is none. `start` is asked anew
-    where the floor passed it before the lease was there.
-
-    Without the option `lease` no request; with it 1 PUT, and the look at the chain (1 or 2).
-    """
+    where the floor passed it before the lease was there. Without the option `lease` no request;
+    with it 1 PUT, and the look at the chain (1 or 2)."""
     first = start()
     if log.options.lease_ms is None or log.log_id is None:
         return first, ""
@@ -211,9 +193,7 @@ def release(log: LogStore, name: str) -> None:
 def forget_expired_leases(log: LogStore) -> None:
     """Delete the leases that count no more: nobody writes one twice."""
     for consumer in _consumers(log):
-        if consumer.expires_ms is None:
-            continue
-        age_ms = _age_ms(log, consumer)
+        age_ms = None if consumer.expires_ms is None else _age_ms(log, consumer)
         if age_ms is not None and _is_expired(consumer, age_ms, None):
             forget(log, consumer.name)
 
@@ -312,10 +292,9 @@ def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
     try:
         record = read_slot(log, position, head.window, GLANCE)
     except InvalidLogError:
-        record = None
-    if record is None:
         return None
-    return max(0, head.live.header.timestamp_ms - record.header.timestamp_ms)
+    newest_ms = head.live.header.timestamp_ms
+    return max(0, newest_ms - record.header.timestamp_ms) if record else None
 
 
 def forget_consumer(path: str, name: str, **options: object) -> None:

@@ -15,12 +15,11 @@ from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle import FLOOR, LifecycleRecord, Target
-from sparkwal.lifecycle import collection
-from sparkwal.lifecycle.accepting import accept
-from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.collection import Collection, collect
 from sparkwal.lifecycle.compaction import (
     MovedOn,
     Range,
+    accept,
     check_log,
     confirmed,
     finish_range,
@@ -29,8 +28,7 @@ from sparkwal.lifecycle.compaction import (
     unless_moved_on,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.measuring import measure, split
-from sparkwal.lifecycle.policy import Due, LogState, Policy, decide
+from sparkwal.lifecycle.policy import Due, LogState, Policy, decide, measure, split
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -68,12 +66,8 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run did.
-
-    Attributes:
-        compacted: the range that it brought into the table, if one was due.
-        collection: what was deleted; None where nothing could be.
-    """
+    """What one run did: the range that it brought into the table, if one was due, and what it
+    deleted; None where nothing could be."""
 
     recovery: Recovery
     compacted: Range | None = None
@@ -82,8 +76,7 @@ class Run:
 
 
 class Lifecycle:
-    """The life of one log after its rows were written; a sequencer's log has a lifecycle of its
-    own.
+    """The life of one log, of a sequencer too, after its rows were written.
 
     Args:
         table, target: where its rows go; None: the policy's retention alone moves the floor.
@@ -120,18 +113,13 @@ class Lifecycle:
         self._reached = ""
 
     def recover(self) -> Recovery:
-        """Look, and finish a range that somebody promised to the table and left.
-
-        Raises CompactionError, InvalidLogError, StoreUnavailableError.
-        """
+        """Look, and finish a range that somebody promised to the table and left. Raises
+        CompactionError, InvalidLogError, StoreUnavailableError."""
         return self._retry_if_moved(self._recover)[0]
 
     def run_once(self, *, whole: bool = False) -> Run:
-        """Recover, bring the next range into the table if the policy wants it, move the floor,
-        collect.
-
-        Args:
-            whole: bring everything that is there now, whatever the policy says.
+        """Recover, bring the next range into the table if the policy wants it, or the `whole` log,
+        whatever the policy says; move the floor, collect.
 
         Raises CompactionError, InvalidLogError, StoreUnavailableError; nothing was skipped then,
         and the next run goes on.
@@ -226,7 +214,10 @@ class Lifecycle:
         if before_ms is not None:
             state, compacted = self._compact(head, state, before_ms)
         before, state = state, self._move_floor(head, state, measured)
-        collected = self._collect(head, state)
+        collected = None
+        if self._collects and state.floor > self._collected:
+            collected = self._collect(head, state, above=self._collected)
+            self._collected = collected.bound if collected else self._collected
         if compacted is None and recovery.finished is None:
             self._confirm_forward(state, floor_moved=state is not before)
         return Run(recovery, compacted, state.floor, collected)
@@ -246,8 +237,8 @@ class Lifecycle:
     def _report_limit(self, due: Due, waiting: int) -> None:
         """An event when the log reaches a limit, not while it stays there."""
         if due.limit and due.limit != self._reached:
-            hard = due.limit == "hardLimitBytes"
-            limit = self._policy.hard_limit if hard else self._policy.soft_limit
+            policy = self._policy
+            limit = policy.hard_limit if due.limit == "hardLimitBytes" else policy.soft_limit
             events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
         self._reached = due.limit
 
@@ -296,22 +287,15 @@ class Lifecycle:
             head, state = self._look()
             if state is None or head.live is None:
                 return None
-            bound, held = self._bound(state)
-            return collection.collect(self._log, head, state, bound, held, dry_run=dry_run)
+            return self._collect(head, state, dry_run=dry_run)
 
         return self._retry_if_moved(work)
 
-    def _bound(self, state: LifecycleRecord) -> tuple[int, str]:
-        return collection.collection_bound(
-            self._log, state, self._table, max(self._grace_ms, state.gc_grace_ms), self._expiry_ms
-        )
-
-    def _collect(self, head: Head, state: LifecycleRecord) -> Collection | None:
-        if not self._collects or state.floor <= self._collected:
-            return None
-        bound, held = self._bound(state)
-        if bound <= self._collected:
-            return None
-        found = collection.collect(self._log, head, state, bound, held, dry_run=False)
-        self._collected = bound
-        return found
+    def _collect(
+        self, head: Head, state: LifecycleRecord, *, above: int = -1, dry_run: bool = False
+    ) -> Collection | None:
+        grace_ms = max(self._grace_ms, state.gc_grace_ms)
+        return collect(
+            self._log, head, state, self._table, grace_ms, self._expiry_ms,
+            above=above, dry_run=dry_run,
+        )  # fmt: skip

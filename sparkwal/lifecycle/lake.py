@@ -93,12 +93,8 @@ class OtherFiles:
 def delta_log(
     table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
 ) -> DeltaLog:
-    """The log of a table.
-
-    Args:
-        options: of the log that is compacted into it, which reach a table on a disk or on S3.
-        storage: delta-rs' options instead, where the table is elsewhere.
-    """
+    """The log of a table. The options, of the log that is compacted into it, reach a table on a
+    disk or on S3; `storage`, delta-rs' options, one elsewhere."""
     if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
         return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
     store, prefix = open_store(table, options.s3, options.retry)
@@ -106,14 +102,8 @@ def delta_log(
 
 
 class LakeTable:
-    """One version of a Delta table.
-
-    Args:
-        url: s3://…, s3a://…, file:///… or a folder.
-        storage: delta-rs' storage options; may hold secrets.
-
-    Raises OptionError where delta-rs is not installed, TableReadError.
-    """
+    """One version of a Delta table. `storage` may hold secrets. Raises OptionError where delta-rs
+    is not installed, TableReadError."""
 
     def __init__(self, url: str, storage: Mapping[str, str], version: int, log: DeltaLog) -> None:
         self._url, self._storage, self._version = url, storage, version

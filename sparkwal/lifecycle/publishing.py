@@ -50,8 +50,7 @@ class Publisher:
     """
 
     def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = _CLOCK) -> None:
-        self._name, self._interval_ms, self._clock = name, interval_ms, clock
-        self._holds = holds
+        self._name, self._interval_ms, self._holds, self._clock = name, interval_ms, holds, clock
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
 
@@ -68,8 +67,7 @@ class Publisher:
     def committed(self, log: LogStore, position: int) -> None:
         """Spark will not ask for anything below `position` again. The first time it is published at
         once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
-        state = self._logs.get(log.prefix)
-        if state is None:
+        if (state := self._logs.get(log.prefix)) is None:
             return
         state.position = position
         boot_id = self._clock.boot_id()
@@ -91,14 +89,8 @@ class Publisher:
             publish(state.log, self._consumer(state.log_id, position))
             state.published = state.position
         except SparkWalError as error:
-            events.emit(
-                events.ConsumerNotPublished(
-                    path=state.log.url,
-                    consumer=self._name,
-                    position=state.position,
-                    reason=str(error),
-                )
-            )
+            path, name, reason = state.log.url, self._name, str(error)
+            events.emit(events.ConsumerNotPublished(path, name, state.position, reason))
 
     def _of_another(self, state: _LogState) -> int:
         """What another run needs that has published under this name since this one did.
@@ -114,17 +106,10 @@ class Publisher:
                 f"{state.log.url} was recreated: {self._name} on {found.host} reads the log "
                 f"{found.log_id}, this stream read {state.log_id}"
             )
-        events.emit(
-            events.ConsumerShared(
-                path=state.log.url,
-                consumer=self._name,
-                host=found.host,
-                position=found.position,
-            )
-        )
+        path, name, host = state.log.url, self._name, found.host
+        events.emit(events.ConsumerShared(path, name, host, found.position))
         return found.position
 
     def _consumer(self, log_id: str, position: int) -> Consumer:
-        return Consumer(
-            self._name, log_id, position, self._clock.now_ms(), self._host, self._run_id
-        )
+        now_ms = self._clock.now_ms()
+        return Consumer(self._name, log_id, position, now_ms, self._host, self._run_id)

@@ -136,14 +136,9 @@ def current(
     table_options: Mapping[str, str] | None,
 ) -> Current:
     """Pin a version of the table that `logs`, by sequencer, are compacted into, and the end of each
-    log.
-
-    Args:
-        table_options: delta-rs' storage options, instead of the log's own.
-
-    Raises as `plan_current`; TableReadError; OptionError where the table's columns are of other
-    types than the log's.
-    """
+    log. `table_options` are delta-rs' storage options, instead of the log's own. Raises as
+    `plan_current`; TableReadError; OptionError where the table's columns are of other types than
+    the log's."""
     refuse_parts(options)
     opened: list[DeltaLog] = []
 

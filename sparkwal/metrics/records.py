@@ -18,7 +18,7 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.damage import PassedOver, find_end
-from sparkwal.reading.following import Follower
+from sparkwal.reading.history import Follower
 from sparkwal.reading.log_range import LogRange
 
 # How many queries of a log are remembered, to know whose progress is this log's.

@@ -17,10 +17,8 @@ def find_end(
     log: LogStore, *, tolerant: bool = False, passed_over: PassedOver | None = None
 ) -> tuple[Head, int]:
     """The head as `find_head`, and the first position after it that holds nothing. Between the two
-    lie damaged records: only a look that passes over damage sees any.
-
-    Raises InvalidLogError where damage is not passed over, and where not one record is intact.
-    """
+    lie damaged records: only a look that passes over damage sees any. Raises InvalidLogError where
+    damage is not passed over, and where not one record is intact."""
     try:
         head = find_head(log, tolerant=tolerant)
         return head, head.gap

@@ -22,7 +22,7 @@ _PROBES = 8
 
 @dataclass(frozen=True)
 class Size:
-    """What a log stores; exact where every object was listed, else about what is above the floor."""
+    """What a log stores; `exact` where all was listed, else about what is above the floor."""
 
     bytes: int
     objects: int

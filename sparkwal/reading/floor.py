@@ -75,12 +75,8 @@ def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
 
 
 class Floor:
-    """Below which position a log may be gone.
-
-    Args:
-        log_id: of the log, once it is known. Nothing was collected of a log that is not there.
-        looked: the look of another process.
-    """
+    """Below which position a log may be gone. Nothing was collected of a log that is not there.
+    `looked` is the look of another process."""
 
     def __init__(
         self,
@@ -103,16 +99,10 @@ class Floor:
         clock = self._clock
         wall_ms, boot_ms, boot_id = clock.now_ms(), clock.boot_ms(), clock.boot_id()
         self._state = state = chain.look(self.log)
-        self._looked = Looked(
-            prefix=self.log.prefix,
-            log_id=state.log_id if state else None,
-            position=state.floor if state else 0,
-            wall_ms=wall_ms,
-            boot_ms=boot_ms,
-            boot_id=boot_id,
-            # The grace of a chain never shrinks.
-            ttl_ms=state.gc_grace_ms // 2 if state else LOOK_TTL_MS,
-        )
+        log_id, position = (state.log_id, state.floor) if state else (None, 0)
+        # The grace of a chain never shrinks.
+        ttl_ms = state.gc_grace_ms // 2 if state else LOOK_TTL_MS
+        self._looked = Looked(self.log.prefix, log_id, position, wall_ms, boot_ms, boot_id, ttl_ms)
 
     @property
     def state(self) -> LifecycleRecord | None:

@@ -134,22 +134,14 @@ class LogRange:
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
             failed = error
-        passes = (
-            failed is not None
-            and not isinstance(failed, AnotherLog)
-            and (
-                bool(self.passed_over)
-                or isinstance(failed, MissingRecord)
-                and self.options.tolerant
-            )
-        )
+        another = isinstance(failed, AnotherLog)
+        lost = isinstance(failed, MissingRecord) and self.options.tolerant
+        passes = failed is not None and not another and (lost or self.passed_over is not None)
         # A slot that is free again, or whose record was lost, stays empty, or holds a stray.
         if passes or floor and (self.floor.current() > begin or due and self.gap == begin):
             return self._find(floor)
         # What is before the damaged record is read all the same.
-        if failed is not None and (
-            isinstance(failed, AnotherLog) or self.options.on_corruption != "stop"
-        ):
+        if failed is not None and (another or self.options.on_corruption != "stop"):
             raise failed
         return self.gap
 

@@ -25,12 +25,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive frames of one object: one range GET.
-
-    Attributes:
-        inlined: whether the rows stand in the commit record itself.
-        data: the bytes, where they came along with the commit record.
-    """
+    """Consecutive frames of one object: one range GET. `data` are its bytes, where they came along
+    with the commit record; `inlined` says that they stand in it."""
 
     key: str
     offset: int

@@ -43,12 +43,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a replay ended before the end of the log.
-
-    Attributes:
-        key: of the object that is missing or damaged.
-        following: positions after it that the log goes on for.
-    """
+    """Why a replay ended before the end of the log, which goes on for `following` positions: the
+    object `key` is missing or damaged."""
 
     sequencer: str
     position: int
@@ -71,12 +67,6 @@ def _name(record: SlotRecord) -> str:
     return f"{record.header.plan_id}:{record.header.timestamp_ms}"
 
 
-def cursor_text(places: Mapping[str, Place]) -> str:
-    """A cursor as one line of text; `places_of` reads it."""
-    body = json.dumps({name: list(vars(each).values()) for name, each in sorted(places.items())})
-    return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
-
-
 def places_of(cursor: str) -> dict[str, Place]:
     """Raises OptionError for a text that is not a whole cursor."""
     damaged = OptionError(
@@ -97,16 +87,14 @@ def places_of(cursor: str) -> dict[str, Place]:
 
 
 class Replay:
-    """An iterator of entries; ends at the heads that the logs had when it began.
+    """An iterator of entries; ends at the heads that the logs had when it began, or `stopped` says
+    why before.
 
     >>> replay = log.replay(cursor=kept)
     >>> for entry in replay:
     ...     apply(entry.rows)
     ...     keep(replay.cursor)
     >>> replay.stopped is None
-
-    Attributes:
-        stopped: why it ended before the end, else None.
     """
 
     def __init__(
@@ -125,8 +113,10 @@ class Replay:
 
     @property
     def cursor(self) -> str:
-        """After the last entry that was taken: a later replay goes on with the next one."""
-        return cursor_text(self._places)
+        """One line of text; a later replay goes on with the entry after the last that was taken."""
+        places = sorted(self._places.items())
+        body = json.dumps({name: list(vars(each).values()) for name, each in places})
+        return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
 
     @property
     def schema(self) -> pa.Schema:

@@ -25,11 +25,9 @@ from sparkwal.store.log_store import LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:
-    """Which of `count` sequencers, "0" … str(count − 1), the rows of `key` belong to.
-
-    The same on every machine and in every version: CRC-32 of `encode_key`, modulo `count`. Raises
-    OptionError for a key of a type without a canonical form.
-    """
+    """Which of `count` sequencers, "0" … str(count − 1), the rows of `key` belong to: CRC-32 of
+    `encode_key`, modulo `count`, on every machine and in every version. Raises OptionError for a
+    key of a type without a canonical form."""
     if count < 1:
         raise OptionError(f"count is {count}; at least one sequencer is needed")
     return str(zlib.crc32(encode_key(key)) % count)
@@ -122,11 +120,8 @@ def list_sequencers(path: str, **options: object) -> list[str]:
 
 
 def sequencers_under(root: LogStore) -> list[str]:
-    """The names of the sequencers under a path, sorted.
-
-    Hops from name to name: one LIST for each sequencer of a thousand objects or more, fewer where
-    they are smaller.
-    """
+    """The names of the sequencers under a path, sorted. Hops from name to name: one LIST for each
+    sequencer of a thousand objects or more, fewer where they are smaller."""
     names: list[str] = []
     folder = sequencers_prefix(root.prefix)
     page = root.store.list(folder)

@@ -77,10 +77,8 @@ class Report:
 
 def verify(path: str, **options: object) -> Report:
     """Read a whole log and check everything in it; works while others write. Reads every byte once:
-    as many GETs as there are objects, and one LIST for every thousand.
-
-    Args:
-        path, options: where the log is, as for `sparkwal.Log`; all of it is read.
+    as many GETs as there are objects, and one LIST for every thousand. Path and options are as for
+    `sparkwal.Log`; all of it is read.
 
     Raises StoreUnavailableError, OptionError. Damage is reported, not raised.
     """
@@ -175,21 +173,14 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     where = log.where(number, window)
     record = slot_record(log, position, window, data, arrowfile.open_front(data, where))
     arrowfile.check_footer(data, where)
-    _check_block(data, record, where)
-    return record
-
-
-def _check_block(data: bytes, record: SlotRecord, where: str) -> None:
-    """The files of a checkpoint, which neither the header nor the footer covers."""
     header = record.header
-    if not isinstance(header, CommitHeader):
-        return
-    entry = header.checkpoints.get(header.query_id)
-    if entry is None or entry.position != header.position or not entry.bytes:
-        return
-    start = arrowfile.block_offset(record.body + sum(each.bytes for each in header.inline))
-    if zlib.crc32(data[start : start + entry.bytes]) != entry.crc32:
-        raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
+    entry = header.checkpoints.get(header.query_id) if isinstance(header, CommitHeader) else None
+    # The files of a checkpoint, which neither the header nor the footer covers.
+    if entry is not None and entry.position == header.position and entry.bytes:
+        start = arrowfile.block_offset(record.size)
+        if zlib.crc32(data[start : start + entry.bytes]) != entry.crc32:
+            raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
+    return record
 
 
 class _Chain:
@@ -204,7 +195,12 @@ class _Chain:
         """Count a record and compare it with the live one before; False if it is dead."""
         header, report = record.header, self._report
         if self._live is None and header.position == report.floor > 0:
-            self._begin(record)
+            # The first record above a floor may be dead by one below it.
+            try:
+                live = last_live(self._log, record)
+                self._live = None if live is record else live
+            except InvalidLogError as error:
+                report.problems.append(str(error))
         last = self._live.header if self._live else None
         if last is not None and header.term < last.term:
             report.dead += 1
@@ -241,15 +237,6 @@ class _Chain:
                 report.problems.append(f"{where}: a new term without a leader record")
         return True
 
-    def _begin(self, record: SlotRecord) -> None:
-        """The first record above a floor may be dead by one below it."""
-        try:
-            live = last_live(self._log, record)
-        except InvalidLogError as error:
-            self._report.problems.append(str(error))
-            return
-        self._live = None if live is record else live
-
     def _forgets(self, header: SlotHeader, query: str, batch: int) -> bool:
         if query in header.txns or not header.txns_archive:
             return header.txns.get(query, (-1, 0))[0] < batch
@@ -278,16 +265,9 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
         log.store, inlined, target, passed_over=lambda error: report.problems.append(str(error))
     ):
         pass
-    named = set()
-    for batch, problem in zip(
-        header.batches,
-        run_parallel(log.store, lambda b: _check_object(log, header, b), header.batches),
-        strict=True,
-    ):
-        named.add(log.key(batch.number))
-        if problem:
-            report.problems.append(problem)
-    return named
+    found = run_parallel(log.store, lambda batch: _check_object(log, header, batch), header.batches)
+    report.problems += filter(None, found)
+    return {log.key(batch.number) for batch in header.batches}
 
 
 def _check_object(log: LogStore, header: CommitHeader, batch: Batch) -> str | None:
