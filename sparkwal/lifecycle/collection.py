@@ -17,7 +17,7 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.lifecycle.compaction import confirmed
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.consumers import forget_expired_leases, standing
+from sparkwal.lifecycle.consumers import forget_expired_leases, is_live, standing
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.recovery import Head
@@ -76,8 +76,9 @@ def _bound(
     # after it
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
-        live = [each.consumer for each in standing(log, state.log_id) if each.is_live(expiry_ms)]
-        names = sorted({each.name for each in live if each.position <= bound})
+        low = [(each, age_ms) for each, age_ms in standing(log) if each.position <= bound]
+        live = [each for each, age_ms in low if is_live(each, state.log_id, age_ms, expiry_ms)]
+        names = sorted(each.name for each in live)
         held = f"consumer {', '.join(names)}" if names else "a consumer"
     if state.target is not None and bound > 0:
         if table is None:

@@ -235,7 +235,12 @@ def accept(
         )
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
     held = _held(state, found)
-    if held and not (state.is_open and len(held) == 1 and _is_open_range(state, held[0])):
+    is_open_range = (
+        state.is_open
+        and [each.k for each in held] == [state.k]
+        and (not held[0].to or (held[0].cut, held[0].to) == (state.cut, state.to))
+    )
+    if held and not is_open_range:
         raise _refused(
             state, f"it holds the ranges {[each.k for each in held]} of the log, from position "
             f"{held[0].cut} on, which the lifecycle does not know"
@@ -249,11 +254,6 @@ def accept(
         log, state, DONE if held else kind, clock, host,
         table_id=found.table_id, table_version=found.version, **changes,
     )  # fmt: skip
-
-
-def _is_open_range(state: LifecycleRecord, change: Change) -> bool:
-    there = (change.cut, change.to) if change.to else (state.cut, state.to)
-    return change.k == state.k and there == (state.cut, state.to)
 
 
 def _held(state: LifecycleRecord, found: TableState) -> tuple[Change, ...]:

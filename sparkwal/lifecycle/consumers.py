@@ -36,23 +36,11 @@ from sparkwal.store.parallel import run_parallel
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A consumer, for how long it has not published, by the store's clock, and whether it reads
-    this log: one of a log that was there before counts for nothing."""
-
-    consumer: Consumer
-    age_ms: int
-    of_this_log: bool
-
-    def is_live(self, expiry_ms: int | None) -> bool:
-        """Whether the floor must not pass it; `expiry_ms` as in `bound`."""
-        return self.of_this_log and not _is_expired(self.consumer, self.age_ms, expiry_ms)
-
-
-def _is_expired(consumer: Consumer, age_ms: int, expiry_ms: int | None) -> bool:
+def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None) -> bool:
+    """Whether the floor of the log must not pass a consumer that published so long ago. One that is
+    no lease counts until it is older than `expiry_ms`; None: for ever."""
     limit = expiry_ms if consumer.expires_ms is None else consumer.expires_ms
-    return limit is not None and age_ms > limit
+    return consumer.log_id == log_id and (limit is None or age_ms <= limit)
 
 
 def publish(log: LogStore, consumer: Consumer) -> None:
@@ -82,11 +70,11 @@ def forget(log: LogStore, name: str) -> None:
     log.store.delete(keys.consumer_key(log.prefix, name))
 
 
-def standing(log: LogStore, log_id: str) -> list[Standing]:
-    """All consumers by name: 1 LIST for each thousand, and 2 requests for each. Raises
-    InvalidLogError for a damaged one."""
+def standing(log: LogStore) -> list[tuple[Consumer, int]]:
+    """All consumers by name, and for how long each has not published, by the store's clock: 1 LIST
+    for each thousand, and 2 requests for each. Raises InvalidLogError for a damaged one."""
     found = run_parallel(log.store, lambda each: (each, _age_ms(log, each)), _consumers(log))
-    return [Standing(each, age, each.log_id == log_id) for each, age in found if age is not None]
+    return [(consumer, age_ms) for consumer, age_ms in found if age_ms is not None]
 
 
 def _consumers(log: LogStore) -> Iterator[Consumer]:
@@ -119,7 +107,7 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
             continue
         if consumer.expires_ms is not None or expiry_ms is not None:
             age_ms = _age_ms(log, consumer)
-            if age_ms is None or _is_expired(consumer, age_ms, expiry_ms):
+            if age_ms is None or not is_live(consumer, log_id, age_ms, expiry_ms):
                 continue
         floor = consumer.position
     return floor
@@ -143,17 +131,12 @@ def _begin(log: LogStore, consumer: Consumer) -> int:
     # Either the coordinator lists this consumer, or the second look here sees the new floor.
     while True:
         publish(log, consumer)
-        floor = floor_of(log, consumer.log_id)
+        head = look(log, consumer.log_id)
+        floor = head.floor if head else 0
         # SAFETY(join-then-floor) §10: a new consumer reads the floor after it wrote its position
         if floor <= consumer.position:
             return consumer.position
         consumer = replace(consumer, position=floor)
-
-
-def floor_of(log: LogStore, log_id: str) -> int:
-    """The first position that is surely there: 1 LIST, 1 GET if the log has a lifecycle."""
-    head = look(log, log_id)
-    return head.floor if head else 0
 
 
 def lease(
@@ -194,7 +177,7 @@ def forget_expired_leases(log: LogStore) -> None:
     """Delete the leases that count no more: nobody writes one twice."""
     for consumer in _consumers(log):
         age_ms = None if consumer.expires_ms is None else _age_ms(log, consumer)
-        if age_ms is not None and _is_expired(consumer, age_ms, None):
+        if age_ms is not None and not is_live(consumer, consumer.log_id, age_ms, None):
             forget(log, consumer.name)
 
 
@@ -266,22 +249,23 @@ def consumer_infos(
     """As `consumers`, of one log whose head was looked for already."""
     log_id = head.live.header.log_id if head.live else ""
 
-    def info(each: Standing) -> ConsumerInfo:
-        consumer = each.consumer
+    def info(found: tuple[Consumer, int]) -> ConsumerInfo:
+        consumer, age_ms = found
+        of_this_log = consumer.log_id == log_id
         return ConsumerInfo(
             name=consumer.name,
             sequencer=sequencer,
             position=consumer.position,
-            lag=max(0, head.gap - consumer.position) if each.of_this_log else 0,
-            lag_ms=lag_ms(log, head, consumer.position) if each.of_this_log else None,
-            age_ms=each.age_ms,
+            lag=max(0, head.gap - consumer.position) if of_this_log else 0,
+            lag_ms=lag_ms(log, head, consumer.position) if of_this_log else None,
+            age_ms=age_ms,
             host=consumer.host,
             expires_ms=consumer.expires_ms,
-            of_this_log=each.of_this_log,
-            live=each.is_live(expiry_ms),
+            of_this_log=of_this_log,
+            live=is_live(consumer, log_id, age_ms, expiry_ms),
         )
 
-    return list(run_parallel(log.store, info, standing(log, log_id)))
+    return list(run_parallel(log.store, info, standing(log)))
 
 
 def lag_ms(log: LogStore, head: Head, position: int) -> int | None:

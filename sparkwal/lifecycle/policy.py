@@ -85,8 +85,7 @@ class LogState:
     """What is known of a log; see `measure`.
 
     Attributes:
-        cut, to, floor: as in its chain; an intent is open while `to` is above `cut`.
-        gap: the first position that no record holds.
+        cut, to: as in its chain; an intent is open while `to` is above `cut`.
         first_ms: when the first commit at or after `cut` was made; None: there is none.
         last_ms: of the log's last record; a writer that has just come makes it warm too.
         counted: the commits from `cut` to before this position hold `rows` and `bytes`: all of them
@@ -98,8 +97,6 @@ class LogState:
     log_id: str
     cut: int
     to: int
-    floor: int
-    gap: int
     table: bool
     first_ms: int | None = None
     last_ms: int | None = None
@@ -199,12 +196,9 @@ def measure(
         log_id=chain.log_id,
         cut=chain.cut,
         to=chain.to,
-        floor=chain.floor,
-        gap=head.gap,
         table=table or chain.target is not None,
         last_ms=head.live.header.timestamp_ms if head.live else None,
         counted=chain.cut,
-        retained_from=chain.floor,
     )
     if before and (before.log_id, before.cut) == (state.log_id, state.cut):
         state = replace(
@@ -214,10 +208,10 @@ def measure(
     if state.table and not chain.is_open:
         state = _count(log, head, state, policy, now_ms)
     if policy.soft_limit is not None or policy.hard_limit is not None:
-        start = state.cut if state.table else state.floor
+        start = state.cut if state.table else chain.floor
         waiting = about_bytes(log, head.window, start, head.gap, _SAMPLES)
         state = replace(state, waiting_bytes=waiting)
-    return replace(state, retained_from=_retained_from(log, head, state, policy, now_ms))
+    return replace(state, retained_from=_retained_from(log, head, chain.floor, policy, now_ms))
 
 
 def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
@@ -248,14 +242,13 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
     return state
 
 
-def _retained_from(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> int:
-    """The first position that is to stay, by age and by size."""
-    first = state.floor
-    if policy.retain_seconds is not None and state.floor < head.gap:
+def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms: int) -> int:
+    """The first position from the floor on that is to stay, by age and by size."""
+    if policy.retain_seconds is not None and first < head.gap:
         expired_ms = now_ms - policy.retain_seconds * 1000
-        record = read_slot(log, state.floor, head.window, GLANCE)
+        record = read_slot(log, first, head.window, GLANCE)
         if record is None or last_live(log, record).header.timestamp_ms <= expired_ms:
-            first = split(log, head, state.floor, expired_ms)
+            first = split(log, head, first, expired_ms)
     if policy.retain_bytes is not None:
         first = max(first, _newest(log, head, first, policy.retain_bytes))
     return first

@@ -17,7 +17,7 @@ from sparkwal.lifecycle.keyed import merged, resolve, winners
 from sparkwal.lifecycle.lake import LakeTable, as_stored, delta_log, storage_options
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import unknown_column
+from sparkwal.reading.metadata import selected
 from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
@@ -71,11 +71,7 @@ class Current:
         was collected meanwhile, TableReadError where a VACUUM took the table's version,
         InvalidLogError.
         """
-        names = self.schema.names
-        unknown = [name for name in columns or () if name not in names]
-        if unknown:
-            raise unknown_column(unknown[0], names, names)
-        target = self._only(names if columns is None else columns)
+        target = selected(self.schema, columns)
         return pa.RecordBatchReader.from_batches(target, self._batches(target))
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -89,9 +85,6 @@ class Current:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         return self.reader().__arrow_c_stream__(requested_schema)
-
-    def _only(self, names: Sequence[str]) -> pa.Schema:
-        return pa.schema([self.schema.field(name) for name in names])
 
     def _batches(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         plan = self._plan
@@ -107,17 +100,18 @@ class Current:
     def _merged(self, target: pa.Schema, how: Target) -> Iterator[pa.RecordBatch]:
         keys = resolve(how.keys, self.schema.names)
         by = resolve([how.sequence_by], self.schema.names)[0] if how.sequence_by else ""
-        needed = dict.fromkeys([*target.names, *keys, *([by] if by else [])])
+        needed = [*dict.fromkeys([*target.names, *keys, *([by] if by else [])])]
+        narrow = selected(self.schema, needed)
         # A condition may name any column.
-        wide = self.schema if how.delete_when else self._only([*needed])
+        wide = self.schema if how.delete_when else narrow
         rows = (batch for tail in self._plan.tails for batch in self._tail(tail, wide))
         last = winners(rows, wide, keys, by)
         deleted = holds(how.delete_when, last)
         assert self._table is not None
-        table = self._table.rows(self._only([*needed]))
+        table = self._table.rows(narrow)
         in_log = schema.columns(self._plan.spark_schema)
         others = [name for name in needed if name not in in_log]
-        yield from merged(table, last.select([*needed]), deleted, keys, by, others)
+        yield from merged(table, last.select(needed), deleted, keys, by, others)
 
     def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         if tail.end <= tail.start:

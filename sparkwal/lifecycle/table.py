@@ -140,13 +140,14 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
                 f"in version {state.table_version}, the log up to position {state.cut}, may be "
                 f"gone. {way_back(state)}"
             )
-    expected = (state.k,) if state.is_open else ()
-    found = [change.k for change in table.changes if change.log_id == state.log_id and change.k]
+    expected = [state.k] if state.is_open else []
+    came = [each for each in table.changes if each.log_id == state.log_id and each.k]
+    found = [each.k for each in came]
     # §10: since the confirmed version only the open range came, at most once
-    if len(set(found)) != len(found) or not set(found) <= set(expected):
+    if found not in ([], expected):
         raise ConfirmError(
             f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
-            f"{list(expected)} could be there: the log came back from an older copy? "
+            f"{expected} could be there: the log came back from an older copy? "
             f"{way_back(state)}"
         )
     # §10: the open range counts only if a version since the confirmed one brought it
@@ -155,10 +156,9 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             f"{name} says it holds range {state.k}, and no version since {state.table_version} "
             f"brought it: it was taken away. {way_back(state)}"
         )
-    for change in table.changes:
-        differs = change.to and (change.cut, change.to) != (state.cut, state.to)
+    for change in came:
         # One that the log promised before it was restored is another.
-        if change.log_id == state.log_id and change.k and differs:
+        if change.to and (change.cut, change.to) != (state.cut, state.to):
             raise ConfirmError(
                 f"{name} has positions {change.cut} … {change.to - 1} as range {change.k} of the "
                 f"log, whose lifecycle promises {state.cut} … {state.to - 1}: the log was restored "

@@ -14,7 +14,7 @@ from sparkwal.metrics.table import ALL, Labels, labels_of
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
-from sparkwal.reading.damage import PassedOver
+from sparkwal.reading.rows import PassedOver
 from sparkwal.reading.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")

@@ -17,9 +17,9 @@ from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading.damage import PassedOver, find_end
 from sparkwal.reading.history import Follower
-from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.log_range import LogRange, find_end
+from sparkwal.reading.rows import PassedOver
 
 # How many queries of a log are remembered, to know whose progress is this log's.
 _MOST_QUERIES = 1000

@@ -12,7 +12,7 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.recovery import Head, MissingRecord
+from sparkwal.protocol.recovery import Head, MissingRecord, find_head
 from sparkwal.protocol.replay import (
     WIDEST_PROBE,
     AnotherLog,
@@ -21,11 +21,10 @@ from sparkwal.protocol.replay import (
     live_records,
     newer,
 )
-from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
-from sparkwal.reading.damage import PassedOver, find_end
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import Floor, Pinned, ends_before
 from sparkwal.reading.pieces import Piece, pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import PassedOver, read_pieces
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -277,3 +276,27 @@ class LogRange:
         except InvalidLogError:
             return position
         return end
+
+
+def find_end(
+    log: LogStore, *, tolerant: bool = False, passed_over: PassedOver | None = None
+) -> tuple[Head, int]:
+    """The head as `find_head`, and the first position after it that holds nothing. Between the two
+    lie damaged records: only a look that passes over damage sees any. Raises InvalidLogError where
+    damage is not passed over, and where not one record is intact."""
+    try:
+        head = find_head(log, tolerant=tolerant)
+        return head, head.gap
+    except InvalidLogError as error:
+        if passed_over is None:
+            raise
+        passed_over(error)
+    head = find_head(log, tolerant=True)
+    gap = head.gap
+    while True:
+        try:
+            if read_slot(log, gap, head.window, GLANCE) is None:
+                return head, gap
+        except InvalidLogError as error:
+            passed_over(error)
+        gap += 1

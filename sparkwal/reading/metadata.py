@@ -85,6 +85,14 @@ def check_projection(wanted: str, log_schema: str) -> None:
             )
 
 
+def selected(everything: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Only these columns, in this order; None: all. Raises OptionError for an unknown one."""
+    for name in columns or ():
+        if name not in everything.names:
+            raise unknown_column(name, everything.names, everything.names)
+    return everything if columns is None else pa.schema([everything.field(x) for x in columns])
+
+
 def unknown_column(name: str, shown: Sequence[str], known: Sequence[str]) -> OptionError:
     """The error for a column that a log does not have. It names the columns `shown`; `known` are
     all that may be asked for."""
