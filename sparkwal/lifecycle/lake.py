@@ -81,13 +81,11 @@ class OtherFiles:
             return {each.base_name: each.size for each in found}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        path = f"_delta_log/{name}"
-        with _readable(self._table, self._storage):
-            if length is None:
-                with self._files.open_input_stream(path) as stream:
-                    return bytes(stream.read())
-            with self._files.open_input_file(path) as file:
-                return bytes(file.read_at(length, offset))
+        with (
+            _readable(self._table, self._storage),
+            self._files.open_input_file(f"_delta_log/{name}") as file,
+        ):
+            return bytes(file.read() if length is None else file.read_at(length, offset))
 
 
 def delta_log(

@@ -240,17 +240,15 @@ class _Chain:
     def _forgets(self, header: SlotHeader, query: str, batch: int) -> bool:
         if query in header.txns or not header.txns_archive:
             return header.txns.get(query, (-1, 0))[0] < batch
-        archive = self._archive(header.txns_archive)
-        return archive is not None and archive.txns.get(query, (-1, 0))[0] < batch
-
-    def _archive(self, name: str) -> QueryProgress | None:
+        name = header.txns_archive
         if name not in self._archives:
             self._archives[name] = None
             try:
                 self._archives[name] = read_archive(self._log, name)
             except InvalidLogError as error:
                 self._report.problems.append(str(error))
-        return self._archives[name]
+        archive = self._archives[name]
+        return archive is not None and archive.txns.get(query, (-1, 0))[0] < batch
 
 
 def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:

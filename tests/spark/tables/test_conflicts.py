@@ -62,9 +62,8 @@ def test_a_merge_begins_anew_when_others_changed_what_it_read(
                 delta.sql(statement.format(t=f"delta.`{lake.target.table}`")).collect()
             finally:
                 gate.open()
-            carried = ran.result()
-        held = carried.held
-        assert held is not None and held.k == carried.done.k == number + 2
+            done, finished, _ = ran.result()
+        assert finished.k == done.k == number + 2
         assert len(retried) == conflicts, (statement, retried)
         retried.clear()
     found = delta.read.format("delta").load(lake.target.table).select("id", "v").collect()
