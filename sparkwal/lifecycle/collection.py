@@ -56,8 +56,8 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
         # Something else deletes them, a rule of the bucket for example: one by one then.
         prefix = keys.lifecycle_prefix(log.prefix)
         there = (entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix))
-        numbers = (number for name in there if (number := keys.decode(name)) is not None)
-        number = next(filter(is_older, numbers), keys.MAX + 1)
+        known = (each for each in map(keys.decode, there) if each is not None)
+        number = next(filter(is_older, known), keys.MAX + 1)
     if number > keys.MAX:
         return 0
     key = keys.lifecycle_key(log.prefix, number)
