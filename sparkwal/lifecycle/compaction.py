@@ -37,6 +37,7 @@ from sparkwal.lifecycle.table import (
 )
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
+from sparkwal.reading.floor import ends_before
 from sparkwal.store.log_store import LogStore
 
 # How often other writers of the table may be faster before this one gives up, and what it waits
@@ -74,10 +75,8 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
         )
     # A log that came back older is not what its floor has passed.
     if gap < state.floor:
-        raise PlanError(
-            f"{log.url} ends at {gap}, before its floor {state.floor}: it was cut or restored from "
-            "an older copy. Restore lifecycle/ of that copy too"
-        )
+        cut = ends_before(log.url, gap, state.floor)
+        raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
 
 
 def put_intent(

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.widening import widened
-from sparkwal.lifecycle.table import TableState, check_apart, check_history
+from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
 from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.replay import AnotherLog
@@ -27,13 +26,6 @@ from sparkwal.reading.log_range import LogRange
 _Pins = tuple[int, list[int]]
 # Looks at chain and table before giving up. A look takes less than a second, a compaction many.
 ATTEMPTS = 8
-
-
-class Snapshots(Protocol):
-    """A table, as far as a reader needs it."""
-
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """As `Table.look`, always at the same version."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def plan_current(
 
     Args:
         logs: of one path; those without a record count for nothing.
-        open_table: for each attempt, to look at the newest version then.
+        open_table: for each attempt, to look at one version, the newest then.
 
     Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs with
     different tables or without any record, InvalidLogError.

@@ -69,12 +69,8 @@ class TableState:
     whole: bool = True
 
 
-class Table(Protocol):
-    """A table that takes ranges of a log, each in one transaction."""
-
-    def prepare(self, log: LogStore, spark_schema: str) -> None:
-        """Make the table if there is none. Raises PlanError for one that does not fit the target,
-        or whose settings would forget transactions."""
+class Snapshots(Protocol):
+    """A table, as far as a reader needs it."""
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The newest snapshot, read anew; None where there is no table.
@@ -85,12 +81,18 @@ class Table(Protocol):
                 no file and brought no range may be left out.
         """
 
+
+class Table(Snapshots, Protocol):
+    """A table that takes ranges of a log, each in one transaction."""
+
+    def prepare(self, log: LogStore, spark_schema: str) -> None:
+        """Make the table if there is none. Raises PlanError for one that does not fit the target,
+        or whose settings would forget transactions."""
+
     def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range, dead records skipped, in one transaction that
-        carries (log_id, k). Every record of the range must carry the log's id.
-
-        Raises TableConflict, ReadError, WriteError. The transaction may be there all the same.
-        """
+        carries (log_id, k). Every record of the range must carry the log's id. Raises
+        TableConflict, ReadError, WriteError. The transaction may be there all the same."""
 
 
 def check_apart(path: str, target: Target) -> None:
