@@ -79,22 +79,41 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
         raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
 
 
+@dataclass(frozen=True)
+class Chain:
+    """The records of one log's lifecycle, as one process puts them."""
+
+    log: LogStore
+    clock: Clock
+    host: str
+
+    def put(self, head: LifecycleRecord, kind: str, **changes: Any) -> LifecycleRecord:
+        """The next record. Emits the event of an intent, and of a range that is in the table.
+        Raises PublishError, MovedOn."""
+        url = self.log.url
+        try:
+            record = put_next(self.log, head, kind, self.clock, self.host, **changes)
+        except StoreUnavailableError as error:
+            raise PublishError(f"the lifecycle of {url} could not be moved on: {error}") from error
+        if record is None:
+            raise MovedOn
+        k, cut, table = record.k, record.cut, record.target
+        if kind == INTENT:
+            events.emit(events.CompactionPlanned(url, k, cut, record.to))
+        elif kind == DONE and table is not None:
+            events.emit(events.CompactionDone(url, k, cut, table.table, record.table_version))
+        return record
+
+
 def put_intent(
-    log: LogStore,
-    head: LifecycleRecord,
-    to: int,
-    target: Target,
-    table: Table,
-    spark_schema: str,
-    clock: Clock,
-    host: str,
+    chain: Chain, head: LifecycleRecord, to: int, target: Target, table: Table, spark_schema: str
 ) -> LifecycleRecord:
     """Put the intent for positions cut … to−1. Raises PlanError, ConfirmError, MovedOn."""
     assert not head.is_open and to > head.cut
     if head.k:
         # Before `prepare`, which would put an empty table where one was dropped.
-        confirmed(log, head, table)
-    table.prepare(log, spark_schema)
+        confirmed(chain.log, head, table)
+    table.prepare(chain.log, spark_schema)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:
         found = table.look(head.log_id, NEWEST)
@@ -107,7 +126,7 @@ def put_intent(
                 "new table"
             )
         changes |= {"table_id": found.table_id, "table_version": found.version}
-    return published(log, head, INTENT, clock, host, **changes)
+    return chain.put(head, INTENT, **changes)
 
 
 @dataclass(frozen=True)
@@ -124,13 +143,13 @@ class Range:
 
 
 def finish_range(
-    log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
+    chain: Chain, intent: LifecycleRecord, table: Table
 ) -> tuple[LifecycleRecord, Range, bool]:
     """Write the open range unless the table has it, confirm it, publish it. Returns the record that
     says so, the range, and whether the table had it already. Raises ReadError, WriteError,
     ConfirmError, PublishError, MovedOn."""
-    found, was_written = _written(log, intent, table, clock)
-    done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
+    found, was_written = _written(chain.log, intent, table, chain.clock)
+    done = chain.put(intent, DONE, cut=intent.to, table_version=found.version)
     held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
     rows, size = (held[0].rows, held[0].bytes) if held else (None, None)
     return done, Range(done.k, intent.cut, done.cut, found.version, rows, size), was_written
@@ -140,11 +159,7 @@ def _written(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock
 ) -> tuple[TableState, bool]:
     """The newest snapshot, which holds the range, and whether it did before anything was done."""
-    pause = _FIRST_PAUSE
     for attempt in range(CONFLICTS):
-        if attempt:
-            clock.sleep(pause)
-            pause *= 2
         found = confirmed(log, intent, table)
         if found.k == intent.k:
             return found, not attempt
@@ -157,10 +172,8 @@ def _written(
                 table.write(intent)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
-            continue
-        found = confirmed(log, intent, table)
-        if found.k == intent.k:
-            return found, False
+            if attempt < CONFLICTS - 1:
+                clock.sleep(_FIRST_PAUSE * 2**attempt)
     assert intent.target is not None
     found = confirmed(log, intent, table)
     if found.k == intent.k:
@@ -189,31 +202,7 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
     return found
 
 
-def published(
-    log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
-) -> LifecycleRecord:
-    """The next record of the chain. Emits the event of an intent, and of a range that is in the
-    table. Raises PublishError, MovedOn."""
-    try:
-        record = put_next(log, head, kind, clock, host, **changes)
-    except StoreUnavailableError as error:
-        raise PublishError(f"the lifecycle of {log.url} could not be moved on: {error}") from error
-    if record is None:
-        raise MovedOn
-    cut = record.cut
-    if kind == INTENT:
-        events.emit(events.CompactionPlanned(path=log.url, k=record.k, cut=cut, to=record.to))
-    elif kind == DONE and record.target is not None:
-        table, version = record.target.table, record.table_version
-        events.emit(
-            events.CompactionDone(log.url, record.k, cut, table=table, table_version=version)
-        )
-    return record
-
-
-def accept(
-    log: LogStore, state: LifecycleRecord, table: Table, clock: Clock, host: str
-) -> LifecycleRecord:
+def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecord:
     """Take the table as it is now, after somebody restored or overwrote it, for one that holds all
     rows below the cut, and of those after it the open range or nothing: 1 conditional PUT.
 
@@ -230,7 +219,7 @@ def accept(
         holds = "there is no table" if found is None else f"it says it holds range {found.k}"
         raise PlanError(
             f"{state.target.table} cannot be taken for one that holds range {state.confirmed_k} of "
-            f"{log.url}: {holds}"
+            f"{chain.log.url}: {holds}"
         )
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
     held = _held(state, found)
@@ -249,10 +238,8 @@ def accept(
     k = found.k + 1 if state.is_open else found.k
     kind = INTENT if state.is_open and k != state.k else FLOOR
     changes: dict[str, Any] = {"cut": state.to} if held else {"k": k}
-    return published(
-        log, state, DONE if held else kind, clock, host,
-        table_id=found.table_id, table_version=found.version, **changes,
-    )  # fmt: skip
+    changes |= {"table_id": found.table_id, "table_version": found.version}
+    return chain.put(state, DONE if held else kind, **changes)
 
 
 def _held(state: LifecycleRecord, found: TableState) -> tuple[Change, ...]:

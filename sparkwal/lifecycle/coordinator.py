@@ -17,13 +17,13 @@ from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle import FLOOR, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collection, collect
 from sparkwal.lifecycle.compaction import (
+    Chain,
     MovedOn,
     Range,
     accept,
     check_log,
     confirmed,
     finish_range,
-    published,
     put_intent,
     unless_moved_on,
 )
@@ -101,11 +101,11 @@ class Lifecycle:
         host: str | None = None,
     ) -> None:
         self._log, self._policy, self._sequencer = log, policy, sequencer
+        self._clock = clock or SystemClock()
+        self._chain = Chain(log, self._clock, host or socket.gethostname())
         self._table, self._target = table, target
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
         self._collects = collects
-        self._clock = clock or SystemClock()
-        self._host = host or socket.gethostname()
         # The bound up to which this process has collected everything.
         self._collected = 0
         self._measured: LogState | None = None
@@ -136,7 +136,7 @@ class Lifecycle:
         _, state = self._look()
         if state is None or state.target is None:
             raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
-        return accept(self._log, state, self._the_table(state), self._clock, self._host)
+        return accept(self._chain, state, self._the_table(state))
 
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
@@ -174,9 +174,7 @@ class Lifecycle:
         # §10: at most one range is open
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        done, finished, was_written = finish_range(
-            self._log, state, self._the_table(state), self._clock, self._host
-        )
+        done, finished, was_written = finish_range(self._chain, state, self._the_table(state))
         found = Recovery("an open range", done.cut, done.floor, head.gap, finished, was_written)
         return found, head, done
 
@@ -232,7 +230,7 @@ class Lifecycle:
         is_late = self._clock.now_ms() - state.timestamp_ms >= DAY_MS
         # A floor that moves again and again makes no record late.
         if came >= _VERSIONS or (came and (is_late or floor_moved)):
-            published(self._log, state, FLOOR, self._clock, self._host, table_version=found.version)
+            self._chain.put(state, FLOOR, table_version=found.version)
 
     def _report_limit(self, due: Due, waiting: int) -> None:
         """An event when the log reaches a limit, not while it stays there."""
@@ -250,11 +248,9 @@ class Lifecycle:
         if self._target is None or self._table is None or to <= state.cut:
             return state, None
         assert head.live is not None
-        intent = put_intent(
-            self._log, state, to, self._target, self._table, head.live.spark_schema,
-            self._clock, self._host,
-        )  # fmt: skip
-        return finish_range(self._log, intent, self._table, self._clock, self._host)[:2]
+        spark_schema = head.live.spark_schema
+        intent = put_intent(self._chain, state, to, self._target, self._table, spark_schema)
+        return finish_range(self._chain, intent, self._table)[:2]
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState
@@ -271,11 +267,9 @@ class Lifecycle:
         # SAFETY(floor-never-back) §10: the floor never goes back
         if floor <= state.floor:
             return state
-        moved = published(
-            self._log, state, FLOOR, self._clock, self._host,
-            # Never shorter: who looked at an earlier record relies on the grace that it names.
-            floor=floor, gc_grace_ms=max(self._grace_ms, state.gc_grace_ms),
-        )  # fmt: skip
+        # Never shorter: who looked at an earlier record relies on the grace that it names.
+        grace_ms = max(self._grace_ms, state.gc_grace_ms)
+        moved = self._chain.put(state, FLOOR, floor=floor, gc_grace_ms=grace_ms)
         events.emit(events.FloorMoved(path=self._log.url, floor=floor))
         return moved
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -92,22 +92,21 @@ def partition_by(
     Raises OptionError for a column that is not there.
     """
     names = [columns] if isinstance(columns, str) else list(columns)
+    keys: Iterable[tuple[Any, ...]]
+    try:
+        if isinstance(rows, (pa.RecordBatch, pa.Table)):
+            keys = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+        else:
+            keys = [tuple(row[name] for name in names) for row in rows]
+    except KeyError as error:
+        raise OptionError(f"the rows have no column {error.args[0]!r}") from None
     parts: dict[str, list[int]] = {}
-    for place, key in enumerate(_keys(rows, names)):
+    for place, key in enumerate(keys):
         name = sequencer_for(key[0] if isinstance(columns, str) else key, count)
         parts.setdefault(name, []).append(place)
     if isinstance(rows, (pa.RecordBatch, pa.Table)):
         return {name: rows.take(pa.array(places)) for name, places in parts.items()}
     return {name: [rows[place] for place in places] for name, places in parts.items()}
-
-
-def _keys(rows: Any, names: list[str]) -> list[tuple[Any, ...]]:
-    try:
-        if isinstance(rows, (pa.RecordBatch, pa.Table)):
-            return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
-        return [tuple(row[name] for name in names) for row in rows]
-    except KeyError as error:
-        raise OptionError(f"the rows have no column {error.args[0]!r}") from None
 
 
 def list_sequencers(path: str, **options: object) -> list[str]:

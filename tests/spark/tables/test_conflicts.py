@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal import events
-from sparkwal.lifecycle.compaction import finish_range
+from sparkwal.lifecycle.compaction import Chain, finish_range
 from sparkwal.protocol.clock import SystemClock
 
 from .gate import Gate
@@ -53,7 +53,8 @@ def test_a_merge_begins_anew_when_others_changed_what_it_read(
         lake.intent()
         with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
             gate.in_the_write(patch)
-            ran = pool.submit(finish_range, lake.log, lake.head(), lake.table, SystemClock(), "")
+            chain = Chain(lake.log, SystemClock(), "")
+            ran = pool.submit(finish_range, chain, lake.head(), lake.table)
             try:
                 while not gate.reached():
                     assert not ran.done(), ran.result()
