@@ -64,8 +64,8 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
 
 
 def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
-    """Raises PlanError where the log that is there, which was looked at after its chain, is not the
-    one that `state` describes."""
+    """Raises PlanError where `state`, which was looked at first, does not describe the log that is
+    there."""
     # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
     if state.log_id != log_id:
         raise PlanError(

@@ -76,7 +76,7 @@ class Run:
 
 
 class Lifecycle:
-    """The life of one log, of a sequencer too, after its rows were written.
+    """The life of one log after its rows were written; each sequencer's log has its own.
 
     Args:
         table, target: where its rows go; None: the policy's retention alone moves the floor.

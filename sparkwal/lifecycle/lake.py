@@ -91,8 +91,8 @@ class OtherFiles:
 def delta_log(
     table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
 ) -> DeltaLog:
-    """The log of a table. The options, of the log that is compacted into it, reach a table on a
-    disk or on S3; `storage`, delta-rs' options, one elsewhere."""
+    """The log of a table. `options`, of the log that is compacted into it, reach a table on a disk
+    or on S3; one elsewhere needs `storage`, delta-rs' options."""
     if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
         return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
     store, prefix = open_store(table, options.s3, options.retry)
