@@ -17,7 +17,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log, refuse
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import unknown_column, with_metadata_columns
+from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.log_store import LogStore
@@ -158,13 +158,9 @@ class Log:
     def _target(
         self, spark_schema: str, columns: Sequence[str] | None, include_metadata: bool
     ) -> pa.Schema:
-        everything = schema.to_arrow(with_metadata_columns(spark_schema))
-        if columns is not None:
-            unknown = [name for name in columns if name not in everything.names]
-            if unknown:
-                raise unknown_column(unknown[0], everything.names, everything.names)
-            return pa.schema([everything.field(name) for name in columns])
-        return everything if include_metadata else schema.to_arrow(spark_schema)
+        if columns is not None or include_metadata:
+            spark_schema = with_metadata_columns(spark_schema)
+        return selected(schema.to_arrow(spark_schema), columns)
 
     def replay(
         self, cursor: str | None = None, *, sequencers: str | Sequence[str] | None = None

@@ -218,7 +218,7 @@ def _life(log: LogStore, head: Head) -> Iterator[Line]:
     log_id = head.live.header.log_id
     try:
         life = chain.look(log, log_id)
-        readers = consumers.standing(log, log_id)
+        readers = consumers.standing(log)
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
         return
@@ -234,10 +234,10 @@ def _life(log: LogStore, head: Head) -> Iterator[Line]:
             yield ok("lifecycle", f"{said}; floor {life.floor}")
     else:
         yield ok("lifecycle", f"the table has all below {life.cut}, the floor is {life.floor}")
-    for reader in readers:
-        name, behind = reader.consumer.name, head.gap - reader.consumer.position
-        if reader.of_this_log and reader.age_ms > _STALE_MS and behind > 0:
-            yield to_do("consumer", f"{name} has not published for {reader.age_ms // 3_600_000} h, "
+    for reader, age_ms in readers:
+        name, behind = reader.name, head.gap - reader.position
+        if reader.log_id == log_id and age_ms > _STALE_MS and behind > 0:
+            yield to_do("consumer", f"{name} has not published for {age_ms // 3_600_000} h, "
                                     f"{behind:,} positions behind: the floor waits for it",
                         "start it again, or forget it if nobody needs it any more")  # fmt: skip
         else:

@@ -27,10 +27,9 @@ from sparkwal.console.output import as_json_line, moment, size
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.options.types import duration
 from sparkwal.protocol.replay import first_at_or_after
-from sparkwal.reading.damage import PassedOver
-from sparkwal.reading.following import Follower
-from sparkwal.reading.history import Collected, Found, Unreadable, is_seal, walk
+from sparkwal.reading.history import Collected, Follower, Found, Unreadable, is_seal, walk
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.rows import PassedOver
 
 
 class RecordLines:

@@ -13,8 +13,8 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.recovery import Head
-from sparkwal.reading.damage import PassedOver
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.rows import PassedOver
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.parallel import run_parallel
 

@@ -15,8 +15,7 @@ from sparkwal.console.exit_codes import Refused
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.protocol.replay import WIDEST_PROBE, live_records
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.reading.following import Follower
-from sparkwal.reading.history import Collected
+from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, unknown_column
 from sparkwal.reading.pieces import Piece, pieces_of, split

@@ -1,7 +1,7 @@
 """Deleting what nobody needs any more, below a bound that no reader and no writer can cross.
 
-Deletes in any order, and an old view only sees a lower bound: a collector may die, sleep or
-run twice. Whatever is left is found by the next one.
+It deletes in any order, and an old view only sees a lower bound: a collector may die, sleep or run
+twice. The next one finds what is left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.lifecycle.compaction import confirmed
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.consumers import forget_expired_leases, standing
+from sparkwal.lifecycle.consumers import forget_expired_leases, is_live, standing
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.recovery import Head
@@ -31,86 +31,54 @@ _AT_ONCE = 1000  # keys of one DELETE
 
 @dataclass(frozen=True)
 class Collection:
-    """What was deleted, or would be.
-
-    Attributes:
-        bound: positions below were collected.
-        slots, data: deleted records, and deleted objects with rows, orphans among them.
-        uploads: unfinished uploads that were discarded.
-        bytes: of the deleted objects, as stored.
-        held_by: what kept the bound below the floor, for people; "" for nothing.
-    """
+    """What was deleted, or would be, of what lies below position `bound`. `held_by` says, for
+    people, what kept the bound below the floor; "" for nothing."""
 
     bound: int
-    slots: int = 0
-    data: int = 0
+    objects: int = 0
     uploads: int = 0
     bytes: int = 0
     held_by: str = ""
 
-    @property
-    def objects(self) -> int:
-        return self.slots + self.data
-
 
 def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
-    """The floor of the newest record that is older than the grace, by the store's own clock; 0
-    where none is: O(log n) requests."""
-    try:
-        number = _first_older(log, head, grace_ms)
-    except NotFound:
-        # Something else deletes them, a rule of the bucket for example.
-        number = _first_there(log, grace_ms)
-    if number is None:
-        return 0
-    key = keys.lifecycle_key(log.prefix, number)
-    return decode(log.store.get(key), f"{log.store.url}/{key}").floor
-
-
-def _first_older(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int | None:
-    """By halving. Raises NotFound where a record between others is gone."""
+    """The floor of the newest record that is older than the grace, by the store's clock; 0 where
+    none is: O(log n) requests."""
 
     def is_older(number: int) -> bool:
         # SAFETY(grace-before-delete) §10: only a floor older than the grace allows a delete
         return log.store.age_ms(keys.lifecycle_key(log.prefix, number)) > grace_ms
 
-    # Older records have higher numbers.
-    number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
-    return number if number <= keys.MAX else None
+    try:
+        # Older records have higher numbers.
+        number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
+    except NotFound:
+        # Something else deletes them, a rule of the bucket for example: one by one then.
+        prefix = keys.lifecycle_prefix(log.prefix)
+        there = (entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix))
+        known = (each for each in map(keys.decode, there) if each is not None)
+        number = next(filter(is_older, known), keys.MAX + 1)
+    if number > keys.MAX:
+        return 0
+    key = keys.lifecycle_key(log.prefix, number)
+    return decode(log.store.get(key), f"{log.store.url}/{key}").floor
 
 
-def _first_there(log: LogStore, grace_ms: int) -> int | None:
-    """One by one, of those that are there."""
-    prefix = keys.lifecycle_prefix(log.prefix)
-    for entry in all_entries(log.store, prefix):
-        number = keys.decode(entry.key.removeprefix(prefix))
-        if number is not None and log.store.age_ms(entry.key) > grace_ms:
-            return number
-    return None
-
-
-def collection_bound(
-    log: LogStore,
-    state: LifecycleRecord,
-    table: Table | None,
-    grace_ms: int,
-    expiry_ms: int | None,
+def _bound(
+    log: LogStore, state: LifecycleRecord, table: Table | None, grace_ms: int, expiry_ms: int | None
 ) -> tuple[int, str]:
-    """The first position that stays, and what keeps it from being higher.
-
-    In this order: a floor older than the grace, then the consumers, then the table. A consumer
-    that joins later begins at the floor, which is not below.
-
-    Raises ConfirmError where the table no longer holds what the log would lose, MovedOn.
-    """
+    """The first position that stays, and what keeps it from being higher: a floor older than the
+    grace, then the consumers, then the table. A consumer that joins later begins at the floor or
+    above."""
     floor = old_floor(log, state, grace_ms)
     held = "the grace" if floor < state.floor else ""
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
-        live = [each.consumer for each in standing(log, state.log_id) if each.is_live(expiry_ms)]
-        names = sorted({each.name for each in live if each.position <= bound})
+        low = [(each, age_ms) for each, age_ms in standing(log) if each.position <= bound]
+        live = [each for each, age_ms in low if is_live(each, state.log_id, age_ms, expiry_ms)]
+        names = sorted(each.name for each in live)
         held = f"consumer {', '.join(names)}" if names else "a consumer"
     if state.target is not None and bound > 0:
         if table is None:
@@ -122,38 +90,39 @@ def collection_bound(
 
 
 def collect(
-    log: LogStore, head: Head, state: LifecycleRecord, bound: int, held: str, *, dry_run: bool
-) -> Collection:
-    """Delete data objects, orphans and unfinished uploads below the bound, and slot records
-    below bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE.
+    log: LogStore, head: Head, state: LifecycleRecord, table: Table | None, grace_ms: int,
+    expiry_ms: int | None, *, above: int = -1, dry_run: bool = False,
+) -> Collection | None:  # fmt: skip
+    """Delete data objects, orphans and unfinished uploads below the bound, and slot records below
+    bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE. None where the bound is not
+    above `above`. The head is of a look after the one at the floor.
 
-    Args:
-        head: of the log, looked at after the floor was.
-        dry_run: only count.
+    Raises ConfirmError where the table no longer holds what the log would lose, MovedOn.
     """
-    slots = data = size = 0
+    bound, held = _bound(log, state, table, grace_ms, expiry_ms)
+    if bound <= above:
+        return None
+    objects = size = 0
     doomed = _below(log, head, bound)
     while batch := [*islice(doomed, _AT_ONCE)]:
-        found = sum(keys.is_slot(number, head.window) for _, number in batch)
-        slots, data = slots + found, data + len(batch) - found
-        size += sum(entry.size for entry, _ in batch)
+        objects += len(batch)
+        size += sum(entry.size for entry in batch)
         if not dry_run:
             # What was put there since the LIST stays, where the store can tell.
-            log.store.delete_many([x.key for x, _ in batch], [x.etag for x, _ in batch])
+            log.store.delete_many([x.key for x in batch], [x.etag for x in batch])
     uploads = _discard_uploads(log, head, bound, dry_run)
     if not dry_run:
         forget_expired_leases(log)
-    if not dry_run and (slots or data or uploads):
-        events.emit(events.Collected(path=log.url, below=bound, objects=slots + data, bytes=size))
-    return Collection(bound, slots, data, uploads, size, held)
+        if objects or uploads:
+            events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
+    return Collection(bound, objects, uploads, size, held)
 
 
-def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int]]:
+def _below(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
     """Every object that may go, newest first."""
     if bound <= 0:
         return
-    window = head.window
-    pinned = _pinned(log, head)
+    window, pinned = head.window, _pinned(log, head)
     prefix = keys.batches_prefix(log.prefix)
     # Numbers count down: what follows the slot at the bound is of positions below it.
     for entry in all_entries(log.store, prefix, after=log.key(keys.slot(bound, window))):
@@ -168,7 +137,7 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int]]
             or position in pinned
         ):
             continue
-        yield entry, number
+        yield entry
 
 
 def _pinned(log: LogStore, head: Head) -> set[int]:
@@ -184,11 +153,11 @@ def _pinned(log: LogStore, head: Head) -> set[int]:
 
 
 def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> int:
-    """How many uploads were begun below the bound and never ended: 1 request for a thousand."""
+    """How many unfinished uploads were begun below the bound: 1 request for a thousand."""
     prefix = keys.batches_prefix(log.prefix)
-    count = 0
-    page = log.store.unfinished(prefix)
+    count, after = 0, ""
     while True:
+        page = log.store.unfinished(prefix, after)
         for upload in page.uploads:
             number = keys.decode(upload.key.removeprefix(prefix))
             if number is None or keys.position(number, head.window) >= bound:
@@ -196,6 +165,5 @@ def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> in
             count += 1
             if not dry_run:
                 log.store.discard(upload)
-        if not page.after:
+        if not (after := page.after):
             return count
-        page = log.store.unfinished(prefix, page.after)

@@ -25,10 +25,19 @@ from sparkwal.errors import (
     WriteError,
 )
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
-from sparkwal.lifecycle.table import NEWEST, Table, TableConflict, TableState, check_history
+from sparkwal.format.lifecycle import DONE, FLOOR, INTENT, LifecycleRecord, Target
+from sparkwal.lifecycle.table import (
+    NEWEST,
+    Change,
+    Table,
+    TableConflict,
+    TableState,
+    check_history,
+    way_back,
+)
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
+from sparkwal.reading.floor import ends_before
 from sparkwal.store.log_store import LogStore
 
 # How often other writers of the table may be faster before this one gives up, and what it waits
@@ -43,8 +52,8 @@ class MovedOn(Exception):
 
 @contextmanager
 def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
-    """Work that began at `state`: where it fails after somebody moved the chain on, what it relied
-    on is old, and rows that it reads may be collected. Raises MovedOn then."""
+    """Work that began at `state`. Raises MovedOn where it fails after somebody moved the chain on:
+    what it relied on is old, and rows that it reads may be collected."""
     try:
         yield
     except (CompactionError, InvalidLogError) as error:
@@ -55,11 +64,8 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
 
 
 def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
-    """Raises PlanError where the log that is there is not the one that `state` describes.
-
-    Args:
-        gap, log_id: of the log, looked at after its chain was.
-    """
+    """Raises PlanError where `state`, which was looked at first, does not describe the log that is
+    there."""
     # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
     if state.log_id != log_id:
         raise PlanError(
@@ -69,31 +75,45 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
         )
     # A log that came back older is not what its floor has passed.
     if gap < state.floor:
-        raise PlanError(
-            f"{log.url} ends at {gap}, before its floor {state.floor}: it was cut or restored from "
-            "an older copy. Restore lifecycle/ of that copy too"
-        )
+        cut = ends_before(log.url, gap, state.floor)
+        raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The records of one log's lifecycle, as one process puts them."""
+
+    log: LogStore
+    clock: Clock
+    host: str
+
+    def put(self, head: LifecycleRecord, kind: str, **changes: Any) -> LifecycleRecord:
+        """The next record. Emits the event of an intent, and of a range that is in the table.
+        Raises PublishError, MovedOn."""
+        url = self.log.url
+        try:
+            record = put_next(self.log, head, kind, self.clock, self.host, **changes)
+        except StoreUnavailableError as error:
+            raise PublishError(f"the lifecycle of {url} could not be moved on: {error}") from error
+        if record is None:
+            raise MovedOn
+        k, cut, table = record.k, record.cut, record.target
+        if kind == INTENT:
+            events.emit(events.CompactionPlanned(url, k, cut, record.to))
+        elif kind == DONE and table is not None:
+            events.emit(events.CompactionDone(url, k, cut, table.table, record.table_version))
+        return record
 
 
 def put_intent(
-    log: LogStore,
-    head: LifecycleRecord,
-    to: int,
-    target: Target,
-    table: Table,
-    spark_schema: str,
-    clock: Clock,
-    host: str,
+    chain: Chain, head: LifecycleRecord, to: int, target: Target, table: Table, spark_schema: str
 ) -> LifecycleRecord:
-    """Put the intent for the positions from the cut up to `to`.
-
-    Raises PlanError, ConfirmError, MovedOn.
-    """
+    """Put the intent for positions cut … to−1. Raises PlanError, ConfirmError, MovedOn."""
     assert not head.is_open and to > head.cut
     if head.k:
         # Before `prepare`, which would put an empty table where one was dropped.
-        confirmed(log, head, table)
-    table.prepare(log, spark_schema)
+        confirmed(chain.log, head, table)
+    table.prepare(chain.log, spark_schema)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:
         found = table.look(head.log_id, NEWEST)
@@ -106,17 +126,13 @@ def put_intent(
                 "new table"
             )
         changes |= {"table_id": found.table_id, "table_version": found.version}
-    return published(log, head, INTENT, clock, host, **changes)
+    return chain.put(head, INTENT, **changes)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Positions start … end−1, which the table has as range `k`.
-
-    Attributes:
-        rows, bytes: that the table took for it, merged and as stored there; None where its
-            history does not show.
-    """
+    """Positions start … end−1, which the table has as range `k`, and the rows and bytes that the
+    table took for it, merged and as stored there; None for unknown."""
 
     k: int
     start: int
@@ -127,15 +143,13 @@ class Range:
 
 
 def finish_range(
-    log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock, host: str
+    chain: Chain, intent: LifecycleRecord, table: Table
 ) -> tuple[LifecycleRecord, Range, bool]:
-    """Write the open range unless the table has it, confirm it, publish it.
-
-    Returns the record that says so, the range, and whether the table had it already.
-    Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn.
-    """
-    found, was_written = _written(log, intent, table, clock)
-    done = published(log, intent, DONE, clock, host, cut=intent.to, table_version=found.version)
+    """Write the open range unless the table has it, confirm it, publish it. Returns the record that
+    says so, the range, and whether the table had it already. Raises ReadError, WriteError,
+    ConfirmError, PublishError, MovedOn."""
+    found, was_written = _written(chain.log, intent, table, chain.clock)
+    done = chain.put(intent, DONE, cut=intent.to, table_version=found.version)
     held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
     rows, size = (held[0].rows, held[0].bytes) if held else (None, None)
     return done, Range(done.k, intent.cut, done.cut, found.version, rows, size), was_written
@@ -145,11 +159,7 @@ def _written(
     log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock
 ) -> tuple[TableState, bool]:
     """The newest snapshot, which holds the range, and whether it did before anything was done."""
-    pause = _FIRST_PAUSE
     for attempt in range(CONFLICTS):
-        if attempt:
-            clock.sleep(pause)
-            pause *= 2
         found = confirmed(log, intent, table)
         if found.k == intent.k:
             return found, not attempt
@@ -162,10 +172,8 @@ def _written(
                 table.write(intent)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
-            continue
-        found = confirmed(log, intent, table)
-        if found.k == intent.k:
-            return found, False
+            if attempt < CONFLICTS - 1:
+                clock.sleep(_FIRST_PAUSE * 2**attempt)
     assert intent.target is not None
     found = confirmed(log, intent, table)
     if found.k == intent.k:
@@ -178,11 +186,7 @@ def _written(
 
 def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:
     """The newest snapshot of the table, which holds all that `state` says, and may hold the open
-    range.
-
-    Raises ConfirmError, MovedOn.
-    """
-
+    range. Raises ConfirmError, MovedOn."""
     before = state.confirmed_k
     found = table.look(state.log_id, state.table_version, before)
     with unless_moved_on(log, state):
@@ -198,23 +202,81 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
     return found
 
 
-def published(
-    log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
-) -> LifecycleRecord:
-    """The next record of the chain, and the event of an intent and of a range that is in the
-    table. Raises PublishError, MovedOn."""
-    try:
-        record = put_next(log, head, kind, clock, host, **changes)
-    except StoreUnavailableError as error:
-        raise PublishError(f"the lifecycle of {log.url} could not be moved on: {error}") from error
-    if record is None:
-        raise MovedOn
-    cut = record.cut
-    if kind == INTENT:
-        events.emit(events.CompactionPlanned(path=log.url, k=record.k, cut=cut, to=record.to))
-    elif kind == DONE and record.target is not None:
-        table, version = record.target.table, record.table_version
-        events.emit(
-            events.CompactionDone(log.url, record.k, cut, table=table, table_version=version)
+def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecord:
+    """Take the table as it is now, after somebody restored or overwrote it, for one that holds all
+    rows below the cut, and of those after it the open range or nothing: 1 conditional PUT.
+
+    A transaction outlives a RESTORE: its number says which ranges were written, only the history
+    says which are still there. A range that is gone is promised again, under a number that the
+    table has not seen: who still writes the old one is too late, the table has it.
+
+    Raises PlanError where the table's history contradicts that, MovedOn.
+    """
+    assert state.target is not None
+    # With the confirmed version itself, which may be a RESTORE that was accepted before.
+    found = table.look(state.log_id, state.table_version - 1)
+    if found is None or found.k < state.confirmed_k:
+        holds = "there is no table" if found is None else f"it says it holds range {found.k}"
+        raise PlanError(
+            f"{state.target.table} cannot be taken for one that holds range {state.confirmed_k} of "
+            f"{chain.log.url}: {holds}"
         )
-    return record
+    # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
+    held = _held(state, found)
+    is_open_range = (
+        state.is_open
+        and [each.k for each in held] == [state.k]
+        and (not held[0].to or (held[0].cut, held[0].to) == (state.cut, state.to))
+    )
+    if held and not is_open_range:
+        raise _refused(
+            state, f"it holds the ranges {[each.k for each in held]} of the log, from position "
+            f"{held[0].cut} on, which the lifecycle does not know"
+        )  # fmt: skip
+    # SAFETY(lost-range-new-k) §10: an open range that a RESTORE took away is promised again under a
+    # higher k
+    k = found.k + 1 if state.is_open else found.k
+    kind = INTENT if state.is_open and k != state.k else FLOOR
+    changes: dict[str, Any] = {"cut": state.to} if held else {"k": k}
+    changes |= {"table_id": found.table_id, "table_version": found.version}
+    return chain.put(state, DONE if held else kind, **changes)
+
+
+def _held(state: LifecycleRecord, found: TableState) -> tuple[Change, ...]:
+    """The ranges that came after the confirmed version and are there now.
+
+    Raises PlanError where the history does not show it, and for a RESTORE to a version before the
+    confirmed one: a range may have been confirmed after somebody chose it.
+    """
+    confirmed = state.table_version
+    since = [each for each in found.changes if each.version > confirmed]
+    # By its transaction no range came since, whatever the history lacks.
+    none_came = found.k == state.confirmed_k
+    held: tuple[Change, ...] | str = ()
+    if len(since) < found.version - confirmed and not none_came:
+        held = f"its history does not reach back to version {confirmed}"
+    at = {confirmed: held}
+    for each in found.changes:
+        if each.version == confirmed and each.restores is not None:
+            at[each.restores] = held
+    for change in since:
+        if change.restores is not None:
+            held = at.get(change.restores, at[confirmed])
+            # SAFETY(restore-not-before) §10: a RESTORE to before the confirmed version is refused
+            if change.restores < confirmed and change.restores not in at:
+                held = f"it was restored to version {change.restores}, which is older"
+        elif change.operation.upper().startswith("RESTORE"):
+            held = f"version {change.version} is a RESTORE that names no version"
+        elif change.undoes:
+            held = ()
+        elif change.log_id == state.log_id and change.k and not isinstance(held, str):
+            held = (*held, change)
+        at[change.version] = held
+    if isinstance(held, str):
+        raise _refused(state, held)
+    return held
+
+
+def _refused(state: LifecycleRecord, why: str) -> PlanError:
+    assert state.target is not None
+    return PlanError(f"{state.target.table} cannot be accepted: {why}. {way_back(state)}")

@@ -31,10 +31,8 @@ class _Refused(Exception):
 
 
 def holds(condition: str, rows: pa.Table) -> pa.ChunkedArray:
-    """For each row whether the condition is true: null counts as false.
-
-    Raises OptionError for a condition that only Spark can evaluate.
-    """
+    """For each row whether the condition is true; null counts as false. Raises OptionError for a
+    condition that only Spark can evaluate."""
     if not condition.strip():
         return pa.chunked_array([pa.repeat(False, rows.num_rows)])
     try:

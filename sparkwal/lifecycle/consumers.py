@@ -1,9 +1,9 @@
 """The readers of a log that nothing is collected from under.
 
-Each publishes how far it has come in an object of its own, `{path}/consumers/{name}`, which it
-overwrites. The floor stays at or below all of them that count. One that has not published for
-longer than its expiry counts no more: what it reads then may be gone, and a reader notices
-(it looks at the floor after it has read).
+Each publishes how far it has come in an object of its own, `{path}/consumers/{name}`. The floor
+stays at or below all of them that count. One that has not published for longer than its expiry
+counts no more: what it reads then may be gone, and it notices when it looks at the floor after it
+has read.
 """
 
 from __future__ import annotations
@@ -36,27 +36,11 @@ from sparkwal.store.parallel import run_parallel
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A consumer, and what it counts for.
-
-    Attributes:
-        age_ms: since it last published, by the store's clock.
-        of_this_log: False: it read a log that was there before, and counts for nothing.
-    """
-
-    consumer: Consumer
-    age_ms: int
-    of_this_log: bool
-
-    def is_live(self, expiry_ms: int | None) -> bool:
-        """Whether the floor must not pass it; `expiry_ms` as in `bound`."""
-        return self.of_this_log and not _is_expired(self.consumer, self.age_ms, expiry_ms)
-
-
-def _is_expired(consumer: Consumer, age_ms: int, expiry_ms: int | None) -> bool:
+def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None) -> bool:
+    """Whether the floor of the log must not pass a consumer that published so long ago. One that is
+    no lease counts until it is older than `expiry_ms`; None: for ever."""
     limit = expiry_ms if consumer.expires_ms is None else consumer.expires_ms
-    return limit is not None and age_ms > limit
+    return consumer.log_id == log_id and (limit is None or age_ms <= limit)
 
 
 def publish(log: LogStore, consumer: Consumer) -> None:
@@ -65,10 +49,8 @@ def publish(log: LogStore, consumer: Consumer) -> None:
 
 
 def read(log: LogStore, name: str) -> Consumer | None:
-    """What a consumer published last, None for one that is not there: 1 GET.
-
-    Raises InvalidLogError for a damaged one: it may stand where nothing may be deleted.
-    """
+    """What a consumer published last, None for one that is not there: 1 GET. Raises InvalidLogError
+    for a damaged one: it may stand where nothing may be deleted."""
     # Whatever a LIST shows here, a folder's marker too, is no consumer unless it says so.
     key = keys.consumers_prefix(log.prefix) + name
     where = f"{log.store.url}/{key}"
@@ -88,33 +70,23 @@ def forget(log: LogStore, name: str) -> None:
     log.store.delete(keys.consumer_key(log.prefix, name))
 
 
-def standing(log: LogStore, log_id: str) -> list[Standing]:
-    """All consumers by name: 1 LIST for each thousand, and 2 requests for each.
-
-    Raises InvalidLogError for a damaged one.
-    """
-    found = ((log, consumer) for consumer in _consumers(log))
-    ages = run_parallel(log.store, lambda each: (each[1], _age_ms(*each)), found)
-    return [
-        Standing(consumer, age, consumer.log_id == log_id)
-        for consumer, age in ages
-        if age is not None
-    ]
+def standing(log: LogStore) -> list[tuple[Consumer, int]]:
+    """All consumers by name, and for how long each has not published, by the store's clock: 1 LIST
+    for each thousand, and 2 requests for each. Raises InvalidLogError for a damaged one."""
+    found = run_parallel(log.store, lambda each: (each, _age_ms(log, each)), _consumers(log))
+    return [(consumer, age_ms) for consumer, age_ms in found if age_ms is not None]
 
 
 def _consumers(log: LogStore) -> Iterator[Consumer]:
     prefix = keys.consumers_prefix(log.prefix)
-    names = (
-        entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix, after=prefix)
-    )
-    for found in run_parallel(log.store, lambda name: read(log, name), names):
-        if found is not None:
-            yield found
+    entries = all_entries(log.store, prefix, after=prefix)
+    names = (entry.key.removeprefix(prefix) for entry in entries)
+    yield from filter(None, run_parallel(log.store, lambda name: read(log, name), names))
 
 
 def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
     """None where it is gone. Asked after its position was read: what it publishes in between is
-    newer than that, so that one who is alive is never taken for one who is not."""
+    newer than that, so no live consumer counts as expired."""
     try:
         return log.store.age_ms(keys.consumer_key(log.prefix, consumer.name))
     except NotFound:
@@ -122,17 +94,12 @@ def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
 
 
 def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
-    """The highest floor up to `floor` that passes no live consumer; it may lie below the
-    present one, where a consumer came too late, and the floor then stays where it is.
+    """The highest floor up to `floor` that passes no live consumer. Where a consumer came too late
+    it lies below the present floor, which then stays. A consumer that is no lease counts until it
+    is older than `expiry_ms`; None: for ever. Raises InvalidLogError for a damaged consumer.
 
-    1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is
-    below `floor` and might have expired.
-
-    Args:
-        log_id: of the log; a consumer of one that was there before counts for nothing.
-        expiry_ms: a consumer that is no lease counts until it is older; None: for ever.
-
-    Raises InvalidLogError for a damaged consumer.
+    1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is below
+    `floor` and might have expired.
     """
     # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
     for consumer in _consumers(log):
@@ -140,21 +107,18 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
             continue
         if consumer.expires_ms is not None or expiry_ms is not None:
             age_ms = _age_ms(log, consumer)
-            if age_ms is None or _is_expired(consumer, age_ms, expiry_ms):
+            if age_ms is None or not is_live(consumer, log_id, age_ms, expiry_ms):
                 continue
         floor = consumer.position
     return floor
 
 
 def join(log: LogStore, consumer: Consumer) -> int:
-    """Register a consumer before it reads, and where it may begin: its position, or the floor
-    where that is above.
+    """Register a consumer before it reads, and where it may begin: its position, or the floor where
+    that is above. 1 GET, 1 PUT, and the look at the chain (1 or 2).
 
     What its name published before stays in force while it is lower: another reader may bear the
-    same name, and it is no more than this one's past if there is none. 1 GET, 1 PUT, and the
-    look at the chain (1 or 2).
-
-    Raises InvalidLogError for a damaged consumer of that name.
+    same name. Raises InvalidLogError for a damaged consumer of that name.
     """
     before = read(log, consumer.name)
     if before is None or before.log_id != consumer.log_id:
@@ -167,35 +131,28 @@ def _begin(log: LogStore, consumer: Consumer) -> int:
     # Either the coordinator lists this consumer, or the second look here sees the new floor.
     while True:
         publish(log, consumer)
-        floor = floor_of(log, consumer.log_id)
+        head = look(log, consumer.log_id)
+        floor = head.floor if head else 0
         # SAFETY(join-then-floor) §10: a new consumer reads the floor after it wrote its position
         if floor <= consumer.position:
             return consumer.position
         consumer = replace(consumer, position=floor)
 
 
-def floor_of(log: LogStore, log_id: str) -> int:
-    """The first position that is surely there: 1 LIST, 1 GET if the log has a lifecycle."""
-    head = look(log, log_id)
-    return head.floor if head else 0
-
-
 def lease(
     log: LogStore, log_id: str, start: int, expires_ms: int, clock: Clock, host: str
 ) -> tuple[str, int]:
-    """Register one long read under a name of its own. Returns the name, to be forgotten when
-    the read ends, and where it may begin (see `join`)."""
+    """Register one long read under a name of its own. Returns the name, to be forgotten when the
+    read ends, and where it may begin (see `join`)."""
     run_id = uuid.uuid4().hex
     made = Consumer(f"lease-{run_id}", log_id, start, clock.now_ms(), host, run_id, expires_ms)
     return made.name, _begin(log, made)
 
 
 def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
-    """Where a read begins: at `start`, which is asked anew where the floor passed it before the
-    lease was there. And the name of the lease; "" where there is none.
-
-    Without the option `lease` no request; with it 1 PUT, and the look at the chain (1 or 2).
-    """
+    """Where a read begins, and the name of its lease; "" where there is none. `start` is asked anew
+    where the floor passed it before the lease was there. Without the option `lease` no request;
+    with it 1 PUT, and the look at the chain (1 or 2)."""
     first = start()
     if log.options.lease_ms is None or log.log_id is None:
         return first, ""
@@ -208,7 +165,7 @@ def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
 
 
 def release(log: LogStore, name: str) -> None:
-    """The read has ended. A lease that can not be removed expires by itself."""
+    """The read has ended. A lease that cannot be removed expires by itself."""
     try:
         if name:
             forget(log, name)
@@ -219,10 +176,8 @@ def release(log: LogStore, name: str) -> None:
 def forget_expired_leases(log: LogStore) -> None:
     """Delete the leases that count no more: nobody writes one twice."""
     for consumer in _consumers(log):
-        if consumer.expires_ms is None:
-            continue
-        age_ms = _age_ms(log, consumer)
-        if age_ms is not None and _is_expired(consumer, age_ms, None):
+        age_ms = None if consumer.expires_ms is None else _age_ms(log, consumer)
+        if age_ms is not None and not is_live(consumer, consumer.log_id, age_ms, None):
             forget(log, consumer.name)
 
 
@@ -234,8 +189,8 @@ class ConsumerInfo:
         sequencer: which log under the path it reads; "default" is the one at the path.
         position: the next it will read, as it published last.
         lag: positions from there to the end of the log.
-        lag_ms: between the record there and the newest one; None where that is not known:
-            no record is there any more, or it is another log's.
+        lag_ms: between the record there and the newest one; None where the record is gone, or is
+            another log's.
         age_ms: since it last published, by the store's clock.
         expires_ms: of a lease; else None.
         of_this_log: False: it read a log that was there before; forget it.
@@ -255,9 +210,8 @@ class ConsumerInfo:
 
 
 def consumers(path: str, *, expiry: str | None = None, **options: object) -> list[ConsumerInfo]:
-    """The consumers of a log, or with sequencers="*" of all under the path.
-
-    2 requests for each, and 1 more for one that lags.
+    """The consumers of a log, or with sequencers="*" of all under the path: 2 requests for each,
+    and 1 more for one that lags.
 
     Args:
         expiry: as compaction is run with, e.g. "7d": who has not published for longer is not live.
@@ -275,7 +229,7 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
 
 
 def _logs(settings: SourceOptions) -> dict[str, LogStore]:
-    """The logs that the options are about, by sequencer."""
+    """By sequencer."""
     root = open_log(settings, fail_fast=True)
     if settings.sequencers:
         return {name: root.sequencer(name) for name in all_logs(root)}
@@ -292,25 +246,26 @@ def _parsed(parser: Callable[[str], T], what: str, text: str) -> T:
 def consumer_infos(
     log: LogStore, sequencer: str, head: Head, expiry_ms: int | None
 ) -> list[ConsumerInfo]:
-    """The consumers of one log whose head was looked for already."""
+    """As `consumers`, of one log whose head was looked for already."""
     log_id = head.live.header.log_id if head.live else ""
 
-    def info(each: Standing) -> ConsumerInfo:
-        consumer = each.consumer
+    def info(found: tuple[Consumer, int]) -> ConsumerInfo:
+        consumer, age_ms = found
+        of_this_log = consumer.log_id == log_id
         return ConsumerInfo(
             name=consumer.name,
             sequencer=sequencer,
             position=consumer.position,
-            lag=max(0, head.gap - consumer.position) if each.of_this_log else 0,
-            lag_ms=lag_ms(log, head, consumer.position) if each.of_this_log else None,
-            age_ms=each.age_ms,
+            lag=max(0, head.gap - consumer.position) if of_this_log else 0,
+            lag_ms=lag_ms(log, head, consumer.position) if of_this_log else None,
+            age_ms=age_ms,
             host=consumer.host,
             expires_ms=consumer.expires_ms,
-            of_this_log=each.of_this_log,
-            live=each.is_live(expiry_ms),
+            of_this_log=of_this_log,
+            live=is_live(consumer, log_id, age_ms, expiry_ms),
         )
 
-    return list(run_parallel(log.store, info, standing(log, log_id)))
+    return list(run_parallel(log.store, info, standing(log)))
 
 
 def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
@@ -321,19 +276,18 @@ def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
     try:
         record = read_slot(log, position, head.window, GLANCE)
     except InvalidLogError:
-        record = None
-    if record is None:
         return None
-    return max(0, head.live.header.timestamp_ms - record.header.timestamp_ms)
+    newest_ms = head.live.header.timestamp_ms
+    return max(0, newest_ms - record.header.timestamp_ms) if record else None
 
 
 def forget_consumer(path: str, name: str, **options: object) -> None:
-    """Let the floor of a log pass a consumer that will not read again: 1 DELETE.
+    """Let the floor of a log pass a consumer that will not read again: 1 DELETE. One that is not
+    there is no error; one that still runs registers again when it publishes next.
 
     Args:
         path, options: as for `sparkwal.Log`; with sequencers="*" of all logs under the path.
 
-    One that is not there is no error; one that still runs registers again when it publishes next.
     Raises OptionError, StoreUnavailableError.
     """
     settings = from_keywords(SourceOptions, path, options)

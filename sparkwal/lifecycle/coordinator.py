@@ -1,7 +1,7 @@
 """The one that moves a log's life on: intent → write → confirm → publish → floor → collect.
 
-Nobody else does any of it, so that no caller can do half. Every step begins at the newest
-record of the chain, and any process can finish a range that a crashed one left open.
+Nobody else does any of it, so no caller can do half. Every step begins at the newest record of the
+chain, and any process can finish a range that a crashed one left open.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle import FLOOR, LifecycleRecord, Target
-from sparkwal.lifecycle import collection
-from sparkwal.lifecycle.accepting import accept
-from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.collection import Collection, collect
 from sparkwal.lifecycle.compaction import (
+    Chain,
     MovedOn,
     Range,
+    accept,
     check_log,
     confirmed,
     finish_range,
-    published,
     put_intent,
     unless_moved_on,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.measuring import measure, split
-from sparkwal.lifecycle.policy import Due, LogState, Policy, decide
+from sparkwal.lifecycle.policy import Due, LogState, Policy, decide, measure, split
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -55,8 +53,7 @@ class Recovery:
         found: "an open range": somebody promised a range to the table and did not publish it.
         finished: that range, if it is in the table now.
         was_written: whether the table held it already, and only the record was missing.
-        cut, floor, gap: positions below `cut` are in the table, below `floor` may be deleted;
-            the log's next position is `gap`.
+        gap: the log's next position.
     """
 
     found: Found
@@ -69,13 +66,8 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run did.
-
-    Attributes:
-        compacted: the range that it brought into the table, if one was due.
-        floor: where it is now.
-        collection: what was deleted; None where nothing could be.
-    """
+    """What one run did: the range that it brought into the table, if one was due, and what it
+    deleted; None where nothing could be."""
 
     recovery: Recovery
     compacted: Range | None = None
@@ -84,14 +76,13 @@ class Run:
 
 
 class Lifecycle:
-    """The life of one log after its rows were written.
+    """The life of one log after its rows were written; each sequencer's log has its own.
 
     Args:
-        log: the log; a sequencer's is a log of its own, with a lifecycle of its own.
         table, target: where its rows go; None: the policy's retention alone moves the floor.
         gc_grace_ms: nothing is deleted that the floor passed less than this ago.
-        consumer_expiry_ms: a consumer that has not published its position for so long holds
-            nothing any more; None: every consumer does, for ever.
+        consumer_expiry_ms: a consumer that has not published its position for so long holds nothing
+            any more; None: every consumer does, for ever.
         collects: whether it deletes.
     """
 
@@ -110,11 +101,11 @@ class Lifecycle:
         host: str | None = None,
     ) -> None:
         self._log, self._policy, self._sequencer = log, policy, sequencer
+        self._clock = clock or SystemClock()
+        self._chain = Chain(log, self._clock, host or socket.gethostname())
         self._table, self._target = table, target
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
         self._collects = collects
-        self._clock = clock or SystemClock()
-        self._host = host or socket.gethostname()
         # The bound up to which this process has collected everything.
         self._collected = 0
         self._measured: LogState | None = None
@@ -122,38 +113,30 @@ class Lifecycle:
         self._reached = ""
 
     def recover(self) -> Recovery:
-        """Look, and finish a range that somebody promised to the table and left.
-
-        Raises CompactionError, InvalidLogError, StoreUnavailableError.
-        """
+        """Look, and finish a range that somebody promised to the table and left. Raises
+        CompactionError, InvalidLogError, StoreUnavailableError."""
         return self._retry_if_moved(self._recover)[0]
 
     def run_once(self, *, whole: bool = False) -> Run:
-        """Recover, bring the next range into the table if the policy wants it, move the floor,
-        collect.
+        """Recover, bring the next range into the table if the policy wants it, or the `whole` log,
+        whatever the policy says; move the floor, collect.
 
-        Args:
-            whole: bring everything that is there now, whatever the policy says.
-
-        Raises CompactionError, InvalidLogError, StoreUnavailableError. Whatever it raises:
-        nothing was skipped, and the next run goes on.
+        Raises CompactionError, InvalidLogError, StoreUnavailableError; nothing was skipped then,
+        and the next run goes on.
         """
         return self._retry_if_moved(lambda: self._run(whole))
 
     def accept_table(self) -> LifecycleRecord:
         """Take the table as it is now for one that holds everything below the cut: somebody
-        restored it, or compared it with the log.
-
-        Raises PlanError where there is nothing to accept, and where the table's history
-        contradicts it.
-        """
+        restored it, or compared it with the log. Raises PlanError where there is nothing to accept,
+        and where the table's history contradicts it."""
         return self._retry_if_moved(self._accept)
 
     def _accept(self) -> LifecycleRecord:
         _, state = self._look()
         if state is None or state.target is None:
             raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
-        return accept(self._log, state, self._the_table(state), self._clock, self._host)
+        return accept(self._chain, state, self._the_table(state))
 
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
@@ -191,9 +174,7 @@ class Lifecycle:
         # §10: at most one range is open
         if not state.is_open:
             return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        done, finished, was_written = finish_range(
-            self._log, state, self._the_table(state), self._clock, self._host
-        )
+        done, finished, was_written = finish_range(self._chain, state, self._the_table(state))
         found = Recovery("an open range", done.cut, done.floor, head.gap, finished, was_written)
         return found, head, done
 
@@ -231,7 +212,10 @@ class Lifecycle:
         if before_ms is not None:
             state, compacted = self._compact(head, state, before_ms)
         before, state = state, self._move_floor(head, state, measured)
-        collected = self._collect(head, state)
+        collected = None
+        if self._collects and state.floor > self._collected:
+            collected = self._collect(head, state, above=self._collected)
+            self._collected = collected.bound if collected else self._collected
         if compacted is None and recovery.finished is None:
             self._confirm_forward(state, floor_moved=state is not before)
         return Run(recovery, compacted, state.floor, collected)
@@ -246,13 +230,13 @@ class Lifecycle:
         is_late = self._clock.now_ms() - state.timestamp_ms >= DAY_MS
         # A floor that moves again and again makes no record late.
         if came >= _VERSIONS or (came and (is_late or floor_moved)):
-            published(self._log, state, FLOOR, self._clock, self._host, table_version=found.version)
+            self._chain.put(state, FLOOR, table_version=found.version)
 
     def _report_limit(self, due: Due, waiting: int) -> None:
-        """An event when the log reaches a limit, not each time that it is still there."""
+        """An event when the log reaches a limit, not while it stays there."""
         if due.limit and due.limit != self._reached:
-            hard = due.limit == "hardLimitBytes"
-            limit = self._policy.hard_limit if hard else self._policy.soft_limit
+            policy = self._policy
+            limit = policy.hard_limit if due.limit == "hardLimitBytes" else policy.soft_limit
             events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
         self._reached = due.limit
 
@@ -264,11 +248,9 @@ class Lifecycle:
         if self._target is None or self._table is None or to <= state.cut:
             return state, None
         assert head.live is not None
-        intent = put_intent(
-            self._log, state, to, self._target, self._table, head.live.spark_schema,
-            self._clock, self._host,
-        )  # fmt: skip
-        return finish_range(self._log, intent, self._table, self._clock, self._host)[:2]
+        spark_schema = head.live.spark_schema
+        intent = put_intent(self._chain, state, to, self._target, self._table, spark_schema)
+        return finish_range(self._chain, intent, self._table)[:2]
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState
@@ -285,40 +267,29 @@ class Lifecycle:
         # SAFETY(floor-never-back) §10: the floor never goes back
         if floor <= state.floor:
             return state
-        moved = published(
-            self._log, state, FLOOR, self._clock, self._host,
-            # Never shorter: who looked at an earlier record relies on the grace that it names.
-            floor=floor, gc_grace_ms=max(self._grace_ms, state.gc_grace_ms),
-        )  # fmt: skip
+        # Never shorter: who looked at an earlier record relies on the grace that it names.
+        grace_ms = max(self._grace_ms, state.gc_grace_ms)
+        moved = self._chain.put(state, FLOOR, floor=floor, gc_grace_ms=grace_ms)
         events.emit(events.FloorMoved(path=self._log.url, floor=floor))
         return moved
 
     def collect(self, *, dry_run: bool) -> Collection | None:
         """Delete what may be deleted now, or only count it; None where there is no lifecycle.
-
-        Raises ConfirmError where the table no longer holds what the log would lose.
-        """
+        Raises ConfirmError where the table no longer holds what the log would lose."""
 
         def work() -> Collection | None:
             head, state = self._look()
             if state is None or head.live is None:
                 return None
-            bound, held = self._bound(state)
-            return collection.collect(self._log, head, state, bound, held, dry_run=dry_run)
+            return self._collect(head, state, dry_run=dry_run)
 
         return self._retry_if_moved(work)
 
-    def _bound(self, state: LifecycleRecord) -> tuple[int, str]:
-        return collection.collection_bound(
-            self._log, state, self._table, max(self._grace_ms, state.gc_grace_ms), self._expiry_ms
-        )
-
-    def _collect(self, head: Head, state: LifecycleRecord) -> Collection | None:
-        if not self._collects or state.floor <= self._collected:
-            return None
-        bound, held = self._bound(state)
-        if bound <= self._collected:
-            return None
-        found = collection.collect(self._log, head, state, bound, held, dry_run=False)
-        self._collected = bound
-        return found
+    def _collect(
+        self, head: Head, state: LifecycleRecord, *, above: int = -1, dry_run: bool = False
+    ) -> Collection | None:
+        grace_ms = max(self._grace_ms, state.gc_grace_ms)
+        return collect(
+            self._log, head, state, self._table, grace_ms, self._expiry_ms,
+            above=above, dry_run=dry_run,
+        )  # fmt: skip

@@ -1,47 +1,36 @@
 """Table and log as one: which version of the table, and where each log goes on after it.
 
-A range of the log is one transaction of the table, so a version of the table holds the log up
-to the end of the last transaction in it, and nothing after. What is read is that version and
-the log from there on: every row once, whatever a compaction does meanwhile.
+A range of the log is one transaction of the table, so a version of the table holds the log up to
+the end of the last transaction in it. What is read is that version and the log from there on: every
+row once, whatever a compaction does meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.widening import widened
-from sparkwal.lifecycle.table import TableState, check_apart, check_history
+from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
 from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
 
+# A version of the table, and where each log goes on after it.
+_Pins = tuple[int, list[int]]
 # Looks at chain and table before giving up. A look takes less than a second, a compaction many.
 ATTEMPTS = 8
 
 
-class Snapshots(Protocol):
-    """A table, as far as a reader needs it."""
-
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """As `Table.look`, always at the same version."""
-
-
 @dataclass(frozen=True)
 class Tail:
-    """What the table does not have of a log: the positions start … end−1.
-
-    Attributes:
-        spark_schema: of the log, at its end.
-        pinned: the log, and the look at its floor that the read relies on.
-    """
+    """What the table does not have of a log: positions start … end−1; and its schema at its end."""
 
     name: str
     start: int
@@ -52,14 +41,8 @@ class Tail:
 
 @dataclass(frozen=True)
 class CurrentPlan:
-    """What to read.
-
-    Attributes:
-        target: None: there is no table, the logs are all.
-        table_version: to read, NO_TABLE_VERSION without a table.
-        tails: one of each log.
-        spark_schema: of the logs, all their columns.
-    """
+    """What to read: this version of the table, NO_TABLE_VERSION without one, and the tail of each
+    log. `spark_schema` has all columns of the logs."""
 
     target: Target | None
     table_version: int
@@ -86,10 +69,10 @@ def plan_current(
 
     Args:
         logs: of one path; those without a record count for nothing.
-        open_table: for each attempt, to look at the newest version then.
+        open_table: for each attempt, to look at one version, the newest then.
 
-    Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs
-    with different tables or without any record, InvalidLogError.
+    Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs with
+    different tables or without any record, InvalidLogError.
     """
     for log in logs:
         log.look()
@@ -99,21 +82,23 @@ def plan_current(
         raise OptionError(f"there is no log at {at}; check the path")
     for _ in range(ATTEMPTS):
         heads = [look(log.log, log.log_id) for log in logs]
-        target = common_target(heads)
-        if target is None:
-            version = NO_TABLE_VERSION
-            starts: list[int] | None = [head.floor if head else 0 for head in heads]
-        else:
+        target = _common_target(heads)
+        pins: _Pins | None = (NO_TABLE_VERSION, [head.floor if head else 0 for head in heads])
+        if target is not None:
             check_apart(logs[0].options.path, target)
-            version, starts = _pin(heads, open_table(target))
-        if starts is not None:
-            # Only now: the chain may have gone on since the first look at the log.
-            ends = [_end(log) for log in logs]
-            tails = _tails(logs, starts, ends)
-            plan = CurrentPlan(target, version, tails, _columns(tails))
-            for log, tail in zip(logs, tails, strict=True):
-                emit(CurrentRead(log.log.url, version, tail.start, tail.end))
-            return plan
+            pins = _pin(heads, open_table(target))
+        if pins is None:
+            continue
+        version, starts = pins
+        # Only now: the chain may have gone on since the first look at the log.
+        ends = [_end(log) for log in logs]
+        tails = tuple(_tail(*each) for each in zip(logs, starts, ends, strict=True))
+        union = tails[0].spark_schema
+        for tail in tails[1:]:
+            union = union_of(union, tail.spark_schema, f"sequencer {tail.name}")
+        for log, tail in zip(logs, tails, strict=True):
+            emit(CurrentRead(log.log.url, version, tail.start, tail.end))
+        return CurrentPlan(target, version, tails, union)
     raise ConfirmError(
         f"{target.table if target else 'the table'} and what the log's chain says of it did not "
         f"agree in {ATTEMPTS} looks: the table does not hold the last range that was confirmed, or "
@@ -133,7 +118,7 @@ def _end(log: LogRange) -> int:
     return log.gap
 
 
-def common_target(heads: Sequence[LifecycleRecord | None]) -> Target | None:
+def _common_target(heads: Sequence[LifecycleRecord | None]) -> Target | None:
     """The table that all the logs are compacted into. Raises OptionError for several."""
     found = [head.target for head in heads if head is not None and head.target is not None]
     for target in found:
@@ -145,7 +130,7 @@ def common_target(heads: Sequence[LifecycleRecord | None]) -> Target | None:
     return found[0] if found else None
 
 
-def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> tuple[int, list[int] | None]:
+def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | None:
     """A version, and where each log goes on after it; None to look again."""
     versions: set[int] = set()
     starts: list[int] = []
@@ -154,23 +139,19 @@ def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> tuple[int
             starts.append(head.floor if head else 0)
             continue
         state = table.look(head.log_id, head.table_version, head.confirmed_k)
-        start = goes_on_at(head, state)
+        start = _goes_on_at(head, state)
         if start is None or state is None:
-            return NO_TABLE_VERSION, None
+            return None
         versions.add(state.version)
         starts.append(start)
-    # Another version came between two looks.
-    if len(versions) != 1:
-        return NO_TABLE_VERSION, None
-    return versions.pop(), starts
+    # Else another version came between two looks.
+    return (versions.pop(), starts) if len(versions) == 1 else None
 
 
-def goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
-    """The first position that this version of the table does not hold.
-
-    None: the chain moved on after its head was read, or is about to; look at both again.
-    Raises ConfirmError as `check_history`.
-    """
+def _goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
+    """The first position that this version of the table does not hold. None: the chain moved on
+    after its head was read, or is about to; look at both again. Raises ConfirmError as
+    `check_history`."""
     # SAFETY(table-ahead-again) §10: if the table is ahead of the chain, both are read again
     if table is not None and table.table_id == head.table_id and table.k > head.k:
         return None
@@ -184,25 +165,14 @@ def goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
     return head.cut if table.k == head.confirmed_k else None
 
 
-def _tails(logs: Sequence[LogRange], starts: list[int], ends: list[int]) -> tuple[Tail, ...]:
-    tails = []
-    for log, start, end in zip(logs, starts, ends, strict=True):
-        if end < start:
-            raise InvalidLogError(
-                f"the log {log.log.url} ends at position {end - 1}, yet its table holds it up to "
-                f"{start - 1}: it was cut or restored from a backup"
-            )
-        assert log.log_id is not None and log.spark_schema is not None
-        pinned = Pinned(log.log_id, log.floor.looked())
-        tails.append(Tail(log.name, start, end, log.spark_schema, pinned))
-    return tuple(tails)
-
-
-def _columns(tails: Sequence[Tail]) -> str:
-    union = tails[0].spark_schema
-    for tail in tails[1:]:
-        union = union_of(union, tail.spark_schema, f"sequencer {tail.name}")
-    return union
+def _tail(log: LogRange, start: int, end: int) -> Tail:
+    if end < start:
+        raise InvalidLogError(
+            f"the log {log.log.url} ends at position {end - 1}, yet its table holds it up to "
+            f"{start - 1}: it was cut or restored from a backup"
+        )
+    assert log.log_id is not None and log.spark_schema is not None
+    return Tail(log.name, start, end, log.spark_schema, Pinned(log.log_id, log.floor.looked()))
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:
@@ -213,11 +183,8 @@ def with_table(spark_schema: str, table_schema: str) -> str:
 
 
 def union_of(first: str, second: str, name: str) -> str:
-    """The columns of both, by name. Raises OptionError where two have different types.
-
-    Args:
-        name: what `second` is the schema of.
-    """
+    """The columns of both, by name; `name` says what `second` is the schema of. Raises OptionError
+    where two have different types."""
     known, new = schema.columns(first), schema.columns(second)
     for column, kind in new.items():
         if known.get(column, kind) != kind:

@@ -23,8 +23,7 @@ class Files(Protocol):
     """The files of a table's `_delta_log`. Raises TableReadError where its store fails."""
 
     def sizes(self, start: int) -> Mapping[str, int]:
-        """By name those of the versions from `start` on, and perhaps others; none where there is
-        no folder."""
+        """By name those of the versions from `start` on, and perhaps others."""
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """A file, or so many bytes of it. Raises FileNotFoundError."""
@@ -65,8 +64,6 @@ def actions(
 
 
 class _Ranges(io.RawIOBase):
-    """A file that is read by ranges."""
-
     def __init__(self, files: Files, name: str, size: int) -> None:
         self._files, self._name, self._size, self._at = files, name, size, 0
 

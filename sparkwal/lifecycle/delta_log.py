@@ -13,8 +13,7 @@ from typing import Any
 from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle import NO_TABLE_VERSION
 from sparkwal.lifecycle.delta_checkpoint import Files, actions, newest_checkpoint
-from sparkwal.lifecycle.delta_history import change
-from sparkwal.lifecycle.table import TableState
+from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.protocol.clock import Clock, SystemClock
 
 # So many versions are read without asking which of them matter.
@@ -55,13 +54,8 @@ class Commit:
 
 
 class DeltaLog:
-    """The transaction log of one table, at the version that was the newest at the last `update`.
-
-    Attributes:
-        version: NO_TABLE_VERSION where there is no table.
-        metadata: of the table, as the log has it.
-        domains: the configuration of each of its domains, JSON.
-    """
+    """The transaction log of one table, at the version that was the newest at the last `update`;
+    NO_TABLE_VERSION where there is no table. `domains` has the configuration of each, JSON."""
 
     def __init__(self, files: Files, table: str, clock: Clock | None = None) -> None:
         self._files, self._table, self._clock = files, table, clock or SystemClock()
@@ -117,7 +111,6 @@ class DeltaLog:
 
     @property
     def partitioned(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
         return tuple(self.metadata["partitionColumns"])
 
     @property
@@ -164,8 +157,7 @@ class DeltaLog:
         return low + bisect(range(low, self._start), False, key=is_later)
 
     def _fetch(self, versions: Iterable[int]) -> None:
-        """Read these commits, the newest first, unless they are known; older than one that is gone
-        none is."""
+        """Read these commits unless they are known, the newest first, until one of them is gone."""
         unread = sorted({*versions} - self._commits.keys(), reverse=True)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for at in range(0, len(unread), _AT_ONCE):
@@ -258,3 +250,52 @@ def _removed(action: Mapping[str, Any]) -> Removed:
     name = f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}{vector.get('offset')}"
     # Without a moment it may have been at any.
     return action["path"], name, action.get("deletionTimestamp") or 2**63
+
+
+def change(version: int, info: Mapping[str, Any] | None) -> Change:
+    """One version of the table, of the commitInfo of its writer; None where that left it out."""
+    if info is None:
+        # Who leaves out what was done may have done anything.
+        return Change(version, "version without a commitInfo", undoes=True)
+    operation = str(info.get("operation", ""))
+    words = operation.upper()
+    given = info.get("operationParameters") or {}
+    metrics = info.get("operationMetrics") or {}
+    log_id, k, cut, to = _range(info.get("userMetadata"))
+    # Version 0 makes the table: there was nothing before it.
+    undoes = version > 0 and (
+        words.startswith(("RESTORE", "CREATE TABLE", "CLONE", "TRUNCATE", "CONVERT"))
+        or "REPLACE TABLE" in words
+        or str(given.get("mode", "")).lower() == "overwrite"
+        or str(given.get("outputMode", "")).lower() == "complete"
+        or any(given.get(name) for name in ("replaceOnCond", "replaceUsingCols"))
+    )
+    restored = str(given.get("version")).strip('"') if words.startswith("RESTORE") else ""
+    return Change(
+        version, operation, log_id, k, undoes,
+        # Of a write, and of a merge.
+        rows=_first(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
+        bytes=_first(metrics, "numOutputBytes", "numTargetBytesAdded"),
+        cut=cut, to=to, restores=int(restored) if restored.isdecimal() else None,
+    )  # fmt: skip
+
+
+def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
+    found = (str(metrics[name]) for name in names if name in metrics)
+    return next((int(text) for text in found if text.isdecimal()), None)
+
+
+def _range(field: object) -> tuple[str, int, int, int]:
+    """The log and k of the range that a version holds, and its positions, of its userMetadata."""
+    try:
+        document = json.loads(str(field)) if field else None
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        document = {}
+    log_id, k, cut, to = (document.get(name) for name in ("log_id", "k", "cut", "to"))
+    if not (isinstance(log_id, str) and isinstance(k, int)):
+        return "", 0, 0, 0
+    if not (isinstance(cut, int) and isinstance(to, int)):
+        return log_id, k, 0, 0
+    return log_id, k, cut, to

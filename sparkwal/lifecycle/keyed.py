@@ -36,11 +36,8 @@ def winners(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str], sequence_by: str
 ) -> pa.Table:
     """The row of each key that stays: the last, or the last of those with the greatest
-    `sequence_by`, where a null is less than any value.
-
-    Holds one row for each key in memory, and PART_ROWS or as many again. Raises OptionError for
-    columns that only Spark compares.
-    """
+    `sequence_by`, where a null is less than any value. Holds one row for each key in memory, and
+    PART_ROWS or as many again. Raises OptionError for columns that only Spark compares."""
     for name in keys:
         _comparable(name, pa.chunked_array([], schema.field(name).type))
     if sequence_by and pa.types.is_nested(schema.field(sequence_by).type):
@@ -165,12 +162,8 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 class _Index:
     """Finds rows by keys of several columns: what stands before a column and its own values are
-    numbered, and the pair of numbers stands before the next. No number is null unless the key
-    is unknown.
-
-    Args:
-        columns: of the rows, each of which has another key.
-    """
+    numbered, and the pair of numbers stands before the next. No number is null unless the key is
+    unknown; each row has another key."""
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
         self._steps: list[tuple[pa.Array, pa.Array]] = []

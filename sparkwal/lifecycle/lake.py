@@ -81,24 +81,18 @@ class OtherFiles:
             return {each.base_name: each.size for each in found}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        path = f"_delta_log/{name}"
-        with _readable(self._table, self._storage):
-            if length is None:
-                with self._files.open_input_stream(path) as stream:
-                    return bytes(stream.read())
-            with self._files.open_input_file(path) as file:
-                return bytes(file.read_at(length, offset))
+        with (
+            _readable(self._table, self._storage),
+            self._files.open_input_file(f"_delta_log/{name}") as file,
+        ):
+            return bytes(file.read() if length is None else file.read_at(length, offset))
 
 
 def delta_log(
     table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
 ) -> DeltaLog:
-    """The log of a table.
-
-    Args:
-        options: of the log that is compacted into it, which reach a table on a disk or on S3.
-        storage: delta-rs' options instead, where the table is elsewhere.
-    """
+    """The log of a table. `options`, of the log that is compacted into it, reach a table on a disk
+    or on S3; one elsewhere needs `storage`, delta-rs' options."""
     if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
         return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
     store, prefix = open_store(table, options.s3, options.retry)
@@ -106,14 +100,8 @@ def delta_log(
 
 
 class LakeTable:
-    """One version of a Delta table.
-
-    Args:
-        url: s3://…, s3a://…, file:///… or a folder.
-        storage: delta-rs' storage options; may hold secrets.
-
-    Raises OptionError where delta-rs is not installed, TableReadError.
-    """
+    """One version of a Delta table. `storage` may hold secrets. Raises OptionError where delta-rs
+    is not installed, TableReadError."""
 
     def __init__(self, url: str, storage: Mapping[str, str], version: int, log: DeltaLog) -> None:
         self._url, self._storage, self._version = url, storage, version
@@ -125,10 +113,8 @@ class LakeTable:
             )
 
     def rows(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows with `target`'s columns, null where the table does not have one.
-
-        In no particular order. Raises TableReadError.
-        """
+        """The rows with `target`'s columns, null where the table does not have one; in no
+        particular order. Raises TableReadError."""
         there = schema.columns(self.spark_schema)
         names = [name for name in target.names if name in there]
         with _readable(self._url, self._storage, f"version {self._version}"):
@@ -206,11 +192,8 @@ def _library() -> Any:
 
 
 def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, str]:
-    """delta-rs' storage options for a table on the log's own store.
-
-    Args:
-        given: instead of the log's, where the table is elsewhere.
-    """
+    """delta-rs' storage options for a table on the log's own store; those that are `given` instead,
+    where the table is elsewhere."""
     if given is not None:
         return dict(given)
     known = {

@@ -1,27 +1,38 @@
 """What is due in a log's life: when rows go to the table, and up to which moment.
 
-Rows come late and out of order, so what is younger than one window stays in the log: a range
-that waits for it overlaps less with the next one. A log that nobody has written to for that
-window is cold: nothing late is expected any more, all of it goes. The policy picks the moment
-at which the log is split; `measuring.split` finds its position.
+Rows come late and out of order, so what is younger than one window stays in the log: a range that
+waits for it overlaps less with the next one. A log that nobody has written to for that window is
+cold: all of it goes. `decide` picks the moment at which the log is split, by what `measure` found
+with few requests; `split` finds its position.
 
-Nothing here is needed for safety: whatever the policy says, or a clock, no row is lost or
-doubled.
+Nothing here is needed for safety: whatever the policy says, or a clock, no row is lost or doubled.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from sparkwal.errors import OptionError
+from sparkwal.format import keys
+from sparkwal.format.header import CommitHeader
+from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.options.limits import check_limits
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import duration, option, size, whole
+from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
+from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.store.listing import all_entries
+from sparkwal.store.log_store import LogStore
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
 # reader's clock show nothing: to wait for them might take years.
 MISDATED_MS = 15 * 60_000
 _SMALLEST_GRACE_MS = 3_600_000
+# Records whose sizes stand for all, where a limit is to be kept.
+_SAMPLES = 32
+# Records counted in one call, at most; the next goes on from there.
+MOST_COUNTED = 10_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class LifecycleOptions(StoreOptions, Policy):
-    """Options of a lifecycle; a Policy too."""
+    """Options of a lifecycle."""
 
     gc_grace_ms: int = option("gcGrace", duration, 86_400_000, "what the floor has passed is deleted so much later at the earliest, by the store's clock; at least 1h, and more than the planTtl of every writer plus 15min", "24h")  # fmt: skip  # noqa: E501
     consumer_expiry_ms: int | None = option("consumerExpiry", duration, None, "a consumer that has not published its position for so long holds nothing back any more", "never")  # fmt: skip  # noqa: E501
@@ -71,16 +82,14 @@ class LifecycleOptions(StoreOptions, Policy):
 
 @dataclass(frozen=True)
 class LogState:
-    """What is known of a log; see `measuring.measure`.
+    """What is known of a log; see `measure`.
 
     Attributes:
-        cut, to, floor: as in its chain; an intent is open while `to` is above `cut`.
-        gap: the first position that no record holds.
-        table: whether it has a table to go to.
+        cut, to: as in its chain; an intent is open while `to` is above `cut`.
         first_ms: when the first commit at or after `cut` was made; None: there is none.
         last_ms: of the log's last record; a writer that has just come makes it warm too.
-        counted: the commits from `cut` to before this position hold `rows` and `bytes`: old
-            enough, all of them, and at least these.
+        counted: the commits from `cut` to before this position hold `rows` and `bytes`: all of them
+            are old enough.
         waiting_bytes: about how much is neither in a table nor below the floor.
         retained_from: the first position that is to stay in the log.
     """
@@ -88,8 +97,6 @@ class LogState:
     log_id: str
     cut: int
     to: int
-    floor: int
-    gap: int
     table: bool
     first_ms: int | None = None
     last_ms: int | None = None
@@ -102,23 +109,18 @@ class LogState:
 
 @dataclass(frozen=True)
 class Due:
-    """What is due.
-
-    Attributes:
-        before_ms: rows committed at or before this moment go to the table; None: none do.
-        limit: the option whose limit is reached by what waits; "" for none.
-    """
+    """What is due: rows committed at or before `before_ms` go to the table, None: none do; `limit`
+    is the option whose limit is reached by what waits, "" for none."""
 
     before_ms: int | None = None
     limit: str = ""
 
 
 def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
-    """What is due now.
+    """What is due now; it stays due while time goes on and nothing else happens.
 
-    While time goes on and nothing else happens, what is due stays due. Dates a little ahead of
-    `now_ms` count as new; a log whose last record is more than MISDATED_MS ahead is brought
-    into its table at once and whole, because no window would end before that date.
+    Dates a little ahead of `now_ms` count as new. A log whose last record is more than MISDATED_MS
+    ahead goes to its table at once and whole, because no window would end before that date.
     """
     limit = ""
     if _reached(state.waiting_bytes, policy.hard_limit):
@@ -157,3 +159,115 @@ def late_before(policy: Policy, now_ms: int) -> int:
 
 def _reached(value: int, limit: int | None) -> bool:
     return limit is not None and value >= limit
+
+
+def split(log: LogStore, head: Head, cut: int, before_ms: int) -> int:
+    """The first position from `cut` on whose record is newer than `before_ms`, at most the head's
+    gap: log₂ n GETs, none where nothing is newer."""
+    if head.live is None or head.live.header.timestamp_ms <= before_ms:
+        return max(head.gap, cut)
+    return first_at_or_after(log, head, before_ms + 1, start=cut)
+
+
+def measure(
+    log: LogStore,
+    head: Head,
+    chain: LifecycleRecord,
+    policy: Policy,
+    now_ms: int,
+    *,
+    table: bool = False,
+    before: LogState | None = None,
+) -> LogState:
+    """The state that `decide` needs.
+
+    Requests: with a table 1 GET for the first commit after `cut`; then, unless the log is cold or
+    that commit is old enough by itself, 1 GET for each commit that has waited out the window, until
+    they reach a threshold, at most MOST_COUNTED; those that `before` has counted are not read
+    again. With a limit up to 32 GETs. With `retainSeconds` 1 GET, and log₂ n where anything is too
+    old. With `retainBytes` 1 LIST for every thousand objects that stay.
+
+    Args:
+        chain: the log's newest lifecycle record, or `beginning`.
+        table: there is one to go to, though no intent names it yet.
+        before: an earlier measure of this log.
+    """
+    state = LogState(
+        log_id=chain.log_id,
+        cut=chain.cut,
+        to=chain.to,
+        table=table or chain.target is not None,
+        last_ms=head.live.header.timestamp_ms if head.live else None,
+        counted=chain.cut,
+    )
+    if before and (before.log_id, before.cut) == (state.log_id, state.cut):
+        state = replace(
+            state, first_ms=before.first_ms, counted=before.counted, rows=before.rows,
+            bytes=before.bytes,
+        )  # fmt: skip
+    if state.table and not chain.is_open:
+        state = _count(log, head, state, policy, now_ms)
+    if policy.soft_limit is not None or policy.hard_limit is not None:
+        start = state.cut if state.table else chain.floor
+        waiting = about_bytes(log, head.window, start, head.gap, _SAMPLES)
+        state = replace(state, waiting_bytes=waiting)
+    return replace(state, retained_from=_retained_from(log, head, chain.floor, policy, now_ms))
+
+
+def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
+    """With the first commit's time and, where it matters, what has waited out the window."""
+    before_ms = late_before(policy, now_ms)
+
+    def is_decided(state: LogState) -> bool:
+        if state.first_ms is None:
+            return False
+        return state.first_ms > before_ms or split_point(state, policy, now_ms) is not None
+
+    if is_decided(state):
+        return state
+    end = min(head.gap, state.counted + MOST_COUNTED)
+    for record in live_records(
+        log, head.window, state.counted, end, log_id=state.log_id or None, size=GLANCE
+    ):
+        header = record.header
+        if isinstance(header, CommitHeader):
+            if state.first_ms is None:
+                state = replace(state, first_ms=header.timestamp_ms)
+            if header.timestamp_ms > before_ms:
+                break
+            state = replace(state, rows=state.rows + header.rows, bytes=state.bytes + header.bytes)
+        state = replace(state, counted=header.position + 1)
+        if is_decided(state):
+            break
+    return state
+
+
+def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms: int) -> int:
+    """The first position from the floor on that is to stay, by age and by size."""
+    if policy.retain_seconds is not None and first < head.gap:
+        expired_ms = now_ms - policy.retain_seconds * 1000
+        record = read_slot(log, first, head.window, GLANCE)
+        if record is None or last_live(log, record).header.timestamp_ms <= expired_ms:
+            first = split(log, head, first, expired_ms)
+    if policy.retain_bytes is not None:
+        first = max(first, _newest(log, head, first, policy.retain_bytes))
+    return first
+
+
+def _newest(log: LogStore, head: Head, start: int, limit: int) -> int:
+    """The first position from `start` on from which the log's objects are at most `limit` bytes."""
+    prefix = keys.batches_prefix(log.prefix)
+    stored = 0
+    # The newest come first.
+    for entry in all_entries(log.store, prefix):
+        number = keys.decode(entry.key.removeprefix(prefix))
+        if number is None:
+            continue
+        position = keys.position(number, head.window)
+        if position < start:
+            break
+        stored += entry.size
+        if stored > limit:
+            # What is under way at the gap does not push the head's own position out.
+            return min(position + 1, head.gap)
+    return start

@@ -1,7 +1,7 @@
 """A stream publishes how far it is: when it starts, and now and then when it commits.
 
-A publication that is late or lost only delays collection. So one that fails is a warning and
-the stream goes on; but it does not start before it is registered.
+A publication that is late or lost only delays collection: one that fails is a warning, and the
+stream goes on. But a stream does not start before it is registered.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ _CLOCK = SystemClock()
 
 @dataclass
 class _LogState:
-    """One log of the stream: what it needs now, and what it published last and when.
-
-    Attributes:
-        published: None before this run knows that no other bears its name.
-    """
+    """One log of the stream: what it needs now, and what it published last and when; `published` is
+    None before this run knows that no other bears its name."""
 
     log: LogStore
     log_id: str
@@ -47,20 +44,19 @@ class Publisher:
     """One run of a stream that bears a consumer's name, in each log that it reads.
 
     Args:
-        name: of the consumer; one stream's own. "" for a stream that is none.
+        name: one stream's own; "" for a stream that is no consumer.
         interval_ms: it publishes at most so often.
         holds: what queries of this machine would read again.
     """
 
     def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = _CLOCK) -> None:
-        self._name, self._interval_ms, self._clock = name, interval_ms, clock
-        self._holds = holds
+        self._name, self._interval_ms, self._holds, self._clock = name, interval_ms, holds, clock
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
 
     def join(self, log: LogStore, log_id: str | None, position: int) -> int:
-        """Register before anything is read, and where the stream may begin: `consumers.join`. Once
-        for each log that is there, and never without a name."""
+        """Register before anything is read, once for each log that is there, and where the stream
+        may begin; see `consumers.join`."""
         if not self._name or log_id is None or log.prefix in self._logs:
             return position
         held = self._holds.lowest(log_id, position)
@@ -69,10 +65,9 @@ class Publisher:
         return begin
 
     def committed(self, log: LogStore, position: int) -> None:
-        """Spark will not ask for anything below `position` again. The first time it is published
-        at once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
-        state = self._logs.get(log.prefix)
-        if state is None:
+        """Spark will not ask for anything below `position` again. The first time it is published at
+        once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
+        if (state := self._logs.get(log.prefix)) is None:
             return
         state.position = position
         boot_id = self._clock.boot_id()
@@ -94,20 +89,14 @@ class Publisher:
             publish(state.log, self._consumer(state.log_id, position))
             state.published = state.position
         except SparkWalError as error:
-            events.emit(
-                events.ConsumerNotPublished(
-                    path=state.log.url,
-                    consumer=self._name,
-                    position=state.position,
-                    reason=str(error),
-                )
-            )
+            path, name, reason = state.log.url, self._name, str(error)
+            events.emit(events.ConsumerNotPublished(path, name, state.position, reason))
 
     def _of_another(self, state: _LogState) -> int:
         """What another run needs that has published under this name since this one did.
 
-        Safe for any number of them: none publishes more than was published before, while they
-        alternate. Then the floor waits, until all but one are gone.
+        Safe for any number of them: while they alternate none publishes more than was published
+        before, and the floor waits until all but one are gone.
         """
         found = read(state.log, self._name)
         if found is None or found.run_id == self._run_id:
@@ -117,17 +106,10 @@ class Publisher:
                 f"{state.log.url} was recreated: {self._name} on {found.host} reads the log "
                 f"{found.log_id}, this stream read {state.log_id}"
             )
-        events.emit(
-            events.ConsumerShared(
-                path=state.log.url,
-                consumer=self._name,
-                host=found.host,
-                position=found.position,
-            )
-        )
+        path, name, host = state.log.url, self._name, found.host
+        events.emit(events.ConsumerShared(path, name, host, found.position))
         return found.position
 
     def _consumer(self, log_id: str, position: int) -> Consumer:
-        return Consumer(
-            self._name, log_id, position, self._clock.now_ms(), self._host, self._run_id
-        )
+        now_ms = self._clock.now_ms()
+        return Consumer(self._name, log_id, position, now_ms, self._host, self._run_id)

@@ -17,7 +17,7 @@ from sparkwal.lifecycle.keyed import merged, resolve, winners
 from sparkwal.lifecycle.lake import LakeTable, as_stored, delta_log, storage_options
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import unknown_column
+from sparkwal.reading.metadata import selected
 from sparkwal.store.log_store import LogStore
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Current:
 
     Attributes:
         table: its URL, None where there is none.
-        table_version: that is read, None without a table.
+        table_version: None without a table.
         positions: the last position of each log that the rows hold, by sequencer; −1 for none.
         schema: of the rows: the log's columns, and after them those that only the table has.
     """
@@ -61,21 +61,17 @@ class Current:
         return next(iter(self.positions.values()))
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The rows as they are needed. Of a MERGE table one row for each key of the log's part
-        is held in memory; else some batches.
+        """The rows as they are needed. Of a MERGE table one row for each key of the log's part is
+        held in memory; else some batches.
 
         Args:
             columns: only these, in this order.
 
-        Raises OptionError for no such column. While it is read: CollectedError where the
-        log's part was collected meanwhile, TableReadError where a VACUUM took the table's
-        version, InvalidLogError.
+        Raises OptionError for no such column. While it is read: CollectedError where the log's part
+        was collected meanwhile, TableReadError where a VACUUM took the table's version,
+        InvalidLogError.
         """
-        names = self.schema.names
-        unknown = [name for name in columns or () if name not in names]
-        if unknown:
-            raise unknown_column(unknown[0], names, names)
-        target = self._only(names if columns is None else columns)
+        target = selected(self.schema, columns)
         return pa.RecordBatchReader.from_batches(target, self._batches(target))
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -89,9 +85,6 @@ class Current:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         return self.reader().__arrow_c_stream__(requested_schema)
-
-    def _only(self, names: Sequence[str]) -> pa.Schema:
-        return pa.schema([self.schema.field(name) for name in names])
 
     def _batches(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         plan = self._plan
@@ -107,17 +100,18 @@ class Current:
     def _merged(self, target: pa.Schema, how: Target) -> Iterator[pa.RecordBatch]:
         keys = resolve(how.keys, self.schema.names)
         by = resolve([how.sequence_by], self.schema.names)[0] if how.sequence_by else ""
-        needed = dict.fromkeys([*target.names, *keys, *([by] if by else [])])
+        needed = [*dict.fromkeys([*target.names, *keys, *([by] if by else [])])]
+        narrow = selected(self.schema, needed)
         # A condition may name any column.
-        wide = self.schema if how.delete_when else self._only([*needed])
+        wide = self.schema if how.delete_when else narrow
         rows = (batch for tail in self._plan.tails for batch in self._tail(tail, wide))
         last = winners(rows, wide, keys, by)
         deleted = holds(how.delete_when, last)
         assert self._table is not None
-        table = self._table.rows(self._only([*needed]))
+        table = self._table.rows(narrow)
         in_log = schema.columns(self._plan.spark_schema)
         others = [name for name in needed if name not in in_log]
-        yield from merged(table, last.select([*needed]), deleted, keys, by, others)
+        yield from merged(table, last.select(needed), deleted, keys, by, others)
 
     def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         if tail.end <= tail.start:
@@ -135,16 +129,10 @@ def current(
     options: SourceOptions,
     table_options: Mapping[str, str] | None,
 ) -> Current:
-    """Pin a version of the table that `logs` are compacted into, and the end of each log.
-
-    Args:
-        logs: by the sequencers' names.
-        options: of reading; the same for all of them.
-        table_options: delta-rs' storage options, instead of the log's own.
-
-    Raises as `plan_current`; TableReadError; OptionError where the table's columns are of
-    other types than the log's.
-    """
+    """Pin a version of the table that `logs`, by sequencer, are compacted into, and the end of each
+    log. `table_options` are delta-rs' storage options, instead of the log's own. Raises as
+    `plan_current`; TableReadError; OptionError where the table's columns are of other types than
+    the log's."""
     refuse_parts(options)
     opened: list[DeltaLog] = []
 

@@ -1,7 +1,7 @@
 """What a lifecycle asks of the table it fills, and what it must find there.
 
-The table keeps, with each of its commits, a transaction (log_id, k): one range of the log
-is one commit of the table, and the newest snapshot names the last range it holds.
+Each commit of a range carries a transaction (log_id, k), and the newest snapshot names the last
+range that it holds.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ class Change:
     Attributes:
         operation: the table format's name for what was done, e.g. "WRITE", "RESTORE".
         log_id, k: which range of which log it holds; "" and 0 for what others did.
+        undoes: it takes away, or may take away, what earlier versions held as a whole: a restore,
+            an overwrite, a table replaced or made anew.
+        rows, bytes: that it brought; None for unknown.
         cut, to: the positions cut … to−1 that its writer said the range has; 0 and 0 for unknown.
-        undoes: it takes away, or may take away, what earlier versions held as a whole: a
-            restore, an overwrite, a table replaced or made anew.
-        rows, bytes: that it brought; None where its writer did not record them.
-        restores: the version whose content it brings back; None for all but a RESTORE, and
-            where that does not name it.
+        restores: the version whose content a RESTORE brings back, if it names it.
     """
 
     version: int
@@ -60,8 +59,7 @@ class TableState:
         table_id: drawn when the table was made.
         k: of the last range of the log that was asked about; 0 for none.
         changes: the versions after the one that was asked about, oldest first.
-        whole: whether these are all that were asked for; else the history does not reach back
-            so far.
+        whole: whether these are all; else the history does not reach back so far.
     """
 
     table_id: str
@@ -71,33 +69,35 @@ class TableState:
     whole: bool = True
 
 
-class Table(Protocol):
-    """A table that takes ranges of a log, each in one transaction."""
-
-    def prepare(self, log: LogStore, spark_schema: str) -> None:
-        """Make the table if there is none. Raises PlanError for one that does not fit the
-        target, or whose settings would forget transactions."""
+class Snapshots(Protocol):
+    """A table, as far as a reader needs it."""
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The newest snapshot, read anew; None where there is no table.
 
         Args:
             since: the version after which the history is wanted; NEWEST for none of it.
-            k: the last range of the log that this version is confirmed to hold. With it, versions
-                that removed no file and brought no range may be left out.
+            k: the last range that this version is confirmed to hold. With it, versions that removed
+                no file and brought no range may be left out.
         """
+
+
+class Table(Snapshots, Protocol):
+    """A table that takes ranges of a log, each in one transaction."""
+
+    def prepare(self, log: LogStore, spark_schema: str) -> None:
+        """Make the table if there is none. Raises PlanError for one that does not fit the target,
+        or whose settings would forget transactions."""
 
     def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range, dead records skipped, in one transaction that
-        carries (log_id, k). Every record of the range must carry the log's id.
-
-        Raises TableConflict, ReadError, WriteError. The transaction may be there all the same.
-        """
+        carries (log_id, k). Every record of the range must carry the log's id. Raises
+        TableConflict, ReadError, WriteError. The transaction may be there all the same."""
 
 
 def check_apart(path: str, target: Target) -> None:
-    """Raises OptionError where a log, of any sequencer under `path`, and its table are not apart:
-    a VACUUM of the table would delete the log."""
+    """Raises OptionError where a log, of any sequencer under `path`, and its table are not apart: a
+    VACUUM of the table would delete the log."""
     above, found, name = path.strip().rstrip("/").rpartition("/" + sequencers_prefix(""))
     # The path of a sequencer's log was given as if it were a log by itself.
     if overlap(above if found and "/" not in name else path, target.table):
@@ -108,13 +108,11 @@ def check_apart(path: str, target: Target) -> None:
 
 
 def check_history(state: LifecycleRecord, table: TableState | None) -> None:
-    """The table still holds all that the lifecycle believes to be there.
+    """The table still holds all that the lifecycle believes to be there. Raises ConfirmError.
 
-    A transaction survives a RESTORE of the table: the number alone proves nothing. So the
-    history since the version that was last confirmed must show no version that takes rows of
-    others away, and no range since then but the open one, once, if the table says it has that.
-
-    Raises ConfirmError.
+    A transaction survives a RESTORE of the table: the number alone proves nothing. So the history
+    since the version that was last confirmed must show no version that takes rows of others away,
+    and no range since then but the open one, once, if the table says it has that.
     """
     name = state.target.table if state.target else "the table"
     if table is None:
@@ -144,13 +142,14 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
                 f"in version {state.table_version}, the log up to position {state.cut}, may be "
                 f"gone. {way_back(state)}"
             )
-    expected = (state.k,) if state.is_open else ()
-    found = [change.k for change in table.changes if change.log_id == state.log_id and change.k]
+    expected = [state.k] if state.is_open else []
+    came = [each for each in table.changes if each.log_id == state.log_id and each.k]
+    found = [each.k for each in came]
     # §10: since the confirmed version only the open range came, at most once
-    if len(set(found)) != len(found) or not set(found) <= set(expected):
+    if found not in ([], expected):
         raise ConfirmError(
             f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
-            f"{list(expected)} could be there: the log came back from an older copy? "
+            f"{expected} could be there: the log came back from an older copy? "
             f"{way_back(state)}"
         )
     # §10: the open range counts only if a version since the confirmed one brought it
@@ -159,10 +158,9 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             f"{name} says it holds range {state.k}, and no version since {state.table_version} "
             f"brought it: it was taken away. {way_back(state)}"
         )
-    for change in table.changes:
-        differs = change.to and (change.cut, change.to) != (state.cut, state.to)
+    for change in came:
         # One that the log promised before it was restored is another.
-        if change.log_id == state.log_id and change.k and differs:
+        if change.to and (change.cut, change.to) != (state.cut, state.to):
             raise ConfirmError(
                 f"{name} has positions {change.cut} … {change.to - 1} as range {change.k} of the "
                 f"log, whose lifecycle promises {state.cut} … {state.to - 1}: the log was restored "

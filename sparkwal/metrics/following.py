@@ -20,9 +20,9 @@ from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading.damage import PassedOver, find_end
-from sparkwal.reading.following import Follower
-from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.history import Follower
+from sparkwal.reading.log_range import LogRange, find_end
+from sparkwal.reading.rows import PassedOver
 from sparkwal.reading.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")

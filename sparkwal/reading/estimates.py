@@ -9,7 +9,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
-from sparkwal.reading.damage import PassedOver
+from sparkwal.reading.rows import PassedOver
 from sparkwal.store.listing import first_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -22,11 +22,7 @@ _PROBES = 8
 
 @dataclass(frozen=True)
 class Size:
-    """What a log stores.
-
-    Attributes:
-        exact: every object was listed; else about what lies above the floor.
-    """
+    """What a log stores; `exact` where all was listed, else about what is above the floor."""
 
     bytes: int
     objects: int
@@ -34,11 +30,9 @@ class Size:
 
 
 def size_of(log: LogStore, head: Head, floor: int) -> Size:
-    """What lies under `batches/`: 1 LIST, and 4 more where that does not show all of it.
-
-    Of larger logs it is what lies above the floor, taken to be like the stretches that four pages
-    show: each is of the end of a quarter.
-    """
+    """What lies under `batches/`: 1 LIST, and 4 more where that does not show all of it. Of larger
+    logs it is what lies above the floor, taken to be like four pages: each is of the end of a
+    quarter."""
     prefix = keys.batches_prefix(log.prefix)
     page = first_entries(log.store, prefix, _PAGE)
     if not page.more:
@@ -88,11 +82,9 @@ def pace_of(
     window_ms: int,
     passed_over: PassedOver | None = None,
 ) -> Pace:
-    """The pace until now. No request where nothing came in the window, else 16 GETs at most for
-    up to 255 records in it, 24 for up to 65,535, and 8 more for each 256 times as many.
-
-    Damaged records count as none; `passed_over` gets each that is met.
-    """
+    """The pace until now. No request where nothing came in the window, else 16 GETs at most for up
+    to 255 records in it, 24 for up to 65,535, and 8 more for each 256 times as many. Damaged
+    records count as none; `passed_over` gets each that is met."""
     assert head.live is not None
     newest = head.live.header
     floor = min(floor, newest.position)

@@ -1,9 +1,9 @@
 """The floor of a log as its readers see it: positions below may be deleted at any time.
 
-A collection frees slots, and a writer that slept may PUT into a freed one. So neither what a
-reader finds at a position nor that it finds nothing says anything, unless the floor was not
-above that position at a look younger than the grace that a collection waits for. Whoever has
-read asks `check`, before he delivers; it looks again where the last look is too old.
+A collection frees slots, and a writer that slept may PUT into a freed one. So what a reader finds
+at a position, or that it finds nothing, counts only if the floor was not above that position at a
+look younger than the grace that a collection waits for. Whoever has read asks `check` before he
+delivers; it looks again where the last look is too old.
 """
 
 from __future__ import annotations
@@ -50,11 +50,8 @@ class Looked:
 
 @dataclass(frozen=True)
 class Pinned:
-    """The very log of a read that is planned now and made later, or elsewhere.
-
-    Attributes:
-        looked: the look at the floor that the read relies on; None: it looks itself.
-    """
+    """The very log of a read that is planned now and made later, or elsewhere, and the look at the
+    floor that the read relies on; None: it looks itself."""
 
     log_id: str
     looked: Looked | None = None
@@ -71,7 +68,6 @@ class Pinned:
 
 
 def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
-    """The error for a log of which less is there than its floor has passed."""
     return InvalidLogError(
         f"the log at {name} ends at {gap}, before its floor {floor}: it was cut or restored from "
         "an older copy"
@@ -79,12 +75,8 @@ def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
 
 
 class Floor:
-    """Below which position a log may be gone.
-
-    Args:
-        log_id: of the log, once it is known. Nothing was collected of a log that is not there.
-        looked: the look of another process.
-    """
+    """Below which position a log may be gone. Nothing was collected of a log that is not there.
+    `looked` is the look of another process."""
 
     def __init__(
         self,
@@ -107,16 +99,10 @@ class Floor:
         clock = self._clock
         wall_ms, boot_ms, boot_id = clock.now_ms(), clock.boot_ms(), clock.boot_id()
         self._state = state = chain.look(self.log)
-        self._looked = Looked(
-            prefix=self.log.prefix,
-            log_id=state.log_id if state else None,
-            position=state.floor if state else 0,
-            wall_ms=wall_ms,
-            boot_ms=boot_ms,
-            boot_id=boot_id,
-            # The grace of a chain never shrinks.
-            ttl_ms=state.gc_grace_ms // 2 if state else LOOK_TTL_MS,
-        )
+        log_id, position = (state.log_id, state.floor) if state else (None, 0)
+        # The grace of a chain never shrinks.
+        ttl_ms = state.gc_grace_ms // 2 if state else LOOK_TTL_MS
+        self._looked = Looked(self.log.prefix, log_id, position, wall_ms, boot_ms, boot_id, ttl_ms)
 
     @property
     def state(self) -> LifecycleRecord | None:
@@ -152,11 +138,7 @@ class Floor:
         return replace(self._looked, log_id=self.log_id, position=position)
 
     def check(self, position: int, what: str = "") -> None:
-        """Raises CollectedError unless what was read at `position` until now may be used.
-
-        Args:
-            what: gave the position, for people.
-        """
+        """Raises CollectedError unless what was read at `position`, from `what`, may be used."""
         floor = self.current()
         if not 0 <= position < floor:
             return
@@ -171,11 +153,8 @@ class Floor:
         )
 
     def usable(self, start: int, end: int, records: Iterator[SlotRecord]) -> Iterator[SlotRecord]:
-        """The records of the positions start … end−1, none delivered that may be a stray, nor
-        after a position where one may have stood for the record that is gone.
-
-        Raises CollectedError, and what `records` raises.
-        """
+        """The records of the positions start … end−1, none delivered that may be a stray, nor after
+        a position where one may have stood for the record that is gone. Raises CollectedError."""
         reached = start
         try:
             for record in records:

@@ -1,21 +1,23 @@
-"""The records of a log one after another, either way, for who looks at it: what cannot be read is
-reported and passed over."""
+"""The records of a log one after another: a range, either way, and new ones as they come."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.recovery import MissingRecord, last_live
-from sparkwal.protocol.replay import check_log
+from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, check_log
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.parallel import run_parallel
 
 # Records asked for before any of them is delivered, at most.
 _CHUNK = 256
+# Idle looks after which it is asked whether the last record is still there: a log that was
+# recreated has free positions where the former one goes on.
+_IDLE_LOOKS = 10
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,11 @@ def walk(
     log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None,
     seals: bool = False,
 ) -> Iterator[Found]:  # fmt: skip
-    """The live records of positions start … end−1, headers alone; dead ones and seals are left
-    out.
+    """The live records of positions start … end−1, at most the log's gap, headers alone; dead ones
+    are left out, and seals unless they are asked for.
 
     1 GET for each position, and not more positions than `most` needs. Newest first also what a
     look-back takes (m − 1 GETs) where another leader took over.
-
-    Args:
-        log: has looked. `end` is at most its gap.
-        most: so many at most.
-        seals: include them too.
 
     Raises AnotherLog where the log was recreated, StoreUnavailableError.
     """
@@ -101,3 +98,50 @@ def walk(
 def is_seal(record: SlotRecord) -> bool:
     """Whether a record says no more than the leader record before it."""
     return isinstance(record.header, LeaderHeader) and record.header.is_seal
+
+
+class Follower:
+    """Goes along a log that has looked; `position` is that of the record that is looked at, else
+    the next one to come."""
+
+    def __init__(self, log: LogRange, position: int) -> None:
+        self.log, self.position = log, position
+        self._log_id = log.log_id
+        self._idle = 0
+
+    def new(
+        self, *, floor: bool = True, at_once: int = WIDEST_PROBE, size: int = GLANCE
+    ) -> Iterator[SlotRecord | Collected]:
+        """The live records that came since the last look, and what was collected meanwhile: 1 GET
+        where nothing came, now and then 1 more. Who ends in the middle of a record gets it once
+        more. Without the `floor` a log that was recreated is found only where its records are; the
+        rest as for `LogRange`.
+
+        Raises AnotherLog where the log was recreated or is gone, InvalidLogError,
+        StoreUnavailableError.
+        """
+        log = self.log
+        end = log.look(floor=floor)
+        self._idle = 0 if end > self.position else self._idle + 1
+        gone = log.log_id != self._log_id
+        if floor and self._idle >= _IDLE_LOOKS and not gone and log.log_id is not None:
+            self._idle = 0
+            last = read_slot(log.log, log.gap - 1, log.window, GLANCE)
+            gone = last is None or last.header.log_id != log.log_id
+        if gone:
+            raise AnotherLog(
+                f"the log {self._log_id} at {log.log.url} is gone, or was recreated: follow what "
+                "is there now anew"
+            )
+        if end <= self.position:
+            return
+        try:
+            for record in log.records(self.position, end, at_once=at_once, size=size):
+                self.position = record.header.position
+                yield record
+                self.position += 1
+            self.position = end
+        except CollectedError as error:
+            yield Collected(self.position, error.floor)
+            self.position = error.floor
+        log.forget(self.position)

@@ -1,7 +1,5 @@
-"""One log as a reader sees it: where a read begins and ends, and how far it has come.
-
-The Spark source and `sparkwal.Log` share it.
-"""
+"""One log as a reader sees it: where a read begins and ends, and how far it has come. The Spark
+source and `sparkwal.Log` share it."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.recovery import Head, MissingRecord
+from sparkwal.protocol.recovery import Head, MissingRecord, find_head
 from sparkwal.protocol.replay import (
     WIDEST_PROBE,
     AnotherLog,
@@ -23,11 +21,10 @@ from sparkwal.protocol.replay import (
     live_records,
     newer,
 )
-from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
-from sparkwal.reading.damage import PassedOver, find_end
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import Floor, Pinned, ends_before
 from sparkwal.reading.pieces import Piece, pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import PassedOver, read_pieces
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -90,11 +87,8 @@ class LogRange:
     def records(
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord]:
-        """The live records of start … end−1, as `live_records` of this very log.
-
-        Raises CollectedError where the floor is above `start`, or comes above what is not
-        delivered yet.
-        """
+        """The live records of start … end−1, as `live_records`. Raises CollectedError where the
+        floor is above `start`, or comes above what is not delivered yet."""
         term = self._terms.get(start)
         # Who steps back from a damaged end has a head of which less is sure.
         head = self.head if self.options.tolerant or not self._steps_back else None
@@ -111,10 +105,8 @@ class LogRange:
             self._terms[end] = term
 
     def rows(self, found: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of pieces of this log with `target`'s columns.
-
-        Raises CollectedError where the floor overtakes the read, InvalidLogError.
-        """
+        """The rows of pieces of this log with `target`'s columns. Raises CollectedError where the
+        floor overtakes the read, InvalidLogError."""
         return read_pieces(
             self.log.store, found, target, verify=self.options.verify_checksums, at_once=_AT_ONCE,
             check=self.floor.check, passed_over=self.passed_over,
@@ -129,9 +121,8 @@ class LogRange:
         """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle.
 
         Args:
-            floor: look for the floor too, the first time and whenever the last look is old: 1
-                LIST, and 1 GET where the log has a lifecycle. Else it is looked for when it
-                is needed.
+            floor: look for the floor too, the first time and whenever the last look is old: 1 LIST,
+                and 1 GET where the log has a lifecycle. Else it is looked for when it is needed.
         """
         if self.live is None:
             return self._find(floor)
@@ -142,22 +133,14 @@ class LogRange:
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
             failed = error
-        passes = (
-            failed is not None
-            and not isinstance(failed, AnotherLog)
-            and (
-                bool(self.passed_over)
-                or isinstance(failed, MissingRecord)
-                and self.options.tolerant
-            )
-        )
+        another = isinstance(failed, AnotherLog)
+        lost = isinstance(failed, MissingRecord) and self.options.tolerant
+        passes = failed is not None and not another and (lost or self.passed_over is not None)
         # A slot that is free again, or whose record was lost, stays empty, or holds a stray.
         if passes or floor and (self.floor.current() > begin or due and self.gap == begin):
             return self._find(floor)
         # What is before the damaged record is read all the same.
-        if failed is not None and (
-            isinstance(failed, AnotherLog) or self.options.on_corruption != "stop"
-        ):
+        if failed is not None and (another or self.options.on_corruption != "stop"):
             raise failed
         return self.gap
 
@@ -227,9 +210,9 @@ class LogRange:
         return self.checked(int(options.starting_position or 0), "startingPosition")
 
     def checked(self, start: int, what: str) -> int:
-        """A first position to read, which `what` gave. Raises OptionError where the log has not
-        come so far; the next position is where those stand who have read everything. As
-        `usable` below the floor."""
+        """A first position to read, which `what` gave; as `usable` below the floor. Raises
+        OptionError where the log has not come so far; the next position is where those stand who
+        have read everything."""
         if start < 0:
             raise OptionError(f"{what} {start} is no position: the first one is 0")
         if start > self.gap:
@@ -245,8 +228,8 @@ class LogRange:
         )
 
     def usable(self, start: int, what: str) -> int:
-        """A first position to read, which `what` gave; below the floor the floor, for those set
-        to go on. Raises CollectedError there for all others."""
+        """A first position to read, which `what` gave; below the floor the floor with
+        failOnDataLoss=false, else CollectedError is raised."""
         if self.options.fail_on_data_loss:
             self.floor.check(start, what)
             return start
@@ -293,3 +276,27 @@ class LogRange:
         except InvalidLogError:
             return position
         return end
+
+
+def find_end(
+    log: LogStore, *, tolerant: bool = False, passed_over: PassedOver | None = None
+) -> tuple[Head, int]:
+    """The head as `find_head`, and the first position after it that holds nothing. Between the two
+    lie damaged records: only a look that passes over damage sees any. Raises InvalidLogError where
+    damage is not passed over, and where not one record is intact."""
+    try:
+        head = find_head(log, tolerant=tolerant)
+        return head, head.gap
+    except InvalidLogError as error:
+        if passed_over is None:
+            raise
+        passed_over(error)
+    head = find_head(log, tolerant=True)
+    gap = head.gap
+    while True:
+        try:
+            if read_slot(log, gap, head.window, GLANCE) is None:
+                return head, gap
+        except InvalidLogError as error:
+            passed_over(error)
+        gap += 1

@@ -49,8 +49,7 @@ def with_metadata_columns(spark_schema: str) -> str:
 
 
 def check_writable(spark_schema: str) -> None:
-    """For writers: raises OptionError for columns that readers could not use, and as
-    `check_reserved`."""
+    """Raises OptionError for columns that readers could not use, and as `check_reserved`."""
     schema.check_columns(spark_schema)
     for field in schema.to_arrow(spark_schema):
         if (levels := depth(field.type)) > DEEPEST:
@@ -86,12 +85,17 @@ def check_projection(wanted: str, log_schema: str) -> None:
             )
 
 
-def unknown_column(name: str, shown: Sequence[str], known: Sequence[str]) -> OptionError:
-    """The error for a column that a log does not have.
+def selected(everything: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Only these columns, in this order; None: all. Raises OptionError for an unknown one."""
+    for name in columns or ():
+        if name not in everything.names:
+            raise unknown_column(name, everything.names, everything.names)
+    return everything if columns is None else pa.schema([everything.field(x) for x in columns])
 
-    Args:
-        shown: the columns to name; `known` all that may be asked for.
-    """
+
+def unknown_column(name: str, shown: Sequence[str], known: Sequence[str]) -> OptionError:
+    """The error for a column that a log does not have. It names the columns `shown`; `known` are
+    all that may be asked for."""
     same = [each for each in known if each.lower() == name.lower()]
     if same:
         return OptionError(f"column {name!r} is {same[0]!r} in the log; write it as it is there")

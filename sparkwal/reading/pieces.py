@@ -25,13 +25,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive frames of one object: one range GET.
-
-    Attributes:
-        offset: bytes from the object's start.
-        inlined: whether the rows stand in the commit record itself.
-        data: the bytes, where they came along with the commit record.
-    """
+    """Consecutive frames of one object: one range GET. `data` are its bytes, where they came along
+    with the commit record; `inlined` says that they stand in it."""
 
     key: str
     offset: int
@@ -106,8 +101,7 @@ def split(found: Sequence[Piece]) -> list[Piece]:
 
 
 def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
-    """Pieces in order, joined into at most `count` groups of about equal size: one group, one
-    read task."""
+    """Pieces in order, joined into at most `count` groups of about equal size: a read task each."""
     groups: list[list[Piece]] = [[] for _ in range(count)]
     total = sum(piece.length for piece in found)
     passed = 0

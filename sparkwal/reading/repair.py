@@ -23,8 +23,8 @@ from sparkwal.store.log_store import LogStore
 def repair(path: str, position: int, *, give_up: bool = False, **options: object) -> None:
     """Replace the damaged record at `position` of a log by what its own footer says of it.
 
-    No writer may run. The object is first saved under `{path}/repaired/`, so that a
-    repair that breaks off can be run again.
+    No writer may run. The object is first saved under `{path}/repaired/`: a repair that breaks off
+    can be run again.
 
     Args:
         path, options: where the log is, as for `sparkwal.Log`.
@@ -32,9 +32,9 @@ def repair(path: str, position: int, *, give_up: bool = False, **options: object
         give_up: put a record without rows where there is none any more, so that the log goes on.
             The rows of the lost record stay lost; all others stay as they are.
 
-    Raises InvalidLogError, and changes nothing, where the footer is damaged too or the
-    rows are: restore the object then; and with `give_up` where there is an object, or a record
-    beside it is missing or damaged. StoreUnavailableError, OptionError.
+    Raises InvalidLogError, and changes nothing, where the footer or the rows are damaged too:
+    restore the object then; and with `give_up` where there is an object, or a record beside it is
+    missing or damaged. StoreUnavailableError, OptionError.
     """
     log = open_log(from_keywords(StoreOptions, path, options), fail_fast=True)
     number = position
@@ -133,10 +133,8 @@ def _without_rows(before: SlotRecord, position: int, takeover: bool) -> LeaderHe
 
 
 def rebuilt(data: bytes, where: str) -> bytes:
-    """The bytes of a slot record whose front is damaged, its front recreated from its footer.
-
-    Raises InvalidLogError where that makes no sound record.
-    """
+    """The bytes of a slot record whose damaged front is recreated from its footer. Raises
+    InvalidLogError where that makes no sound record."""
     try:
         schema = pa.ipc.open_file(data).schema
     except (pa.ArrowException, ValueError, OSError) as error:

@@ -1,8 +1,8 @@
 """Replaying one log or all logs under a path, from a cursor, in one order over all of them.
 
-Entries come in the order of their commit times; within one log that is the order of its
-positions. A replay stops at the first invalid entry and says what it is: what comes
-after it may build on what it held. (After otel-arrow's Quiver.)
+Entries come in the order of their commit times; within one log that is the order of its positions.
+A replay stops at the first invalid entry and says what it is: what comes after it may build on what
+it held. (After otel-arrow's Quiver.)
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ _CLOCK = SystemClock()
 
 @dataclass(frozen=True)
 class Entry:
-    """One commit.
-
-    Attributes:
-        rows: the commit's record batches in the log's order, with the schema that it was
-            written with.
-    """
+    """One commit; its rows in the log's order, with the schema that they were written with."""
 
     sequencer: str
     header: CommitHeader
@@ -48,12 +43,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a replay ended before the end of the log.
-
-    Attributes:
-        key: of the object that is missing or damaged.
-        following: positions after it that the log goes on for.
-    """
+    """Why a replay ended before the end of the log, which goes on for `following` positions: the
+    object `key` is missing or damaged."""
 
     sequencer: str
     position: int
@@ -64,12 +55,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Place:
-    """How far one log was replayed: up to `position`, exclusive.
-
-    Attributes:
-        last: names the record before `position`. A log that was restored from an older copy and
-            written on has another there.
-    """
+    """How far one log was replayed: up to `position`, exclusive. `last` names the record before it:
+    a log that was restored from an older copy and written on has another there."""
 
     log_id: str
     position: int
@@ -78,12 +65,6 @@ class Place:
 
 def _name(record: SlotRecord) -> str:
     return f"{record.header.plan_id}:{record.header.timestamp_ms}"
-
-
-def cursor_text(places: Mapping[str, Place]) -> str:
-    """A cursor as one line of text; `places_of` reads it."""
-    body = json.dumps({name: list(vars(each).values()) for name, each in sorted(places.items())})
-    return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
 
 
 def places_of(cursor: str) -> dict[str, Place]:
@@ -106,16 +87,14 @@ def places_of(cursor: str) -> dict[str, Place]:
 
 
 class Replay:
-    """An iterator of entries; ends at the heads that the logs had when it began.
+    """An iterator of entries; ends at the heads that the logs had when it began, or `stopped` says
+    why before.
 
     >>> replay = log.replay(cursor=kept)
     >>> for entry in replay:
     ...     apply(entry.rows)
     ...     keep(replay.cursor)
     >>> replay.stopped is None
-
-    Attributes:
-        stopped: why it ended before the end, else None.
     """
 
     def __init__(
@@ -134,13 +113,15 @@ class Replay:
 
     @property
     def cursor(self) -> str:
-        """After the last entry that was taken: a later replay goes on with the next one."""
-        return cursor_text(self._places)
+        """One line of text; a later replay goes on with the entry after the last that was taken."""
+        places = sorted(self._places.items())
+        body = json.dumps({name: list(vars(each).values()) for name, each in places})
+        return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns of the logs, as their heads say. Raises pa.ArrowException where two logs
-        have a column of other types."""
+        """All columns of the logs, as their heads say. Raises pa.ArrowException where two logs have
+        a column of other types."""
         schemas = [each.schema for each in self._logs if each.schema is not None]
         return pa.unify_schemas(schemas) if schemas else pa.schema([])
 
@@ -234,10 +215,8 @@ class _OneLog:
         )
 
     def records(self) -> Iterator[SlotRecord | Stop]:
-        """The live records in order; the first that is invalid comes as a Stop and ends it.
-
-        Raises CollectedError where the floor overtakes the replay.
-        """
+        """The live records in order; the first that is invalid comes as a Stop and ends it. Raises
+        CollectedError where the floor overtakes the replay."""
         begin = self.place.position if self.place else self._first
         expected = begin
         try:
@@ -251,22 +230,11 @@ class _OneLog:
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
         except InvalidLogError as error:
-            position = self._first_invalid(expected)
+            position = expected if error.position is None else error.position
             yield self.stop(position, self._slot_key(position), error)
             return
         if self._damage is not None:
             yield self.stop(self._head.gap, self._slot_key(self._head.gap), self._damage)
-
-    def _first_invalid(self, position: int) -> int:
-        """Dead records may come before it."""
-        while position < self._head.gap:
-            try:
-                if read_slot(self._log, position, self._head.window) is None:
-                    break
-            except InvalidLogError:
-                break
-            position += 1
-        return position
 
     def _slot_key(self, position: int) -> str:
         return self._log.key(keys.slot(position, self._head.window))
@@ -289,6 +257,5 @@ class _OneLog:
         return self._slot_key(record.header.position)
 
     def stop(self, position: int, key: str, error: InvalidLogError) -> Stop:
-        """The end of the replay at this position."""
         following = max(self._head.gap - position - 1, 0)
         return Stop(self.name, position, key, str(error), following)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
-from sparkwal.reading.damage import PassedOver
 from sparkwal.reading.metadata import with_metadata
 from sparkwal.reading.pieces import RUN_SIZE, Piece
 from sparkwal.store.base import NotFound, Store
@@ -18,6 +17,8 @@ from sparkwal.store.parallel import run_parallel
 
 # Fetched ahead of the piece that is being decoded.
 AHEAD = 4 * RUN_SIZE
+# Called for each record or object that is damaged or missing; the look goes on after it.
+PassedOver = Callable[[InvalidLogError], None]
 
 
 def read_pieces(
@@ -31,14 +32,14 @@ def read_pieces(
     check: Callable[[int], None] = lambda position: None,
     passed_over: PassedOver | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched
-    while earlier ones are decoded and consumed.
+    """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched while
+    earlier ones are decoded and consumed.
 
     Args:
-        target: any of the log's columns, and of METADATA; older records' missing
-            columns come as null.
-        full: look at every offset and text of every frame, not only where the rows came
-            from outside of Spark.
+        target: any of the log's columns, and of METADATA; older records' missing columns come as
+            null.
+        full: look at every offset and text of every frame, not only where the rows came from
+            outside of Spark.
         at_once: as for `run_parallel`.
         check: called with the position of what was fetched, before it is looked at; it may raise.
         passed_over: gets the error of each missing or damaged piece, instead of raising.
@@ -47,10 +48,16 @@ def read_pieces(
     """
 
     def fetch(piece: Piece) -> tuple[Piece, bytes | InvalidLogError]:
+        if piece.data is not None:
+            return piece, piece.data
         try:
-            return piece, _fetch(store, piece)
-        except InvalidLogError as error:
-            return piece, error
+            return piece, store.get_range(piece.key, piece.offset, piece.length)
+        except NotFound:
+            return piece, InvalidLogError(
+                f"{_where(store, piece)} is missing, though its commit record names it. It was "
+                "deleted from outside (or collected while it was read): restore it, or start after "
+                "it"
+            )
 
     fetched = run_parallel(
         store, fetch, found, at_once=at_once, weigh=attrgetter("length"), capacity=AHEAD,
@@ -104,15 +111,3 @@ def _decode(
 
 def _where(store: Store, piece: Piece) -> str:
     return f"{store.url}/{piece.key} (position {piece.position}, partition {piece.partition})"
-
-
-def _fetch(store: Store, piece: Piece) -> bytes:
-    if piece.data is not None:
-        return piece.data
-    try:
-        return store.get_range(piece.key, piece.offset, piece.length)
-    except NotFound:
-        raise InvalidLogError(
-            f"{_where(store, piece)} is missing, though its commit record names it. It was "
-            "deleted from outside (or collected while it was read): restore it, or start after it"
-        ) from None

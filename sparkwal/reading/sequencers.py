@@ -1,15 +1,15 @@
 """Sequencers: independent logs under one path, for more than one writer at a time.
 
 A log has one writer. Rows that need no common order can go to several, each under
-`{path}/sequencers/{name}/`: a whole log of its own, with its own order, leader and
-positions. Rows of one key stay in order if they always go to the same one.
+`{path}/sequencers/{name}/`, with its own order, leader and positions. Rows of one key stay in order
+if they always go to the same one.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -25,13 +25,9 @@ from sparkwal.store.log_store import LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:
-    """Which of `count` sequencers, "0" … str(count − 1), the rows of `key` belong to.
-
-    The same on every machine and in every version: CRC-32 of `encode_key`, modulo
-    `count`. With another `count` most keys belong elsewhere.
-
-    Raises OptionError for a key of a type without a canonical form.
-    """
+    """Which of `count` sequencers, "0" … str(count − 1), the rows of `key` belong to: CRC-32 of
+    `encode_key`, modulo `count`, on every machine and in every version. Raises OptionError for a
+    key of a type without a canonical form."""
     if count < 1:
         raise OptionError(f"count is {count}; at least one sequencer is needed")
     return str(zlib.crc32(encode_key(key)) % count)
@@ -96,8 +92,16 @@ def partition_by(
     Raises OptionError for a column that is not there.
     """
     names = [columns] if isinstance(columns, str) else list(columns)
+    keys: Iterable[tuple[Any, ...]]
+    try:
+        if isinstance(rows, (pa.RecordBatch, pa.Table)):
+            keys = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+        else:
+            keys = [tuple(row[name] for name in names) for row in rows]
+    except KeyError as error:
+        raise OptionError(f"the rows have no column {error.args[0]!r}") from None
     parts: dict[str, list[int]] = {}
-    for place, key in enumerate(_keys(rows, names)):
+    for place, key in enumerate(keys):
         name = sequencer_for(key[0] if isinstance(columns, str) else key, count)
         parts.setdefault(name, []).append(place)
     if isinstance(rows, (pa.RecordBatch, pa.Table)):
@@ -105,23 +109,9 @@ def partition_by(
     return {name: [rows[place] for place in places] for name, places in parts.items()}
 
 
-def _keys(rows: Any, names: list[str]) -> list[tuple[Any, ...]]:
-    try:
-        if isinstance(rows, (pa.RecordBatch, pa.Table)):
-            return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
-        return [tuple(row[name] for name in names) for row in rows]
-    except KeyError as error:
-        raise OptionError(f"the rows have no column {error.args[0]!r}") from None
-
-
 def list_sequencers(path: str, **options: object) -> list[str]:
-    """The names of the logs under a path: "default" is the one at the path itself.
-
-    Args:
-        path, options: as for `sparkwal.Log`.
-
-    Raises OptionError, StoreUnavailableError.
-    """
+    """The names of the logs under a path: "default" is the one at the path itself. Path and options
+    are as for `sparkwal.Log`. Raises OptionError, StoreUnavailableError."""
     settings = from_keywords(SourceOptions, path, options)
     if settings.sequencer != ROOT or settings.sequencers:
         raise OptionError("sequencers are listed under a path: remove sequencer and sequencers")
@@ -129,11 +119,8 @@ def list_sequencers(path: str, **options: object) -> list[str]:
 
 
 def sequencers_under(root: LogStore) -> list[str]:
-    """The names of the sequencers under a path, sorted.
-
-    Hops from name to name: one LIST for each sequencer of a thousand objects or more,
-    fewer where they are smaller.
-    """
+    """The names of the sequencers under a path, sorted. Hops from name to name: one LIST for each
+    sequencer of a thousand objects or more, fewer where they are smaller."""
     names: list[str] = []
     folder = sequencers_prefix(root.prefix)
     page = root.store.list(folder)

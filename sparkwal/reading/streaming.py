@@ -63,11 +63,8 @@ class StreamedLog(LogRange):
         return self._entry
 
     def check_offset(self, position: int, log_id: str | None) -> None:
-        """Raises InvalidLogError unless a stream that has read up to `position` can go on here.
-
-        Args:
-            log_id: of the log that was read, if the checkpoint knows it.
-        """
+        """Raises InvalidLogError unless a stream that has read up to `position` of the log with
+        this log_id, if the checkpoint knows it, can go on here."""
         if None not in (log_id, self.log_id) and log_id != self.log_id:
             raise InvalidLogError(
                 f"the log at {self._path} was recreated: the checkpoint belongs to the log "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -55,12 +55,8 @@ ReadTask = PieceTask | StretchTask
 def read_tasks(
     log: LogRange, start: int, end: int, least: int | None, parallelism: int | None
 ) -> list[ReadTask]:
-    """Read tasks for the positions start … end−1, in order.
-
-    Args:
-        least: as many at least, where frames allow, whatever they weigh.
-        parallelism: how many tasks run at once, if it is known.
-    """
+    """Read tasks for the positions start … end−1, in order: at least `least`, where frames allow,
+    whatever they weigh. `parallelism` is how many run at once, if that is known."""
     looked = log.floor.looked()
     count = end - start
     if count > PLANNED_RECORDS and log.options.on_corruption == "fail":
@@ -90,33 +86,20 @@ def _by_size(size: int, parallelism: int | None) -> int:
 
 
 def task_rows(
-    store: Store,
-    task: ReadTask,
-    target: pa.Schema,
-    options: SourceOptions,
-    clock: Clock = _CLOCK,
+    store: Store, task: ReadTask, target: pa.Schema, options: SourceOptions, clock: Clock = _CLOCK
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a read task, in the log's order. Raises InvalidLogError, CollectedError."""
     looked = task.looked
     floor = Floor(LogStore(store, looked.prefix), looked.log_id, clock, looked)
-    verify = options.verify_checksums
-    yield from read_pieces(
-        store, _pieces(task, floor, options), target, verify=verify, check=floor.check
-    )
-
-
-def _pieces(task: ReadTask, floor: Floor, options: SourceOptions) -> Iterator[Piece]:
+    pieces: Iterable[Piece]
     if isinstance(task, PieceTask):
-        yield from task.pieces
-        return
-    found = live_records(
-        floor.log,
-        task.window,
-        task.start,
-        task.end,
-        log_id=floor.log_id,
-        tolerant=options.tolerant,
-        at_once=WIDEST_PROBE,
-    )
-    for record in floor.usable(task.start, task.end, found):
-        yield from pieces_of(floor.log, record)
+        pieces = task.pieces
+    else:
+        found = live_records(
+            floor.log, task.window, task.start, task.end, log_id=floor.log_id,
+            tolerant=options.tolerant, at_once=WIDEST_PROBE,
+        )  # fmt: skip
+        records = floor.usable(task.start, task.end, found)
+        pieces = (piece for record in records for piece in pieces_of(floor.log, record))
+    verify = options.verify_checksums
+    yield from read_pieces(store, pieces, target, verify=verify, check=floor.check)

@@ -34,13 +34,12 @@ class Report:
 
     Attributes:
         head: the last position that holds a record; −1 in an empty log.
-        floor: the first position that was checked: what is below was collected, or may be at
-            any time, and nothing there is a problem.
-        commits, leaders, dead: records by what they are; a dead one was never
-            acknowledged.
+        floor: the first position that was checked: what is below was collected, or may be at any
+            time, and nothing there is a problem.
+        commits, leaders, dead: records by what they are; a dead one was never acknowledged.
         rows, bytes: of all commits; bytes as stored.
-        orphans: keys of data objects that no record names. They cost storage and
-            harm nothing: a microbatch was abandoned after its tasks had written.
+        orphans: keys of data objects that no record names. They cost storage and harm nothing: a
+            microbatch was abandoned after its tasks had written.
         under_way: objects after the head: a microbatch may be writing them now.
         problems: everything that the protocol rules out; empty in a sound log.
     """
@@ -77,13 +76,9 @@ class Report:
 
 
 def verify(path: str, **options: object) -> Report:
-    """Read a whole log and check everything in it; works while others write.
-
-    Reads every byte once: as many GETs as there are objects, and one LIST for
-    every thousand.
-
-    Args:
-        path, options: where the log is, as for `sparkwal.Log`; all of it is read.
+    """Read a whole log and check everything in it; works while others write. Reads every byte once:
+    as many GETs as there are objects, and one LIST for every thousand. Path and options are as for
+    `sparkwal.Log`; all of it is read.
 
     Raises StoreUnavailableError, OptionError. Damage is reported, not raised.
     """
@@ -99,11 +94,8 @@ def verify(path: str, **options: object) -> Report:
 def verify_store(
     log: LogStore, path: str, clock: Clock = _CLOCK, done: Callable[[int, int], None] | None = None
 ) -> Report:
-    """As `verify`, of a store that is already open.
-
-    Args:
-        done: is called with how many positions were checked, and how many there are.
-    """
+    """As `verify`, of a store that is already open. `done` is called with how many positions were
+    checked, and how many there are."""
     report = Report(path)
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     head = _head(log, report)
@@ -172,10 +164,7 @@ def _head(log: LogStore, report: Report) -> Head | None:
 
 
 def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None:
-    """The record at `position`, checked to its last byte; None where none is.
-
-    Raises InvalidLogError.
-    """
+    """The record at `position`, checked to its last byte, or None. Raises InvalidLogError."""
     number = keys.slot(position, window)
     try:
         data = log.store.get(log.key(number))
@@ -184,21 +173,14 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     where = log.where(number, window)
     record = slot_record(log, position, window, data, arrowfile.open_front(data, where))
     arrowfile.check_footer(data, where)
-    _check_block(data, record, where)
-    return record
-
-
-def _check_block(data: bytes, record: SlotRecord, where: str) -> None:
-    """The files of a checkpoint, which neither the header nor the footer covers."""
     header = record.header
-    if not isinstance(header, CommitHeader):
-        return
-    entry = header.checkpoints.get(header.query_id)
-    if entry is None or entry.position != header.position or not entry.bytes:
-        return
-    start = arrowfile.block_offset(record.body + sum(each.bytes for each in header.inline))
-    if zlib.crc32(data[start : start + entry.bytes]) != entry.crc32:
-        raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
+    entry = header.checkpoints.get(header.query_id) if isinstance(header, CommitHeader) else None
+    # The files of a checkpoint, which neither the header nor the footer covers.
+    if entry is not None and entry.position == header.position and entry.bytes:
+        start = arrowfile.block_offset(record.size)
+        if zlib.crc32(data[start : start + entry.bytes]) != entry.crc32:
+            raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
+    return record
 
 
 class _Chain:
@@ -213,7 +195,12 @@ class _Chain:
         """Count a record and compare it with the live one before; False if it is dead."""
         header, report = record.header, self._report
         if self._live is None and header.position == report.floor > 0:
-            self._begin(record)
+            # The first record above a floor may be dead by one below it.
+            try:
+                live = last_live(self._log, record)
+                self._live = None if live is record else live
+            except InvalidLogError as error:
+                report.problems.append(str(error))
         last = self._live.header if self._live else None
         if last is not None and header.term < last.term:
             report.dead += 1
@@ -250,29 +237,18 @@ class _Chain:
                 report.problems.append(f"{where}: a new term without a leader record")
         return True
 
-    def _begin(self, record: SlotRecord) -> None:
-        """The first record above a floor may be dead by one below it."""
-        try:
-            live = last_live(self._log, record)
-        except InvalidLogError as error:
-            self._report.problems.append(str(error))
-            return
-        self._live = None if live is record else live
-
     def _forgets(self, header: SlotHeader, query: str, batch: int) -> bool:
         if query in header.txns or not header.txns_archive:
             return header.txns.get(query, (-1, 0))[0] < batch
-        archive = self._archive(header.txns_archive)
-        return archive is not None and archive.txns.get(query, (-1, 0))[0] < batch
-
-    def _archive(self, name: str) -> QueryProgress | None:
+        name = header.txns_archive
         if name not in self._archives:
             self._archives[name] = None
             try:
                 self._archives[name] = read_archive(self._log, name)
             except InvalidLogError as error:
                 self._report.problems.append(str(error))
-        return self._archives[name]
+        archive = self._archives[name]
+        return archive is not None and archive.txns.get(query, (-1, 0))[0] < batch
 
 
 def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
@@ -287,16 +263,9 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
         log.store, inlined, target, passed_over=lambda error: report.problems.append(str(error))
     ):
         pass
-    named = set()
-    for batch, problem in zip(
-        header.batches,
-        run_parallel(log.store, lambda b: _check_object(log, header, b), header.batches),
-        strict=True,
-    ):
-        named.add(log.key(batch.number))
-        if problem:
-            report.problems.append(problem)
-    return named
+    found = run_parallel(log.store, lambda batch: _check_object(log, header, batch), header.batches)
+    report.problems += filter(None, found)
+    return {log.key(batch.number) for batch in header.batches}
 
 
 def _check_object(log: LogStore, header: CommitHeader, batch: Batch) -> str | None:

@@ -32,6 +32,6 @@ def test_a_log_that_is_compacted_and_collected_under_kills_loses_nothing(
         make_bucket(server.url, "soak")
         soak = Lifetimes(rng.randrange(10**6), tmp_path, server.url, "soak", proxy, PACE)
         with closing(soak):
-            soak.play(0.4, until=lambda counted: counted["collected_data"] > 0)
+            soak.play(0.4, until=lambda counted: counted["collected_objects"] > 0)
     for what in ("driver_kills", "compactor_kills", "ranges", "rows_in_table"):
         assert soak.counted[what] > 0, soak.counted

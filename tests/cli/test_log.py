@@ -22,8 +22,7 @@ from sparkwal.format import keys
 from sparkwal.format.memory import REMOTE, Checkpoint
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading.following import Follower
-from sparkwal.reading.history import Collected
+from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options

@@ -137,7 +137,7 @@ class Watch:
                 self._runs.append(run["seconds"])
             self.counted["ranges_published"] += bool(run["k"])
             self.counted["ranges_carried_on"] += run["found"] == "an open range"
-            for what in ("slots", "data", "uploads", "bytes"):
+            for what in ("objects", "uploads", "bytes"):
                 self.counted[f"collected_{what}"] += run[what]
         elif word == "failed":
             self.counted["runs_failed"] += 1

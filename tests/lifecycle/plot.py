@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from sparkwal.appender.appender import appender_over
 from sparkwal.format.lifecycle import LifecycleRecord, Target
-from sparkwal.lifecycle.measuring import measure
-from sparkwal.lifecycle.policy import LogState, Policy
+from sparkwal.lifecycle.policy import LogState, Policy, measure
 from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.log_store import LogStore

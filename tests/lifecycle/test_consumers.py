@@ -17,9 +17,9 @@ from sparkwal.format.lifecycle import FLOOR
 from sparkwal.lifecycle.consumers import (
     ConsumerInfo,
     bound,
-    floor_of,
     forget,
     forget_expired_leases,
+    is_live,
     join,
     lease,
     publish,
@@ -98,7 +98,7 @@ def test_all_of_more_consumers_than_one_page_shows_count() -> None:
     for position in (40, 30, 20, 10, 60):
         publish(log, at(position, f"c{100 - position}"))
     assert bound(log, "log-1", 50, None) == 10
-    assert [each.consumer.position for each in standing(log, "log-1")] == [60, 40, 30, 20, 10]
+    assert [consumer.position for consumer, _ in standing(log)] == [60, 40, 30, 20, 10]
 
 
 def test_a_consumer_expires_only_where_an_expiry_is_given(
@@ -127,7 +127,7 @@ def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore
     older(store, old, 10_000)
     older(store, "daily", 10_000)
     forget_expired_leases(log)
-    assert {each.consumer.name for each in standing(log, "log-1")} == {"daily", new}
+    assert {consumer.name for consumer, _ in standing(log)} == {"daily", new}
 
 
 def test_who_tells_while_its_age_is_asked_is_alive(log: LogStore, store: MemoryStore) -> None:
@@ -149,7 +149,7 @@ def test_a_damaged_consumer_is_never_no_consumer(log: LogStore, store: MemorySto
     publish(log, at(20, "a"))
     key = keys.consumer_key("wal", "a")
     store.objects[key] = store.objects[key].replace(b'"position":20', b'"position":90')
-    for look_at in (lambda: bound(log, "log-1", 50, None), lambda: standing(log, "log-1")):
+    for look_at in (lambda: bound(log, "log-1", 50, None), lambda: standing(log)):
         with pytest.raises(InvalidLogError, match="wal/consumers/a: .*delete it"):
             look_at()
 
@@ -169,8 +169,8 @@ def test_what_else_lies_among_the_consumers_is_named(log: LogStore, store: Memor
 def test_a_consumer_of_a_log_that_was_there_before_counts_as_none(log: LogStore) -> None:
     publish(log, at(20))
     assert bound(log, "log-2", 50, None) == 50
-    (told,) = standing(log, "log-2")
-    assert not told.of_this_log and not told.is_live(None)
+    ((consumer, age_ms),) = standing(log)
+    assert not is_live(consumer, "log-2", age_ms, None)
 
 
 def test_a_new_consumer_begins_where_it_asks(log: LogStore, store: MemoryStore) -> None:
@@ -198,7 +198,8 @@ def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: Memor
 
     store.put = put_then_move  # type: ignore[method-assign]
     assert join(log, at(3)) == 8
-    assert bound(log, "log-1", 50, None) == floor_of(log, "log-1") == 8
+    assert bound(log, "log-1", 50, None) == 8
+    assert (head := look(log)) is not None and head.floor == 8
 
 
 def test_a_consumer_that_comes_back_keeps_what_it_told(log: LogStore) -> None:

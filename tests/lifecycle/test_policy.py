@@ -15,14 +15,14 @@ from sparkwal.options.parsing import parse
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000
-EMPTY = LogState(log_id="a", cut=0, to=0, floor=0, gap=0, table=True)
+EMPTY = LogState(log_id="a", cut=0, to=0, table=True)
 # A log that is written to: its first commit is six minutes old, its last a minute.
-BUSY = replace(EMPTY, gap=10, first_ms=NOON - 6 * MINUTE, last_ms=NOON - MINUTE)
+BUSY = replace(EMPTY, first_ms=NOON - 6 * MINUTE, last_ms=NOON - MINUTE)
 
 
 def test_an_empty_log_has_nothing_due() -> None:
     assert decide(EMPTY, Policy(), NOON) == Due()
-    assert decide(replace(EMPTY, last_ms=0, gap=1), Policy(persist_rows=0), NOON) == Due()
+    assert decide(replace(EMPTY, last_ms=0), Policy(persist_rows=0), NOON) == Due()
 
 
 @pytest.mark.parametrize("known", [{"rows": 1_000_000}, {"bytes": 2**30}])
@@ -99,13 +99,11 @@ numbers = st.integers(0, 20)
 
 @st.composite
 def states(draw: st.DrawFn) -> LogState:
-    floor, cut, to, gap = sorted(draw(st.tuples(numbers, numbers, numbers, numbers)))
+    cut, to = sorted(draw(st.tuples(numbers, numbers)))
     return LogState(
         log_id="a",
         cut=cut,
         to=to if draw(st.booleans()) else cut,
-        floor=floor,
-        gap=gap,
         table=draw(st.booleans()),
         first_ms=draw(st.none() | moments),
         last_ms=draw(st.none() | moments),

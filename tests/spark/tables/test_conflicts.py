@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal import events
-from sparkwal.lifecycle.compaction import finish_range
+from sparkwal.lifecycle.compaction import Chain, finish_range
 from sparkwal.protocol.clock import SystemClock
 
 from .gate import Gate
@@ -53,7 +53,8 @@ def test_a_merge_begins_anew_when_others_changed_what_it_read(
         lake.intent()
         with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
             gate.in_the_write(patch)
-            ran = pool.submit(finish_range, lake.log, lake.head(), lake.table, SystemClock(), "")
+            chain = Chain(lake.log, SystemClock(), "")
+            ran = pool.submit(finish_range, chain, lake.head(), lake.table)
             try:
                 while not gate.reached():
                     assert not ran.done(), ran.result()
@@ -62,9 +63,8 @@ def test_a_merge_begins_anew_when_others_changed_what_it_read(
                 delta.sql(statement.format(t=f"delta.`{lake.target.table}`")).collect()
             finally:
                 gate.open()
-            carried = ran.result()
-        held = carried.held
-        assert held is not None and held.k == carried.done.k == number + 2
+            done, finished, _ = ran.result()
+        assert finished.k == done.k == number + 2
         assert len(retried) == conflicts, (statement, retried)
         retried.clear()
     found = delta.read.format("delta").load(lake.target.table).select("id", "v").collect()

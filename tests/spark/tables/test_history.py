@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format.lifecycle import MERGE, Target
-from sparkwal.lifecycle.delta_history import change
+from sparkwal.lifecycle.delta_log import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_log import delta_log, held, spark_path
