@@ -43,12 +43,8 @@ __all__ = ["Appender", "Ticket"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where an appender works, from existing parts.
-
-    Attributes:
-        log: its store retries transient failures itself.
-        folder: the journal's, instead of the local folder that the option names.
-    """
+    """Where an appender works, from existing parts. The store of `log` retries transient failures
+    itself; `folder` is the journal's, instead of the local one that the option names."""
 
     log: LogStore
     clock: Clock = field(default_factory=SystemClock)
@@ -135,7 +131,7 @@ class Appender:
         return self._intake.append(self._rows.accept(rows), block)
 
     def check(self, rows: Rows) -> CheckedRows:
-        """The first half of `append`: checks and copies rows, and accepts nothing yet."""
+        """The first half of `append`: checks and copies rows."""
         return self._rows.accept(rows)
 
     def admit(self, rows: CheckedRows, block: bool = True) -> Ticket:
@@ -147,9 +143,9 @@ class Appender:
         """The newest durable sequence of this producer; −1 if there is none. With a journal: the
         newest that is on the disk and whose append may have returned.
 
-        Each append up to it is decided: durable, or rejected because of a value that does
-        not fit. Its ticket raises a rejection, or else `flush` or `close`. If the process died
-        before that, only the event `rejected` reports it.
+        Each append up to it is decided: durable, or rejected because of a value that does not fit.
+        Its ticket raises a rejection, or else `flush` or `close`; after a crash only the event
+        `rejected` has reported it.
         """
         return self._intake.last_sequence
 
@@ -160,8 +156,8 @@ class Appender:
         return self._backend.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
-        """Append again what damage took from the journal, in order; each append gets its old
-        sequence. Call it before any other append. Harmless when repeated, also after a crash.
+        """Append again what damage took from the journal, in order and under the old sequences.
+        Call it before any other append. Harmless when repeated, also after a crash.
 
         Args:
             unreadable: returns the rows of an append, given its sequence, of which nothing is left;
@@ -193,7 +189,6 @@ class Appender:
 
     @property
     def has_journal(self) -> bool:
-        """Whether a journal keeps accepted rows on this machine's disk."""
         return self._journaled is not None
 
     @property
@@ -203,7 +198,7 @@ class Appender:
 
     @property
     def buffer_limit(self) -> int:
-        """maxBufferedBytes: how much may wait in memory."""
+        """maxBufferedBytes."""
         return self._settings.max_buffered
 
     @property
@@ -233,7 +228,7 @@ class Appender:
 
     @property
     def error(self) -> SparkWalError | None:
-        """Why the appender has stopped, or None."""
+        """Why the appender has stopped."""
         failure = self._intake.failure
         return None if failure is None else failure.error
 
@@ -270,9 +265,9 @@ class Appender:
         not: let it set a flag, and close the appender after that call. The end of the interpreter
         closes an open appender; os._exit and kill leave no time for that.
 
-        Raises why the appender has stopped, if nothing has raised it yet; OptionError when
-        appends were rejected and no ticket has reported it; TimeoutError after `timeout` seconds:
-        the appender goes on sending, and another `close` waits for that.
+        Raises why the appender has stopped, if nothing has raised it yet; OptionError when appends
+        were rejected and no ticket has reported it; TimeoutError after `timeout` seconds: the
+        appender goes on sending, and another `close` waits for that.
         """
         self._enter(self._close, timeout)
         self._intake.raise_rest()
@@ -289,12 +284,11 @@ class Appender:
 
     @property
     def pid(self) -> int:
-        """The process that opened the appender, the only one that may use it."""
         return self._intake.callbacks.pid
 
     @property
     def unacknowledged(self) -> int:
-        """How many appends are accepted and not known to be durable."""
+        """Appends that are accepted and not known to be durable."""
         return self._intake.unacknowledged
 
     def __enter__(self) -> Self:

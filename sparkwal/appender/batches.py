@@ -23,9 +23,8 @@ _logger = logging.getLogger("sparkwal")
 T = TypeVar("T")
 # What the appender keeps of an append until its batch is converted.
 Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
-# One checked append that nobody else changes: (its payload, about how many bytes its rows take in a
-# record, about how many bytes of memory it takes until it is sent). A bare tuple: to make a named
-# one takes as long as to add it to a batch.
+# One checked append that nobody else changes: (payload, bytes in a record, bytes of memory until it
+# is sent; about). A bare tuple: to make a named one takes as long as to add it to a batch.
 CheckedRows: TypeAlias = tuple[Payload, int, int]
 
 # How long closing waits for callbacks that do not return.
@@ -81,7 +80,7 @@ class Rejections:
         self._unreported.pop(sequence, None)
 
     def report(self) -> OptionError | None:
-        """One error for all rejections that were not reported; None if there are none."""
+        """One error for all rejections that were not reported."""
         unreported, self._unreported = self._unreported, {}
         more, self._more = self._more, 0
         if not unreported:
@@ -107,12 +106,10 @@ class Latch:
         self._gate.acquire()
 
     def open(self) -> None:
-        """Call only once."""
         self.is_open = True
         self._gate.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is open, at most `timeout` seconds; returns whether it is."""
         seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
         if not self.is_open and self._gate.acquire(timeout=seconds):
             self._gate.release()  # for the next that waits
@@ -120,13 +117,8 @@ class Latch:
 
 
 class Callbacks:
-    """Runs the tickets' callbacks one after another, in a thread of its own, without a lock.
-
-    It keeps the order of the appends: the waiting callback with the lowest sequence goes first.
-
-    Attributes:
-        pid: of the process that this appender was opened in.
-    """
+    """Runs the tickets' callbacks one after another, in a thread of its own, without a lock. The
+    waiting callback with the lowest sequence goes first."""
 
     def __init__(self) -> None:
         self.pid, self._forks = os.getpid(), _forks
@@ -245,13 +237,11 @@ class Batch:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the append after its last one."""
         # Keep this order: another thread may close and empty the batch between these steps.
         added = len(self.appends)
         return self.first_sequence + (added if self.count is None else self.count)
 
     def close(self) -> None:
-        """No more appends belong to it."""
         if self.count is None:
             self.count = len(self.appends)
 
@@ -301,11 +291,7 @@ class Batch:
 
 
 class Ticket:
-    """One append on its way.
-
-    Attributes:
-        sequence: of this append among all of its producer's: 0, 1, 2, …
-    """
+    """One append on its way. `sequence` counts the appends of its producer: 0, 1, 2, …"""
 
     __slots__ = ("_batch", "sequence")
 
@@ -327,11 +313,10 @@ class Ticket:
             timeout: seconds to wait, or None for as long as it takes.
 
         Raises:
-            OptionError: these rows do not fit the schema; nothing of them was written,
-                the appender goes on. Or this is a fork of the appender's process.
-            OutcomeUnknownError, FencedError, InvalidLogError:
-                the appender has stopped; open a new one, whose `last_sequence` shows what is
-                durable.
+            OptionError: these rows do not fit the schema; nothing of them was written, the appender
+                goes on. Or this is a fork of the appender's process.
+            OutcomeUnknownError, FencedError, InvalidLogError: the appender has stopped; open a new
+                one, whose `last_sequence` shows what is durable.
             TimeoutError: the outcome is not known yet.
         """
         if not self._batch.wait(timeout):

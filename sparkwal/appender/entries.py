@@ -10,10 +10,8 @@ from sparkwal.errors import OptionError
 
 
 def entry_rows(content: memoryview, schema: pa.Schema, rows: RowSchema) -> CheckedRows:
-    """The rows of an entry, ready to append. They were checked when they were accepted.
-
-    Newer columns are null. Raises OptionError, ArrowException.
-    """
+    """The rows of an entry, ready to append; newer columns are null. Raises OptionError,
+    ArrowException."""
     batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
     if not schema.equals(rows.arrow):
         for field in schema:

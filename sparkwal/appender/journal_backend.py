@@ -1,4 +1,4 @@
-"""The backend of an appender with a journal: accepted rows are on this machine's disk."""
+"""The backend of an appender with a journal."""
 
 from __future__ import annotations
 
@@ -32,10 +32,6 @@ from sparkwal.protocol.recovery import Head
 
 class JournalBackend:
     """Opens the journal, takes the log over and sends what an earlier process accepted.
-
-    Attributes:
-        lost: accepted sequences that are damaged on the disk: send them again, in this order and
-            before anything else.
 
     Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError.
     """
@@ -97,7 +93,6 @@ class JournalBackend:
             self.journal.close()
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
-        """See `Appender.resend_lost`."""
         gone = []
         try:
             for sequence, found in self.quarantine.entries(self.journal.last):
@@ -119,7 +114,6 @@ class JournalBackend:
         return gone
 
     def incidents(self) -> list[Incident]:
-        """See `Appender.incidents`."""
         try:
             return incidents_of(self.quarantine, self.journal.last)
         except OSError as error:
@@ -127,19 +121,17 @@ class JournalBackend:
 
     @property
     def in_flight(self) -> int:
-        """Records that are sent and not acknowledged."""
         session = self.sender.session
         return 0 if session is None else session.in_flight
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait to be sent."""
         session = self.sender.session
         return self.intake.held + (0 if session is None else session.held)
 
     def close(self, timeout: float | None) -> None:
-        """Accept nothing more and send the rest while the store answers. The journal keeps what the
-        store does not take. Raises TimeoutError, JournalError."""
+        """Accept nothing more and send the rest while the store answers; the journal keeps what it
+        does not take. Raises TimeoutError, JournalError."""
         intake, sender, journal = self.intake, self.sender, self.journal
         intake.close()
         if journal.is_closed:

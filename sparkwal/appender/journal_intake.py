@@ -32,10 +32,8 @@ _WINDOW = 16 * 2**20
 
 
 class JournalTicket(Ticket):
-    """One append that is on the disk and on its way to the log.
-
-    It exists only while somebody holds it: an hour without the store may bring millions.
-    """
+    """An append on its way. It exists only while somebody holds it: an hour without the store may
+    bring millions."""
 
     __slots__ = ("__weakref__", "_intake", "_position")
 
@@ -90,8 +88,6 @@ class JournalIntake:
         self._end: Failure | None = None  # the error of all that is not in the log
         self._closing = False
 
-    # Accepting.
-
     def append(self, rows: CheckedRows, block: bool) -> JournalTicket:
         """Rows are on the disk when this returns. Raises as `begin` and `Journal.wait`."""
         return self.callbacks.enter(self._append, rows, block)
@@ -102,11 +98,9 @@ class JournalIntake:
         return ticket
 
     def begin(self, rows: CheckedRows, block: bool) -> JournalTicket:
-        """Write rows; they are accepted once `Journal.wait` has returned.
-
-        Raises OptionError for rows that do not fit, BackPressureError, JournalError, and why
-        nothing more goes to the log.
-        """
+        """Write rows; they are accepted once `Journal.wait` has returned. Raises OptionError for
+        rows that do not fit, BackPressureError, JournalError, and why nothing more goes to
+        the log."""
         self._check_open()
         batch = self._rows.convert_one(rows[0])
         content = memoryview(batch.serialize())
@@ -141,7 +135,7 @@ class JournalIntake:
         return ticket
 
     def take(self, sequence: int) -> CheckedRows | None:
-        """The rows of this append, removed from memory; None if they are not there."""
+        """The rows of this append, removed from memory, if they are there."""
         with self._changed:
             self._asked = max(self._asked, sequence)
             rows = self._window.pop(sequence, None)
@@ -150,19 +144,14 @@ class JournalIntake:
         return rows
 
     def wait_room(self, timeout: float) -> None:
-        """After a BackPressureError: wait for room, at most `timeout` seconds."""
         self.journal.wait_for_room(timeout)
-
-    # What became of it.
 
     @property
     def last_sequence(self) -> int:
-        """The newest accepted sequence."""
         return self.journal.accepted
 
     @property
     def unacknowledged(self) -> int:
-        """Appends that are written and not in the log."""
         return self.journal.last - self.decided
 
     @property
@@ -173,7 +162,6 @@ class JournalIntake:
         return self.stopped
 
     def raise_rest(self) -> None:
-        """Raise the error that no call has raised yet."""
         failure = self.failure
         if failure is not None and not failure.reported:
             raise failure.report()
@@ -184,8 +172,8 @@ class JournalIntake:
             return any(self.decided < each <= sequence for each in self._tickets)
 
     def decide(self, sequence: int, position: int) -> None:
-        """Call when the log has every append up to `sequence`. Those not decided before lie at
-        `position`; −1: in the log at an unknown position."""
+        """The log has every append up to `sequence`. Those not decided before lie at `position`;
+        −1: unknown."""
         with self._changed:
             if sequence <= self.decided:
                 return
@@ -201,18 +189,17 @@ class JournalIntake:
         self.callbacks.wake()
 
     def fail(self, error: SparkWalError) -> None:
-        """Call when nothing more goes to the log."""
+        """Nothing more goes to the log."""
         with self._changed:
             self.stopped = self._end = self.stopped or Failure(error)
             self._changed.notify_all()
         self.callbacks.wake()
 
     def close(self) -> None:
-        """Accept nothing more."""
         self._closing = True
 
     def end(self) -> None:
-        """Call when the appender is closed. Waiters get an error that says where their rows are."""
+        """The appender is closed. Waiters get an error that says where their rows are."""
         error = OutcomeUnknownError(
             f"the appender was closed; what is not in the log is in the journal "
             f"{self.journal.path}, and is sent by the next appender that is opened with it"

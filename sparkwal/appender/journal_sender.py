@@ -1,8 +1,7 @@
 """From the journal to the log: one session after another, each from where the log ends.
 
-The journal's entries go through an appender's session like any append. If the store stops a
-session, the next one begins after the last sequence in the log. What was sent without an answer is
-in the log or is sent again, never both.
+If the store stops a session, the next one begins after the last sequence in the log. What was sent
+without an answer is in the log or is sent again, never both.
 
     sending → away (`_lose`: the store stopped its session) → sending (`_take_up`)
     sending, away → stopped (`_fail`: nothing more is sent) → ended
@@ -41,12 +40,10 @@ if TYPE_CHECKING:
 
 # Seconds between two attempts to lead the log: doubled from the first value to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
-# Up to this many entries of a backlog are read before any is sent. Otherwise the session would make
-# a record of each few, and each record costs a request.
+# Up to this many entries of a backlog are read before any is sent: each record costs a request.
 _MOST_ENTRIES = 1000
-# Python runs one thread at a time, so sending slows appends down. After this many entries read, the
-# sender gives way if more were accepted. Once it has sent all, it lets new entries gather for as
-# long as a PUT takes, unless somebody waits for the log.
+# Sending slows appends down. After this many entries read, the sender gives way if more were
+# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes.
 _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
@@ -57,9 +54,6 @@ class JournalSender:
     Args:
         session: the first one, already open.
         open_session: opens the session after the given one.
-
-    Attributes:
-        is_away: whether the store did not answer last.
     """
 
     def __init__(
@@ -97,8 +91,6 @@ class JournalSender:
         self._thread.start()
 
     def _listen(self, session: Session) -> None:
-        """Set the session's callbacks, which run in its threads."""
-
         def decided(sequence: int, position: int) -> None:
             self._seconds = 0.0
             self._intake.decide(sequence, position)
@@ -109,8 +101,6 @@ class JournalSender:
             self._wake.set()
 
         session.sender.on_decided, session.sender.on_change = decided, changed
-
-    # The thread.
 
     def _run(self) -> None:
         try:
@@ -131,7 +121,7 @@ class JournalSender:
             self._intake.notify()
 
     def _go_on(self) -> None:
-        """Take one step; waits if there is nothing to do."""
+        """Take one step, or wait."""
         self._wake.clear()
         if self._journal.failure is not None:
             raise self._journal.failure
@@ -212,8 +202,6 @@ class JournalSender:
         if self._replays is not None and self._intake.decided >= self._replays:
             self._publish(events.Replayed(path=self._journal.path, sequence=self._replays))
             self._replays = None
-
-    # When the store is away.
 
     def takes_nothing(self) -> bool:
         """Whether waiting for the log is of no use now."""
@@ -309,8 +297,6 @@ class JournalSender:
                         self._intake.decide(min(header.batch_id, session.known), header.position)
         self._intake.decide(session.known, -1)
 
-    # The end.
-
     def _fail(self, error: SparkWalError) -> None:
         if isinstance(error, FencedError):
             error = fenced(error, self._journal.path)
@@ -322,7 +308,6 @@ class JournalSender:
         self._context.subscribers.publish(event)
 
     def end(self, timeout: float | None) -> None:
-        """Send no more. Raises TimeoutError."""
         self._ending.set()
         self._wake.set()
         session = self.session

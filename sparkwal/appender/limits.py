@@ -1,8 +1,7 @@
 """Limits of the log's size: how much of it is neither in a table nor below its floor.
 
-An appender that has limits looks at the log's lifecycle when it opens, samples what is there, and
-counts what it sends itself. Above its lower limit it looks again every minute; below it makes no
-request.
+An appender that has limits samples what is there when it opens, and counts what it sends itself.
+Above its lower limit it looks at the log's lifecycle every minute; below it makes no request.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ _SHARE = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """The two options; either may be missing."""
-
     soft: int | None
     hard: int | None
 
@@ -44,16 +41,13 @@ class Limits:
 
 @dataclass
 class _Run:
-    """Records that this appender sent one after another."""
-
     last: int  # position
     bytes: int
 
 
 class SizeWatch:
-    """Counts what waits in the log, and reports when it reaches a limit or falls below one.
-
-    Only one thread may call `add`.
+    """Counts what waits in the log, and reports when it reaches a limit or falls below one. Only
+    one thread may call `add`.
 
     Args:
         began: the first position that this appender writes.
@@ -84,12 +78,8 @@ class SizeWatch:
         self._looked_ms = clock.boot_ms()
 
     def start(self, entered: Callable[[], None], refuse: Callable[[str | None], None]) -> None:
-        """Begin to watch, in a thread of its own.
-
-        Args:
-            entered: the thread calls it first.
-            refuse: called with the reason to accept no more, and with None to accept again.
-        """
+        """Begin to watch, in a thread of its own, which calls `entered` first. `refuse` is
+        called with the reason to accept no more, and with None to accept again."""
 
         def watch() -> None:
             entered()

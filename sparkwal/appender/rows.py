@@ -1,8 +1,8 @@
 """Checks appended rows, copies what may change, and converts them to Arrow a batch at a time.
 
 An append may cost only some microseconds. Arrow rows are validated at once, in C. Of Python rows
-only the names are checked: a value that does not fit its column is found when its batch is
-converted, and then only its own append fails.
+only the names are checked: a value that does not fit is found when its batch is converted, and then
+only its own append fails.
 """
 
 from __future__ import annotations
@@ -30,19 +30,13 @@ LARGEST_APPEND = 2**31 - 2**20
 _MOST_A_ROW = 256
 # Bytes in a record for each value of variable width, besides the value's own.
 _OFFSET = 4
-# Measured overhead: of an Arrow batch and of each array in it; of a list of dicts and of each value
-# in it. One row of one number is 8 bytes in 1 kB.
+# Measured overhead: of an Arrow batch, each array in it, a list of dicts, each value in it.
 _HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
 
 
 class RowSchema:
-    """The columns every append must have.
-
-    Attributes:
-        required: the columns that take no null.
-
-    Raises OptionError for a column that the log cannot keep.
-    """
+    """The columns every append must have. Raises OptionError for a column that the log cannot
+    keep."""
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
         if not isinstance(arrow_schema, pa.Schema):
@@ -63,10 +57,8 @@ class RowSchema:
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
 
     def accept(self, rows: Rows) -> CheckedRows:
-        """Check rows, and copy all that may change: everything but Arrow's memory.
-
-        Raises OptionError.
-        """
+        """Check rows, and copy all that may change: everything but Arrow's memory. Raises
+        OptionError."""
         try:
             if isinstance(rows, pa.RecordBatch):
                 return self._keep(rows)
@@ -85,7 +77,6 @@ class RowSchema:
             ) from None
 
     def whole(self, batch: pa.RecordBatch) -> CheckedRows:
-        """An Arrow batch, kept as it is."""
         size = batch.get_total_buffer_size()
         return batch, size + 1, size + self._held_arrow
 
@@ -106,8 +97,7 @@ class RowSchema:
     def _keep(self, rows: Any, copy: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)
         try:
-            # Validate first: malformed rows cannot even be measured or copied safely. They may come
-            # from a request's body, and would poison every record and reader after them.
+            # First: malformed rows (a request's body) cannot even be measured safely.
             rows.validate(full=True)
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
@@ -168,8 +158,7 @@ class RowSchema:
         return kept, size, held + 2 * extra
 
     def _check(self, given: pa.Schema) -> bool:
-        """Check that a schema fits. Returns whether a copy of its rows would share memory with
-        them."""
+        """Check that a schema fits. Returns whether a copy of its rows would share their memory."""
         known, shares = self._known
         if given is known or given.equals(known):
             return shares
@@ -328,7 +317,6 @@ def _too_large(size: int) -> OptionError:
 
 
 def _arrays(kind: pa.DataType) -> int:
-    """How many Arrow arrays hold a column."""
     return 1 + sum(_arrays(kind.field(i).type) for i in range(kind.num_fields))
 
 

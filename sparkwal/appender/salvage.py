@@ -25,9 +25,9 @@ class Incident:
 
     Attributes:
         lost: their sequences.
-        waiting: those of `lost` that were not appended again. Under each of the others the log gets
-            what was appended since.
-        held: those of `lost` that `files` hold intact.
+        waiting: those that were not appended again. Under each of the others the log gets what was
+            appended since.
+        held: those that `files` hold intact.
         files: paths of what is left of them, in quarantine.
         reason: what was wrong.
     """
@@ -40,11 +40,7 @@ class Incident:
 
 
 def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
-    """Every incident, the oldest first. Raises OSError.
-
-    Args:
-        last: the newest sequence that was appended.
-    """
+    """Every incident, the oldest first; `last` is the newest sequence appended. Raises OSError."""
     waiting = dict(quarantine.waiting(last))
     found = []
     for each in quarantine.incidents:
@@ -56,7 +52,6 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
 
 
 def unreadable_file(path: str, error: OSError) -> JournalReadError:
-    """The error for a file in quarantine that cannot be read."""
     return JournalReadError(
         f"{path}: a file in quarantine cannot be read ({error}): look at the disk. Without that "
         "file, which you may remove then, the rest can be"

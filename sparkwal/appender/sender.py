@@ -1,7 +1,7 @@
 """The sender: cuts batches, sends them, acknowledges in order.
 
-One thread cuts batches and encodes them. A thread of a pool puts each record, with its own retries.
-The thread whose record fills the oldest gap acknowledges all that waited for it.
+One thread cuts and encodes batches. A thread of a pool puts each record, with its own retries. The
+one whose record fills the oldest gap acknowledges all that waited for it.
 
     sending → stopped (`_stop`)         the first failure; records in flight before it go on
     sending, stopped → over (`_end_if_over`)    all is sent or given up, and nothing in flight
@@ -56,11 +56,8 @@ class _InFlight:
 
 
 class _Measured:
-    """Measures one leadership: the times of its PUTs and its retries, for the next record.
-
-    Attributes:
-        put_ms: position → milliseconds; an entry goes when its record is acknowledged.
-    """
+    """The times of one leadership's PUTs and its retries, for the next record. `put_ms` has
+    those of positions that are not acknowledged."""
 
     def __init__(self, subscribers: Subscribers) -> None:
         self._subscribers = subscribers
@@ -69,7 +66,6 @@ class _Measured:
         self.put_ms: dict[int, float] = {}
 
     def durable(self, position: int) -> float:
-        """The time of this record's PUT, which the next record holds."""
         self._last = took = self.put_ms.pop(position)
         return took
 
@@ -120,11 +116,9 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """Records that are sent and not acknowledged."""
         return len(self._sent)
 
     def close(self, timeout: float | None) -> None:
-        """Send what was accepted, wait until all of it is decided, end the threads."""
         self._intake.close(timeout)
         self._workers.stop()
         if self._watch is not None:
@@ -134,8 +128,6 @@ class Sender:
         self._intake.refuse(reason)
         if self.on_change is not None:
             self.on_change()
-
-    # The sending thread.
 
     def _run(self) -> None:
         try:
@@ -213,8 +205,6 @@ class Sender:
     def _complete(self, batch: Batch, position: int) -> None:
         self.on_decided(batch.next_sequence - 1, position)
         batch.complete(position)
-
-    # The pool.
 
     def _put(self, sent: Sent) -> None:
         target, started = self._target, monotonic()

@@ -1,4 +1,4 @@
-"""One leadership of the log by an appender, from its first request to its last acknowledgement."""
+"""One leadership of the log by an appender."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ from sparkwal.store.conditional_put import prove_put_if_absent
 
 @dataclass(frozen=True)
 class Session:
-    """One leadership. Without a journal it is the appender's backend: accepted rows are in memory.
+    """Without a journal it is the appender's backend: accepted rows are in memory.
 
     Attributes:
-        leadership: the log when the session began; the session may write from its `next_position`
-            on.
+        leadership: of the beginning; the session may write from its `next_position` on.
         known: the producer's newest sequence in the log when the session began.
     """
 
@@ -44,21 +43,19 @@ class Session:
 
     @property
     def lost(self) -> range:
-        """Always empty: only a journal's rows outlive the process."""
+        """Only a journal's rows outlive the process."""
         return range(0)
 
     @property
     def in_flight(self) -> int:
-        """Records that are sent and not acknowledged."""
         return self.sender.in_flight
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait to be sent."""
         return self.intake.buffer.held
 
     def close(self, timeout: float | None) -> None:
-        """Send everything accepted and end the threads. Raises TimeoutError."""
+        """Raises TimeoutError."""
         self.sender.close(timeout)
         self.intake.callbacks.stop()
 

@@ -1,7 +1,5 @@
-"""The subscribers of an appender: each has a queue and a thread of its own.
-
-The threads are daemons: a subscriber that hangs must not keep a process alive.
-"""
+"""The subscribers of an appender. Their threads are daemons: one that hangs must not keep a process
+alive."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from sparkwal.events import Event, Missed, Retried
 
 _logger = logging.getLogger("sparkwal")
 
-# How many events may wait for a slow subscriber before the oldest are dropped.
+# Events that may wait for a slow subscriber before the oldest are dropped.
 MOST_WAITING = 10_000
 _DRAIN_SECONDS = 5.0
 
@@ -75,7 +73,7 @@ class Subscriber:
 
 
 class Subscribers:
-    """All subscribers of an appender. Each gets the events in order."""
+    """Each subscriber gets the events in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,7 +87,7 @@ class Subscribers:
         self._forget = events.subscribe(self._overhear)
 
     def add(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Add a subscriber. Returns a function that removes it."""
+        """Returns a function that removes the subscriber."""
         subscriber = Subscriber(callback)
         with self._lock:
             self._list.append(subscriber)

@@ -1,9 +1,9 @@
 """Decides which Python values and pandas frames a column holds unchanged.
 
 Arrow converts more: 1.5 becomes 1 in a column of integers, a datetime loses its time in a column of
-dates and its zone in a column without one. A log must not change its input. Two conversions follow
-the column's type: a float32 column holds the nearest float32 of a number in its range, and a
-datetime without a zone is UTC in a column with a zone.
+dates and its zone in a column without one. Two conversions follow the column's type: a float32
+column holds the nearest float32 of a number in its range, and a datetime without a zone is UTC in a
+column with a zone.
 """
 
 from __future__ import annotations
@@ -200,12 +200,7 @@ def frame_table(
     frame: pd.DataFrame, target: pa.Schema, bad_value: Callable[[int, str, Any], OptionError]
 ) -> pa.Table:
     """The frame as a table with the types of `target`. It may share memory with the frame.
-
-    Args:
-        bad_value: makes the error that names (row, column, value).
-
-    Raises OptionError.
-    """
+    `bad_value` makes the error that names (row, column, value). Raises OptionError."""
     own = pa.Schema.from_pandas(frame.iloc[:0], preserve_index=False)
     for field in target:
         column = frame[field.name]
@@ -234,11 +229,9 @@ def frame_table(
 
 
 def _carries(own: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a pandas column of type `own` may go into a column of type `target`.
-
-    Arrow would read 5 as a timestamp or as true, and drop a time of day or a time zone. It checks
-    the rest itself: numbers that do not fit, nanoseconds.
-    """
+    """Whether a pandas column of type `own` may go into a column of type `target`. Arrow would
+    read 5 as a timestamp or as true, and drop a time of day or a time zone. It checks numbers
+    and nanoseconds itself."""
     if types.is_dictionary(own):
         own = own.value_type
     if types.is_integer(own):

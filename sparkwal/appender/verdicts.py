@@ -28,11 +28,8 @@ def used_up(error: SparkWalError) -> SparkWalError:
 
 
 def fenced(error: FencedError, journal: str | None = None) -> FencedError:
-    """The same error in an appender's terms: it has no microbatch and no checkpoint.
-
-    Args:
-        journal: the folder of its journal, if it has one.
-    """
+    """The same error in an appender's terms: it has no microbatch and no checkpoint. `journal`
+    is the folder of its journal, if it has one."""
     if not error.leader:
         return error
     if journal is None:
@@ -55,11 +52,9 @@ def without_advice(error: SparkWalError) -> str:
 
 
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
-    """The error of an unacknowledged slot, from that of the slot before it and its own.
-
-    After a slot that may hold our record, every slot may count, until one shows another leader.
-    Every slot after that one is dead.
-    """
+    """The error of an unacknowledged slot, from that of the slot before it and its own. After a
+    slot that may hold our record every slot may count, until one shows another leader: those
+    after it are dead."""
     if before is None or (isinstance(before, OutcomeUnknownError) and isinstance(own, FencedError)):
         return own
     # SAFETY(after-unknown-unknown) §7: after a slot of unknown outcome every later slot is unknown

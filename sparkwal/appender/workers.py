@@ -1,7 +1,5 @@
-"""The threads of an appender that send requests.
-
-They are daemons: a request that hangs must not keep a process alive after its appender failed.
-"""
+"""The threads of an appender that send requests. They are daemons: a request that hangs must not
+keep a process alive after its appender failed."""
 
 from __future__ import annotations
 

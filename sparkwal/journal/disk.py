@@ -105,9 +105,7 @@ class DiskReader:
 
 class DiskFolder:
     """See `Folder`. Opening locks the folder for this process, until `close` or the process's end.
-
-    Raises OptionError if another process holds the folder, or if it cannot be used.
-    """
+    Raises OptionError if another process holds the folder, or if it cannot be used."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()

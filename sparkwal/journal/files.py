@@ -59,7 +59,6 @@ def segment_number(name: str) -> int:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether this is the name of an unfinished file."""
     whole = name.removesuffix(TEMPORARY)
     number = segment_id(whole)
     is_segment = number is not None and whole == segment_name(number)
@@ -67,7 +66,7 @@ def is_temporary(name: str) -> bool:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room. That passes, and nothing is broken."""
+    """That passes, and nothing is broken."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
@@ -92,7 +91,6 @@ class Cursor:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Whose entries these are."""
         return self.log_id, self.producer
 
     def encode(self) -> bytes:
@@ -135,11 +133,9 @@ def make_segment(
     *,
     spare: bool = False,
 ) -> int:
-    """Make a segment's file with the entries of `source` from `begin` to `end`. It replaces a file
-    of its name. Returns where its entries begin. On a full disk `spare` uses the reserve's room.
-
-    Raises as `write_cursor`.
-    """
+    """Make a segment's file with the entries of `source` from `begin` to `end`. It replaces a
+    file of its name. Returns where its entries begin. On a full disk `spare` uses the
+    reserve's room. Raises as `write_cursor`."""
     try:
         head = header.encode()
     except (TypeError, ValueError) as error:
@@ -167,8 +163,7 @@ def keep_reserve(folder: Folder) -> None:
 
 
 def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
-    """Write a file, durable when it returns; on a full disk in the reserve's room.
-    Raises as `write_cursor`."""
+    """Write a file, on a full disk in the reserve's room. Raises as `write_cursor`."""
     try:
         _put(folder, name, data)
     except OSError:
@@ -215,7 +210,7 @@ def _put(
 
 
 def failed(what: str, error: OSError) -> JournalWriteError:
-    """The error for a write that failed for another reason than a full disk."""
+    """Not for a full disk."""
     return JournalWriteError(
         f"{what} was not written ({error}). Look at the disk, then open the journal again: what "
         "was accepted before is there"
@@ -223,7 +218,6 @@ def failed(what: str, error: OSError) -> JournalWriteError:
 
 
 def no_room(path: str) -> OptionError:
-    """The error for an opening that a full disk prevents."""
     return OptionError(
         f"the disk of {path} is full: the journal cannot be opened. Make room; nothing of it is "
         "lost"
@@ -235,7 +229,7 @@ class Mark:
 
     It distinguishes an entry that a crash tore, which was never accepted, from an accepted one that
     is damaged now. It is never synced by itself: it helps most if the process died and the machine
-    did not, and then the machine still has it.
+    did not.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -243,7 +237,7 @@ class Mark:
         self._writer = folder.open(ACCEPTED) if there else folder.create(ACCEPTED)
 
     def put(self, segment: int, sequence: int) -> None:
-        """Note that every entry up to `sequence`, which is in this segment, is accepted."""
+        """Every entry up to `sequence`, which is in this segment, is accepted."""
         with suppress(OSError):  # it is a hint
             self._writer.write_at(0, _mark(segment, sequence))
 

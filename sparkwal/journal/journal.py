@@ -1,8 +1,7 @@
 """Accepted entries on a local disk, in order, until the log has them.
 
-Segments of a fixed size hold the entries, and a ring holds the place of each. One fsync serves all
-appends that wait. The design follows Apache Iggy's metadata journal, but evicts nothing: a full
-journal refuses appends.
+Segments hold the entries, and a ring the place of each. One fsync serves all appends that wait. The
+design follows Apache Iggy's metadata journal, but a full journal refuses appends.
 
     open → ending (`close`: nothing is appended, all is synced) → closed
     open, ending → failed (`_stop`) → closed
@@ -38,10 +37,8 @@ class Journal:
         acked: the log has every entry up to this sequence.
 
     Attributes:
-        path: the folder's, for messages.
         last: the sequence of the newest entry written.
         failure: why it has stopped.
-        is_closed: whether `close` has ended.
         wants_room: an append waits or was refused: `drain` should make room.
         on_accepted: called when there may be something to read or to drain; must return quickly.
     """
@@ -77,14 +74,11 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
         return self._segments.size
 
     def remaining_capacity(self) -> int:
         """How many more entries fit before the log has taken some."""
         return self._segments.slots - (self.last - self._acked)
-
-    # Appending.
 
     def write(self, content: Bytes) -> int:
         """The sequence of a new entry. It may be lost until `wait` has returned.
@@ -171,20 +165,16 @@ class Journal:
         except JournalError as error:
             raise self._stopped_by(error) from error
 
-    # Syncing.
-
     def wait(self, sequence: int) -> None:
-        """Wait until this entry is on the disk; with `INTERVAL` and `NONE` return at once.
-
-        Raises JournalError if that cannot be known.
-        """
+        """Wait until this entry is on the disk; with `INTERVAL` and `NONE` return at once. Raises
+        JournalError if that cannot be known."""
         # SAFETY(sync-before-return) §11: with journalSync=always an append returns after a sync
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
     def sync(self, sequence: int | None = None) -> None:
-        """Wait until every entry up to `sequence`, or every one, is on the disk. One thread syncs
-        for all."""
+        """Wait until every entry up to `sequence`, or every one, is on the disk. One thread
+        syncs for all."""
         upto = self.last if sequence is None else sequence
         while self._synced < upto:
             turn = self._turn
@@ -219,8 +209,6 @@ class Journal:
             while not self._ending.wait(self._settings.interval_ms / 1000):
                 self.sync()
 
-    # Reading and letting go.
-
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
         """(content, schema) of an entry that the log does not have yet. Raises JournalReadError."""
         try:
@@ -229,7 +217,6 @@ class Journal:
             raise self._stopped_by(error) from error.__cause__
 
     def acknowledge(self, sequence: int) -> None:
-        """The log has every entry up to this one."""
         with self._lock:
             if sequence > self._acked:
                 self._acked = sequence
@@ -278,7 +265,6 @@ class Journal:
         files.keep_reserve(self._folder)
 
     def _checkpoint(self, first: int, ends: tuple[int, int] | None = None) -> None:
-        """Write the cursor: segments below `first` may be removed."""
         header, acked = self._segments.oldest.header, self._acked
         following = self._segments.next_id
         cursor = Cursor(header.log_id, header.producer, acked, first, following, ends)
@@ -304,8 +290,6 @@ class Journal:
             self._segments.close()
             self._mark.close()
             self._folder.close()
-
-    # What stops it.
 
     def _stopped_by(self, error: JournalError) -> JournalError:
         """Stop the journal, unless the error is retryable: then nothing has changed."""

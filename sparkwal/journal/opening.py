@@ -31,13 +31,8 @@ _BLOCK = 4 * 2**20
 
 @dataclass(frozen=True)
 class Opened:
-    """A journal that is open.
-
-    Attributes:
-        lost: accepted sequences that cannot be read: send them again, in this order, before
-            anything else. Each opening reports them until then.
-        quarantine: what is left of the lost entries.
-    """
+    """A journal that is open. `lost` are accepted sequences that cannot be read: send them
+    again, in this order, before anything else. Each opening reports them until then."""
 
     journal: Journal
     lost: range
@@ -134,8 +129,6 @@ class _Opening:
             )
         return foreign
 
-    # What a crash, or a bad disk, left.
-
     def _look_for_gap(self) -> None:
         """Report entries that are missing between the log and the first segment as damage."""
         contents, owner = self._contents, self._owner
@@ -215,9 +208,7 @@ class _Opening:
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
-
-        Copy first, and move the damaged file last: an opening after a crash finds the same.
-        """
+        Copy first, and move the damaged file last: an opening after a crash finds the same."""
         name = damage.name
         # After a crash in between, the next opening finds no less.
         if damage.newest >= damage.sequence:
@@ -253,8 +244,6 @@ class _Opening:
         while free in names:
             free, count = f"{name}.{count}", count + 1
         return free
-
-    # Where it goes on.
 
     def _remove_all(self) -> None:
         """Remove all segments. The cursor goes first: after a crash it marks them as old."""

@@ -40,12 +40,9 @@ class Owner:
 def check_owner(
     path: str, contents: Contents, owner: Owner, publish: Callable[[Event], None]
 ) -> bool:
-    """Whether the journal at `path` has another owner, who needs none of it any more.
-
-    Raises:
-        OptionError: the journal holds entries of another log or producer that their log may lack.
-        InvalidLogError: the log lacks entries that it had acknowledged.
-    """
+    """Whether the journal at `path` has another owner, who needs none of it any more. Raises
+    OptionError if their log may lack entries, InvalidLogError if this log lacks some that it had
+    acknowledged."""
     cursor, segments = contents.cursor, contents.segments
     rejected = contents.rejected
     if cursor is not None and not owner.owns(cursor):

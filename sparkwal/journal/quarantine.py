@@ -1,7 +1,7 @@
 """What damage took from a journal: a note of each incident, and the files in `quarantine/`.
 
 A lost append's sequence is used again, and may be lost again with other rows. So each incident
-names its own files. If several incidents took a sequence, only the newest counts.
+names its own files.
 """
 
 from __future__ import annotations
@@ -58,11 +58,8 @@ class Quarantine:
     incidents: tuple[Incident, ...] = ()
 
     def waiting(self, last: int) -> list[tuple[Incident, range]]:
-        """Incidents with sequences that were not appended again, and those sequences, in order.
-
-        Args:
-            last: the newest sequence that was appended.
-        """
+        """Incidents with sequences after `last` that were not appended again, and those
+        sequences, in order."""
         found = []
         # SAFETY(newest-incident) §11: of the incidents that took a sequence only the newest counts
         for incident in reversed(self.incidents):
@@ -72,12 +69,12 @@ class Quarantine:
         return found
 
     def lost(self, last: int) -> range:
-        """All sequences that were not appended again."""
         newest = max([each.last for each in self.incidents], default=-1)
         return range(last + 1, max(newest, last) + 1)
 
     def entries(self, last: int) -> Iterator[tuple[int, Entry | None]]:
-        """Each lost append not yet appended again, in order; None if unreadable. Raises OSError."""
+        """Each append after `last` that was not appended again, in order; None if unreadable.
+        Raises OSError."""
         for incident, sequences in self.waiting(last):
             for sequence in range(last + 1, sequences.start):
                 yield sequence, None
@@ -112,8 +109,6 @@ class Quarantine:
             for each in entries:
                 yield each.sequence, (read_content(reader, each, header.salt), header.schema)
 
-    # The note.
-
     def add(self, new: Incident) -> Quarantine:
         """This quarantine with one more incident, durable. Raises as `files.write_cursor`."""
         names, before = set(self.folder.names()), list(self.incidents)
@@ -140,8 +135,8 @@ class Quarantine:
 
 
 def read_quarantine(folder: Folder) -> Quarantine:
-    """What the note says. Raises OSError, and JournalReadError if the note cannot be read: that
-    does not mean that nothing was lost."""
+    """Raises OSError, and JournalReadError if the note cannot be read: that does not mean that
+    nothing was lost."""
     data = content_of(folder, LOST, _MOST)
     if data is None:
         return Quarantine(folder, "", "")

@@ -23,13 +23,13 @@ class Ring:
         _PLACE.pack_into(self._places, at, segment, found.offset, found.length)
 
     def get(self, sequence: int) -> tuple[int, Found]:
-        """(segment id, place there) of an entry, which must be among the newest `slots`."""
+        """(segment id, place) of an entry, which must be among the newest `slots`."""
         at = sequence % self.slots * _PLACE.size
         segment, offset, length = _PLACE.unpack_from(self._places, at)
         return segment, Found(sequence, offset, length)
 
     def shift(self, sequences: range, by: int, into: int) -> None:
-        """Note that these entries now lie `by` bytes further on, in the segment `into`."""
+        """These entries now lie `by` bytes further on, in the segment `into`."""
         for sequence in sequences[-self.slots :]:
             _, found = self.get(sequence)
             self.put(into, Found(sequence, found.offset + by, found.length))

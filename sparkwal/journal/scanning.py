@@ -36,13 +36,8 @@ from sparkwal.journal.storage import Folder
 
 @dataclass
 class Segment:
-    """A segment of a journal.
-
-    Attributes:
-        begin: where its entries begin.
-        size: bytes up to the end of its last entry.
-        last: sequence of its last entry; `header.first` − 1 if it has none.
-    """
+    """`begin`: where its entries begin. `size`: bytes up to the end of its last entry. `last`: the
+    sequence of that one; `header.first` − 1 if it has none."""
 
     name: str
     header: Header
@@ -58,7 +53,6 @@ class Damage:
     Attributes:
         name: of its file; `also` names the files after it.
         sequence: the one that it has, or would have.
-        reason: what is wrong.
         complete: how many complete entries lie after it.
         newest: the highest sequence that may have been there; `sequence` − 1 if none.
         torn: whether it is a torn tail and no damage.
@@ -262,8 +256,6 @@ class _Reading:
     def _acknowledged(self, number: int, sequence: int) -> bool:
         segment, upto = self._mark
         return number < segment or (number == segment and sequence <= upto)
-
-    # What lies after the first invalid entry.
 
     def _damaged(self, name: str, reason: str, after: list[str]) -> Damage:
         sequence = self._next()

@@ -57,7 +57,6 @@ class Header:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Whose entries these are."""
         return self.log_id, self.producer
 
     def encode(self) -> bytes:
@@ -110,7 +109,7 @@ def entry_size(length: int) -> int:
 
 
 class Found(NamedTuple):
-    """A complete entry of a file. It is a tuple for speed: a recovery makes one for each entry."""
+    """A complete entry of a file. A tuple for speed: a recovery makes one for each."""
 
     sequence: int
     offset: int
@@ -184,8 +183,6 @@ class Scan:
         return Found(sequence, offset, length)
 
     def _load(self, offset: int, size: int) -> tuple[int, int]:
-        """Load a block of at least `size` bytes (fewer at the file's end). Returns 0 and its
-        length."""
         self._base, self._block = offset, self._reader.read_at(offset, max(size, _BLOCK))
         self._view = memoryview(self._block)
         return 0, len(self._block)

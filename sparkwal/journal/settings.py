@@ -1,5 +1,3 @@
-"""How much a journal may hold, and when an append returns."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The interface of a journal's folder, and the rule that all its handles follow.
 
-As in Apache Iggy's journal, a local disk and a twin in memory share one interface: positional reads
-and writes, appends, truncation and syncs.
+As in Apache Iggy's journal, a local disk and a twin in memory share one interface.
 """
 
 from __future__ import annotations
@@ -19,17 +18,13 @@ QUARANTINE = "quarantine"
 
 
 class Writer(Protocol):
-    """A file open for writing. Each call may raise OSError.
-
-    Attributes:
-        size: bytes from its beginning up to where the next `append` writes.
-    """
+    """A file open for writing at `size`. Each call may raise OSError."""
 
     size: int
 
     def append(self, parts: Sequence[Bytes]) -> int:
-        """Write at the end and return the offset. After an error `size` is as before, and the file
-        may be longer."""
+        """Write at the end and return the offset. After an error `size` is as before, and the
+        file may be longer."""
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write over what is there."""
