@@ -17,12 +17,7 @@ from collections.abc import Callable
 
 from sparkwal.appender.batches import Callbacks, CheckedRows, Failure, Ticket
 from sparkwal.appender.rows import RowSchema
-from sparkwal.errors import (
-    BackPressureError,
-    OptionError,
-    OutcomeUnknownError,
-    SparkWalError,
-)
+from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
 from sparkwal.journal.journal import Journal
 
 # How often an append that waits for room checks by itself.

@@ -169,10 +169,7 @@ class Sender:
             self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
         self._subscribers.publish(
             events.BatchSent(
-                position=sent.position,
-                rows=rows,
-                query_id=self._target.producer_id,
-                batch_id=last,
+                position=sent.position, rows=rows, query_id=self._target.producer_id, batch_id=last
             )
         )
         if self._watch is not None:
@@ -188,9 +185,7 @@ class Sender:
             batch.reject(sequence, error)
             self._subscribers.publish(
                 events.Rejected(
-                    query_id=self._target.producer_id,
-                    batch_id=sequence,
-                    reason=str(error),
+                    query_id=self._target.producer_id, batch_id=sequence, reason=str(error)
                 )
             )
 

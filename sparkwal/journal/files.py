@@ -20,12 +20,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from errno import EDQUOT, ENOSPC
 
-from sparkwal.errors import (
-    JournalEncodeError,
-    JournalRenameError,
-    JournalWriteError,
-    OptionError,
-)
+from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
 from sparkwal.journal.segment import LARGEST_HEADER, Header
 from sparkwal.journal.storage import Folder, Handle, Reader, content_of, sync_folder
 
