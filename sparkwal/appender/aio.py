@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -45,7 +45,7 @@ class AsyncAppender:
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
         self._open: Callable[[], Appender] = lambda: Appender(
             path, schema, producer_id=producer_id, on_event=on_event, **options

@@ -10,8 +10,9 @@ of them are in flight at once. It acknowledges strictly in the order of the appe
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -40,15 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Appender", "Ticket"]
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where an appender works, from existing parts. The store of `log` retries transient failures
-    itself; `folder` is the journal's, instead of the local one that the option names."""
-
-    log: LogStore
-    clock: Clock = field(default_factory=SystemClock)
-    folder: Folder | None = None
+_logger = logging.getLogger("sparkwal")
 
 
 class Appender:
@@ -58,11 +51,13 @@ class Appender:
     LIST, a bounded number of GETs, a conditional PUT into the first gap, and the seals.
 
     Args:
-        path: s3://bucket/prefix, file:///folder or a folder; or a `Place`.
+        path: s3://bucket/prefix, file:///folder or a folder; or a log whose store retries transient
+            failures itself.
         schema: the columns of every append; a column that is not nullable takes no null.
         producer_id: names the sender of these rows over restarts; the log remembers its last
             sequence.
         on_event: the first subscriber; see `subscribe`.
+        clock, folder: parts to use instead of the system's and the option's, as in tests.
         options: by their names in docs/options.md, such as maxInFlightRequests=50.
 
     Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError.
@@ -70,25 +65,27 @@ class Appender:
 
     def __init__(
         self,
-        path: str | Place,
+        path: str | LogStore,
         schema: pa.Schema,
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
+        clock: Clock | None = None,
+        folder: Folder | None = None,
         **options: object,
     ) -> None:
-        name = path.log.prefix or "log" if isinstance(path, Place) else path
+        name = path.prefix or "log" if isinstance(path, LogStore) else path
         settings = from_keywords(AppenderOptions, name, options)
-        place = path if isinstance(path, Place) else Place(open_log(settings, fail_fast=True))
+        log = path if isinstance(path, LogStore) else open_log(settings, fail_fast=True)
         _check_producer(producer_id)
-        self._log, self._settings = place.log, settings
+        self._log, self._settings = log, settings
         self._rows = RowSchema(schema)
         self._is_closing = False
         self._subscribers = Subscribers()
         if on_event is not None:
             self._subscribers.add(on_event)
         context = AppenderContext(
-            place.log, settings, self._rows, producer_id, self._subscribers, place.clock
+            log, settings, self._rows, producer_id, self._subscribers, clock or SystemClock()
         )
         # Keeps the rows until the log has them: in memory, or in the journal.
         self._backend: Session | JournalBackend
@@ -97,13 +94,13 @@ class Appender:
             if settings.journal is None:
                 self._backend = open_session(context)
             else:
-                self._backend = self._journaled = JournalBackend(context, place.folder)
+                self._backend = self._journaled = JournalBackend(context, folder)
         except BaseException:
             self._subscribers.close()
             raise
         self._intake = self._backend.intake
         self._enter = self._intake.callbacks.enter
-        exits.add(self)
+        exits.add(self._close_at_exit)
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
@@ -277,10 +274,25 @@ class Appender:
         try:
             self._backend.close(timeout)
         except TimeoutError:
-            exits.remove(self)  # its user knows
+            exits.remove(self._close_at_exit)  # its user knows
             raise
         self._subscribers.close()
-        exits.remove(self)
+        exits.remove(self._close_at_exit)
+
+    def _close_at_exit(self, timeout: float) -> None:
+        if self.pid != os.getpid():
+            return  # inherited by a fork
+        try:
+            self.close(timeout)
+        except Exception as error:
+            _logger.error(
+                "an appender was left open when the interpreter ended; %d appends were accepted "
+                "and are %s: %s: %s",
+                self.unacknowledged,
+                "in its journal" if self.has_journal else "not known to be durable",
+                type(error).__name__,
+                error,
+            )
 
     @property
     def pid(self) -> int:
@@ -320,18 +332,3 @@ def _check_producer(producer_id: object) -> None:
             f"producer_id {ascii(producer_id)} cannot be written as UTF-8; leave its lone "
             "surrogates out"
         ) from None
-
-
-def appender_over(
-    log: LogStore,
-    schema: pa.Schema,
-    *,
-    producer_id: str,
-    on_event: Callable[[Event], None] | None = None,
-    clock: Clock | None = None,
-    folder: Folder | None = None,
-    **options: object,
-) -> Appender:
-    """An appender over existing parts: see `Place`."""
-    place = Place(log, clock or SystemClock(), folder)
-    return Appender(place, schema, producer_id=producer_id, on_event=on_event, **options)

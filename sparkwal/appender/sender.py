@@ -19,31 +19,16 @@ from time import monotonic
 
 from sparkwal import events
 from sparkwal.appender.batches import Batch
+from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
-from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.subscribers import Subscribers
 from sparkwal.appender.verdicts import ASK, overtaken, unexpected, unsent, used_up, verdict
 from sparkwal.appender.workers import Workers
 from sparkwal.errors import FencedError, OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.protocol.claim_age import ClaimAge
-from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.pipeline import Pipeline, Sent
-from sparkwal.store.log_store import LogStore
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where records go: a store that repeats requests, and the slots that this appender leads."""
-
-    log: LogStore
-    producer_id: str
-    pipeline: Pipeline
-    claim: ClaimAge
-    lookout: Lookout
-    limit: int
 
 
 @dataclass(frozen=True)
@@ -53,29 +38,6 @@ class _InFlight:
     rows: int
     bytes: int
     empty: list[Batch] = field(default_factory=list)  # batches after it, with nothing to write
-
-
-class _Measured:
-    """The times of one leadership's PUTs and its retries, for the next record. `put_ms` has
-    those of positions that are not acknowledged."""
-
-    def __init__(self, subscribers: Subscribers) -> None:
-        self._subscribers = subscribers
-        self._retried = subscribers.retried
-        self._last: float | None = None
-        self.put_ms: dict[int, float] = {}
-
-    def durable(self, position: int) -> float:
-        self._last = took = self.put_ms.pop(position)
-        return took
-
-    def take(self) -> dict[str, float]:
-        """Metrics for the next record; each PUT is in at most one. Only one thread may call it."""
-        last, self._last = self._last, None
-        retried = self._subscribers.retried
-        found: dict[str, float] = {"retries": retried - self._retried}
-        self._retried = retried
-        return found if last is None else {**found, "last_put_ms": last}
 
 
 class Sender:
@@ -90,27 +52,30 @@ class Sender:
 
     def __init__(
         self,
-        target: Target,
-        row_schema: RowSchema,
+        context: AppenderContext,
         intake: Intake,
-        clock: Clock,
-        subscribers: Subscribers,
+        pipeline: Pipeline,
+        claim: ClaimAge,
+        lookout: Lookout,
         watch: SizeWatch | None = None,
     ) -> None:
-        self._target, self._pipeline = target, target.pipeline
-        self._row_schema, self._intake, self._clock = row_schema, intake, clock
-        self._subscribers, self._watch = subscribers, watch
+        self._context, self._intake, self._pipeline = context, intake, pipeline
+        self._claim, self._lookout, self._watch = claim, lookout, watch
+        self._publish = context.subscribers.publish
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
-        self._workers = Workers(target.limit, subscribers.enter_thread)
+        self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)
         # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
         self._acks = threading.Lock()
         self._sent: dict[int, _InFlight] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
-        self._measured = _Measured(subscribers)
+        # Position → milliseconds of its PUT; the last of the acknowledged ones; retries up to now.
+        self._put_ms: dict[int, float] = {}
+        self._last_ms: float | None = None
+        self._retried = context.subscribers.retried
         if watch is not None:
-            watch.start(subscribers.enter_thread, self._refuse)
+            watch.start(self._refuse)
         self._thread = threading.Thread(target=self._run, name="sparkwal-send", daemon=True)
         self._thread.start()
 
@@ -145,7 +110,7 @@ class Sender:
         try:
             appends, batch.appends = batch.appends[: batch.count], []
             count = len(appends)
-            batches, rejected = self._row_schema.convert(appends)
+            batches, rejected = self._context.rows.convert(appends)
             del appends
             self._reject(batch, rejected)
             index = next((i for i in reversed(range(count)) if i not in rejected), None)
@@ -154,9 +119,8 @@ class Sender:
                 return
             last = batch.first_sequence + index
             rows = sum(b.num_rows for b in batches)
-            sent = self._pipeline.send(
-                rows, batches, last, self._clock.now_ms(), self._measured.take()
-            )
+            now = self._context.clock.now_ms()
+            sent = self._pipeline.send(rows, batches, last, now, self._metrics())
         except BaseException as error:
             with self._acks:
                 self._stop(unexpected("a batch could not be encoded", error), batch)
@@ -167,27 +131,30 @@ class Sender:
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
             self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
-        self._subscribers.publish(
-            events.BatchSent(
-                position=sent.position, rows=rows, query_id=self._target.producer_id, batch_id=last
-            )
+        producer = self._context.producer_id
+        self._publish(
+            events.BatchSent(position=sent.position, rows=rows, query_id=producer, batch_id=last)
         )
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(sent.position, sent.header.bytes)
         self._workers.submit(partial(self._put, sent))
-        if self._target.lookout.is_due():
+        if self._lookout.is_due():
             self._workers.submit(self._look)
 
     def _reject(self, batch: Batch, rejected: dict[int, OptionError]) -> None:
         for index, error in rejected.items():
             sequence = batch.first_sequence + index
             batch.reject(sequence, error)
-            self._subscribers.publish(
-                events.Rejected(
-                    query_id=self._target.producer_id, batch_id=sequence, reason=str(error)
-                )
-            )
+            producer = self._context.producer_id
+            self._publish(events.Rejected(query_id=producer, batch_id=sequence, reason=str(error)))
+
+    def _metrics(self) -> dict[str, float]:
+        """For the next record; each PUT is in at most one."""
+        last, self._last_ms = self._last_ms, None
+        before, self._retried = self._retried, self._context.subscribers.retried
+        found: dict[str, float] = {"retries": self._retried - before}
+        return found if last is None else {**found, "last_put_ms": last}
 
     def _nothing_to_write(self, batch: Batch) -> None:
         """All appends of the batch were rejected: it is done as soon as those before it are."""
@@ -202,13 +169,13 @@ class Sender:
         batch.complete(position)
 
     def _put(self, sent: Sent) -> None:
-        target, started = self._target, monotonic()
+        log, started = self._context.log, monotonic()
         try:
-            began = target.claim.before(sent.header)
-            put_record(target.log, sent.header, sent.data, ASK)
-            self._measured.put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
-            if target.claim.confirm_after_put(sent.header, began) is not None:
-                raise overtaken(target.log, sent.position)
+            began = self._claim.before(sent.header)
+            put_record(log, sent.header, sent.data, ASK)
+            self._put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
+            if self._claim.confirm_after_put(sent.header, began) is not None:
+                raise overtaken(log, sent.position)
         except SparkWalError as error:
             self._failed(sent.position, used_up(error))
         except BaseException as error:
@@ -220,7 +187,7 @@ class Sender:
     def _look(self) -> None:
         """Stop if another writer asks for the log; records in flight go on."""
         try:
-            self._target.lookout.look()
+            self._lookout.look()
         except StoreUnavailableError:
             pass  # the next look may see more
         except FencedError as error:
@@ -244,14 +211,15 @@ class Sender:
                 self._complete(done.batch, ready)
                 for batch in done.empty:
                     self._complete(batch, -1)
-                self._subscribers.publish(
+                self._last_ms = took = self._put_ms.pop(ready)
+                self._publish(
                     events.Durable(
                         position=ready,
                         rows=done.rows,
-                        query_id=self._target.producer_id,
+                        query_id=self._context.producer_id,
                         batch_id=done.sequence,
                         bytes=done.bytes,
-                        put_ms=self._measured.durable(ready),
+                        put_ms=took,
                     )
                 )
             self._settle()
@@ -270,9 +238,8 @@ class Sender:
         """Accept and send nothing more; records in flight before the failure go on."""
         if self._intake.stop(error):
             if self.on_change is None:
-                path = self._target.log.url
-                kind = type(error).__name__
-                self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
+                path, kind = self._context.log.url, type(error).__name__
+                self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
             else:
                 self.on_change()
             if self._watch is not None:

@@ -12,8 +12,8 @@ from functools import partial
 from sparkwal.appender.batches import Callbacks
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Buffer, Intake
-from sparkwal.appender.limits import Limits, SizeWatch
-from sparkwal.appender.sender import Sender, Target
+from sparkwal.appender.limits import SizeWatch
+from sparkwal.appender.sender import Sender
 from sparkwal.appender.verdicts import fenced
 from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.options.open import check_place
@@ -116,38 +116,17 @@ def open_session(
         ) from None
     finally:
         context.subscribers.leave_thread()
-    limit = settings.max_in_flight
-    target = Target(
-        log=log,
-        producer_id=context.producer_id,
-        pipeline=Pipeline(log, leadership, plan_id, context.producer_id, settings.codec),
-        claim=ClaimAge(
-            log,
-            clock,
-            settings.plan_ttl_ms,
-            leadership.began,
-            limit,
-            looked_ms=looked_ms,
-            known=durable,
-        ),
-        lookout=Lookout(log, leadership.log_id, leadership.term, clock),
-        limit=limit,
-    )
+    ttl_ms, limit = settings.plan_ttl_ms, settings.max_in_flight
+    began, term = leadership.began, leadership.term
+    pipeline = Pipeline(log, leadership, plan_id, context.producer_id, settings.codec)
+    age = ClaimAge(log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=durable)
+    lookout = Lookout(log, leadership.log_id, term, clock)
     # Without limits of the log's size there is no watch and no request.
-    watch = None
-    if settings.soft_limit is not None or settings.hard_limit is not None:
-        watch = SizeWatch(
-            log,
-            leadership.log_id,
-            leadership.window,
-            leadership.next_position,
-            Limits(settings.soft_limit, settings.hard_limit),
-            clock,
-            context.subscribers.publish,
-        )
+    has_limits = settings.soft_limit is not None or settings.hard_limit is not None
+    watch = SizeWatch(context, leadership) if has_limits else None
     callbacks = Callbacks()
     timeout = settings.batch_timeout_ms / 1000
     buffer = Buffer(settings.batch_size, timeout, settings.max_buffered, durable + 1, callbacks)
     intake = Intake(buffer, callbacks)
-    sender = Sender(target, context.rows, intake, clock, context.subscribers, watch)
+    sender = Sender(context, intake, pipeline, age, lookout, watch)
     return Session(leadership, durable, intake, sender)
