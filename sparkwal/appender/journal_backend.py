@@ -8,15 +8,12 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from time import monotonic
 
-import pyarrow as pa
-
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
-from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
-from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.rows import RowSchema, read_schema
 from sparkwal.appender.salvage import Incident, incidents_of, unreadable_file
 from sparkwal.appender.session import Session, open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
@@ -106,9 +103,7 @@ class JournalBackend:
                     gone.append(sequence)
                     self.intake.append(unreadable(sequence), True)
                 else:
-                    content, schema = found[0], pa.ipc.read_schema(pa.py_buffer(found[1]))
-                    rows = entry_rows(content, schema, self._context.rows)
-                    self.intake.append(rows, True)
+                    self.intake.append(self._context.rows.restore(*found), True)
         except OSError as error:
             raise unreadable_file(self._folder.path, error) from error
         return gone
@@ -174,19 +169,13 @@ def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) ->
     for segment in contents.segments:
         if segment.last <= known:
             continue
-        kept = pa.ipc.read_schema(pa.py_buffer(segment.header.schema))
-        have = {each.name: each.type for each in rows.arrow}
-        wrong = [
-            f"a column {each.name!r} of type {each.type}, which the schema has not"
-            for each in kept
-            if have.get(each.name) != each.type
-        ]
-        wrong += [
-            f"no column {name!r}, which takes no null" for name in rows.required
-            if name not in kept.names
-        ]  # fmt: skip
+        kept = read_schema(segment.header.schema)
+        new = [name for name in rows.required if name not in kept.names]
+        wrong = rows.mismatch(kept) or (
+            f"column {new[0]!r} takes no null and is new" if new else ""
+        )
         if wrong:
             raise OptionError(
-                f"journal {path} holds rows that wait and have {wrong[0]}: open it once with the "
-                "former schema, and close it when everything is sent"
+                f"journal {path} holds rows that wait and do not fit ({wrong}): open it once with "
+                "the former schema, and close it when everything is sent"
             )

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from sparkwal import events
 from sparkwal.appender.context import AppenderContext
-from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.session import Session
 from sparkwal.appender.verdicts import fenced, without_advice
@@ -69,7 +68,6 @@ class JournalSender:
         self._former = session  # the newest that has ended
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
         self._fed = session.known
-        self._schema: tuple[bytes, pa.Schema] = b"", pa.schema([])  # the last that was read
         self._seconds = 0.0  # pause before the next attempt to lead
         self._replays = intake.journal.last if intake.journal.last > session.known else None
         self.is_away = False
@@ -189,9 +187,7 @@ class JournalSender:
     def _read(self, sequence: int) -> CheckedRows:
         content, schema = self._journal.read(sequence)
         try:
-            if self._schema[0] != schema:
-                self._schema = schema, pa.ipc.read_schema(pa.py_buffer(schema))
-            return entry_rows(content, self._schema[1], self._context.rows)
+            return self._context.rows.restore(content, schema)
         except (pa.ArrowException, OSError, ValueError, OptionError) as error:
             raise JournalReadError(
                 f"entry {sequence} of {self._journal.path} holds no rows that this appender can "

@@ -7,14 +7,23 @@ only its own append fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from sparkwal.appender.batches import CheckedRows, Payload
-from sparkwal.appender.values import SCALARS, frame_table, frozen, misfit
+from sparkwal.appender.values import (
+    SCALARS,
+    arrays,
+    frame_table,
+    frozen,
+    misfit,
+    weight,
+    width,
+)
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.reading.metadata import check_writable
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
 LARGEST_APPEND = 2**31 - 2**20
 # Arrow rows with more bytes of memory a row are copied: they may be a slice of more.
 _MOST_A_ROW = 256
-# Bytes in a record for each value of variable width, besides the value's own.
-_OFFSET = 4
 # Measured overhead: of an Arrow batch, each array in it, a list of dicts, each value in it.
 _HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
 
@@ -50,11 +57,11 @@ class RowSchema:
         self._names = frozenset(self._columns)
         # The log's own columns are all nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
-        self._fixed = sum(map(_width, self.arrow.types)) + 1
+        self._fixed = sum(map(width, self.arrow.types)) + 1
         # The last schema that fit, and whether a copy of its rows would share memory with them. One
         # attribute, because threads append rows of different schemas at once.
         self._known = self.arrow, False
-        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
+        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(arrays, self.arrow.types))
 
     def accept(self, rows: Rows) -> CheckedRows:
         """Check rows, and copy all that may change: everything but Arrow's memory. Raises
@@ -79,6 +86,28 @@ class RowSchema:
     def whole(self, batch: pa.RecordBatch) -> CheckedRows:
         size = batch.get_total_buffer_size()
         return batch, size + 1, size + self._held_arrow
+
+    def restore(self, content: memoryview, kept: bytes) -> CheckedRows:
+        """The rows of a journal's entry, which were checked before; `kept` is its schema, and
+        newer columns are null. Raises OptionError, ArrowException."""
+        read = read_schema(kept)
+        if (wrong := self.mismatch(read)) is not None:
+            raise OptionError(wrong)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(content), read)
+        return self.whole(schema.conform(batch, self.arrow))
+
+    def mismatch(self, kept: pa.Schema) -> str | None:
+        """Why this schema cannot hold rows of another, or None."""
+        if kept.equals(self.arrow):
+            return None
+        for field in kept:
+            index = self.arrow.get_field_index(field.name)
+            if index < 0:
+                return f"column {field.name!r} is not in the schema any more"
+            own = self.arrow.field(index).type
+            if own != field.type:
+                return f"column {field.name!r} is {field.type} here, and {own} in the schema"
+        return None
 
     def _keep_table(self, rows: Any) -> CheckedRows:
         if isinstance(rows, pa.Table):
@@ -149,7 +178,7 @@ class RowSchema:
                     extra += len(value)
                 elif kind not in SCALARS:
                     row[name] = frozen(value)
-                    extra += _weight(row[name])
+                    extra += weight(row[name])
             kept.append(row)
             held += row.__sizeof__() + _HELD_VALUE * len(row)
         size = self._fixed * len(kept) + extra
@@ -227,7 +256,9 @@ class RowSchema:
         done: list[pa.RecordBatch] = []
         rejected: dict[int, OptionError] = {}
         begin = 0
-        for run in _runs(appends):
+        # Neighbours go together: lists of dicts, or batches of one schema.
+        kinds = groupby(appends, lambda each: None if isinstance(each, list) else each.schema)
+        for run in (list(group) for _, group in kinds):
             try:
                 done += self._convert(run)
             except Exception:  # a value's class may raise anything
@@ -280,25 +311,16 @@ class RowSchema:
         return OptionError(f"the rows cannot be converted: {type(error).__name__}")
 
 
+@lru_cache(maxsize=8)
+def read_schema(serialized: bytes) -> pa.Schema:
+    """The schema of a journal's segment."""
+    return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
     if misfit(values, kind) is not None:
         raise TypeError
     return pa.array(values, type=kind)
-
-
-def _runs(appends: Sequence[Payload]) -> Iterator[list[Payload]]:
-    """Neighbours to convert together: lists of dicts, or batches of one schema."""
-    run: list[Payload] = []
-    kind: pa.Schema | None = None
-    for payload in appends:
-        own = None if isinstance(payload, list) else payload.schema
-        if own is not kind and (own is None or kind is None or not own.equals(kind)):
-            if run:
-                yield run
-            run, kind = [], own
-        run.append(payload)
-    if run:
-        yield run
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -314,24 +336,3 @@ def _too_large(size: int) -> OptionError:
     return OptionError(
         f"one append of {size} bytes; at most {LARGEST_APPEND} are allowed: split it"
     )
-
-
-def _arrays(kind: pa.DataType) -> int:
-    return 1 + sum(_arrays(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def _width(kind: pa.DataType) -> int:
-    """Bytes of one value, without those that depend on the value."""
-    try:
-        return (int(kind.bit_width) + 7) // 8
-    except ValueError:
-        return 0 if pa.types.is_null(kind) else _OFFSET
-
-
-def _weight(value: Any) -> int:
-    """About how many bytes a value of a column without fixed width takes."""
-    if isinstance(value, (str, bytes, bytearray)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return 8 + sum(_weight(key) + _weight(item) for key, item in value.items())
-    return 4 + sum(map(_weight, value)) if isinstance(value, (list, tuple, set)) else 8

@@ -1,4 +1,4 @@
-"""Decides which Python values and pandas frames a column holds unchanged.
+"""Decides which Python values and pandas frames a column holds unchanged, and estimates their size.
 
 Arrow converts more: 1.5 becomes 1 in a column of integers, a datetime loses its time in a column of
 dates and its zone in a column without one. Two conversions follow the column's type: a float32
@@ -29,6 +29,8 @@ _NONE = type(None)
 _FLOAT32_END = 2.0**128 - 2.0**103
 # No column has more places after the point.
 _MOST_PLACES = 76
+# Bytes in a record for each value of variable width, besides the value's own.
+_OFFSET = 4
 # Classes whose values are small and cannot change.
 SCALARS = frozenset((_NONE, bool, int, float, datetime, date, time, timedelta, Decimal))
 
@@ -256,3 +258,24 @@ def _check_range(
         value = column.iloc[place]
         if abs(value) != float("inf"):
             raise bad_value(place, name, value)
+
+
+def arrays(kind: pa.DataType) -> int:
+    return 1 + sum(arrays(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def width(kind: pa.DataType) -> int:
+    """Bytes of one value, without those that depend on the value."""
+    try:
+        return (int(kind.bitwidth) + 7) // 8
+    except ValueError:
+        return 0 if pa.types.is_null(kind) else _OFFSET
+
+
+def weight(value: Any) -> int:
+    """About how many bytes a value of a column without fixed width takes."""
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return 8 + sum(weight(key) + weight(item) for key, item in value.items())
+    return 4 + sum(map(weight, value)) if isinstance(value, (list, tuple, set)) else 8

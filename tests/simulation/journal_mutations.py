@@ -251,8 +251,8 @@ MUTATIONS = [
         "send-from-log-end",
         KILL,
         "appender/journal_sender.py",
-        "self._fed = session.known\n        self._schema",
-        "self._fed = intake.journal.last\n        self._schema",
+        "self._fed = session.known\n        self._seconds",
+        "self._fed = intake.journal.last\n        self._seconds",
     ),
     Mutation(
         "ack-when-decided",
