@@ -267,7 +267,7 @@ def arrays(kind: pa.DataType) -> int:
 def width(kind: pa.DataType) -> int:
     """Bytes of one value, without those that depend on the value."""
     try:
-        return (int(kind.bitwidth) + 7) // 8
+        return (int(kind.bit_width) + 7) // 8
     except ValueError:
         return 0 if pa.types.is_null(kind) else _OFFSET
 
