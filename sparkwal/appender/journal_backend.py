@@ -22,7 +22,7 @@ from sparkwal.journal.opening import begin, check
 from sparkwal.journal.owner import Owner
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.sender import Sender, whose, write_sender
-from sparkwal.journal.settings import DEFAULT_SLOTS, Settings
+from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
 from sparkwal.protocol.recovery import Head
 
@@ -34,14 +34,18 @@ class JournalBackend:
     """
 
     def __init__(self, context: AppenderContext, folder: Folder | None = None) -> None:
-        settings = _settings(context)
-        assert context.settings.journal is not None
+        options = context.settings
+        assert options.journal is not None
+        settings = Settings(
+            options.journal_segment, options.journal_max, options.journal_slots,
+            options.journal_sync, options.journal_interval_ms,
+        )  # fmt: skip
         # Lock the folder before leading, so that a second process fails without fencing the first.
-        self._folder = folder or DiskFolder(context.settings.journal)
+        self._folder = folder or DiskFolder(options.journal)
         self._context = context
         self._ends = threading.Lock()
         try:
-            contents = scan_folder(self._folder, settings.largest, settings.slots, DEFAULT_SLOTS)
+            contents = scan_folder(self._folder, settings)
             session = open_session(context, check=partial(self._check, contents))
             try:
                 self._open(settings, contents, session)
@@ -151,17 +155,6 @@ class JournalBackend:
                 finally:
                     intake.end()
         intake.callbacks.stop()
-
-
-def _settings(context: AppenderContext) -> Settings:
-    options = context.settings
-    return Settings(
-        segment_bytes=options.journal_segment,
-        max_bytes=options.journal_max,
-        slots=options.journal_slots,
-        sync=options.journal_sync,
-        interval_ms=options.journal_interval_ms,
-    )
 
 
 def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) -> None:

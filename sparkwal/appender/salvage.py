@@ -16,7 +16,7 @@ import pyarrow as pa
 from sparkwal.errors import JournalReadError
 from sparkwal.journal.disk import DiskReader
 from sparkwal.journal.quarantine import Quarantine
-from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
+from sparkwal.journal.segment import Invalid, intact, read_content
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,10 @@ def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
     """
     try:
         with closing(DiskReader(Path(path))) as reader:
-            header, begin = read_header(reader)
+            header, entries = intact(reader)
             schema = pa.ipc.read_schema(pa.py_buffer(header.schema))
-            scan = Scan(reader, begin, header.salt)
-            for entries in (scan, scan.rest()):
-                for found in entries:
-                    content = pa.py_buffer(read_content(reader, found, header.salt))
-                    yield found.sequence, pa.ipc.read_record_batch(content, schema)
+            for found in entries:
+                content = pa.py_buffer(read_content(reader, found, header.salt))
+                yield found.sequence, pa.ipc.read_record_batch(content, schema)
     except (Invalid, OSError, pa.ArrowException) as error:
         raise JournalReadError(f"{path} cannot be read: {error}") from error

@@ -41,22 +41,16 @@ def segment_name(number: int) -> str:
     return f"{number:020d}.wal"
 
 
-def segment_id(name: str) -> int | None:
-    """The id in a segment's name, also in quarantine; None for any other file."""
+def segment_id(name: str) -> int:
+    """The id in a segment's name, also in quarantine; −1 for any other file."""
     found = _SEGMENT.fullmatch(name)
-    return int(found[1]) if found and int(found[1]) < _IDS else None
-
-
-def segment_number(name: str) -> int:
-    """As `segment_id`; −1 for any other file."""
-    found = segment_id(name)
-    return -1 if found is None else found
+    return int(found[1]) if found and int(found[1]) < _IDS else -1
 
 
 def is_temporary(name: str) -> bool:
     whole = name.removesuffix(TEMPORARY)
     number = segment_id(whole)
-    is_segment = number is not None and whole == segment_name(number)
+    is_segment = number >= 0 and whole == segment_name(number)
     return whole != name and (whole in (CURSOR, ACCEPTED, RESERVE, LOST) or is_segment)
 
 

@@ -265,9 +265,8 @@ class Journal:
         files.keep_reserve(self._folder)
 
     def _checkpoint(self, first: int, ends: tuple[int, int] | None = None) -> None:
-        header, acked = self._segments.oldest.header, self._acked
-        following = self._segments.next_id
-        cursor = Cursor(header.log_id, header.producer, acked, first, following, ends)
+        owner, acked = self._segments.oldest.header.owner, self._acked
+        cursor = Cursor(*owner, acked, first, self._segments.next_id, ends)
         files.write_cursor(self._folder, cursor)
         self._publish(events.Checkpointed(path=self.path, sequence=acked))
 

@@ -54,7 +54,12 @@ def begin(
         InvalidLogError: the log lacks entries that it had acknowledged.
         JournalError: the disk failed.
     """
-    return _Opening(folder, contents, owner, settings, publish).run()
+    try:
+        return _Opening(folder, contents, owner, settings, publish).run()
+    except OSError as error:
+        if files.is_full(error):
+            raise files.no_room(folder.path) from error
+        raise files.failed(folder.path, error) from error
 
 
 def check(folder: Folder, contents: Contents, owner: Owner) -> None:
@@ -79,14 +84,6 @@ class _Opening:
         self._next_id = contents.next_id
 
     def run(self) -> Opened:
-        try:
-            return self._run()
-        except OSError as error:
-            if files.is_full(error):
-                raise files.no_room(self._folder.path) from error
-            raise files.failed(self._folder.path, error) from error
-
-    def _run(self) -> Opened:
         contents, owner = self._contents, self._owner
         # Every check that refuses comes first, and changes nothing.
         foreign = self.check()
@@ -106,15 +103,13 @@ class _Opening:
             acked = max(owner.durable, segments.oldest.header.first - 1)
             journal = Journal(self._folder, self._settings, segments, acked, self._publish)
             failed.pop_all()
+        last, waiting = journal.last, max(0, journal.last - owner.durable)
         self._publish(
             events.JournalOpened(
-                path=self._folder.path,
-                entries=max(0, journal.last - owner.durable),
-                bytes=journal.size,
-                sequence=journal.last,
+                path=journal.path, entries=waiting, bytes=journal.size, sequence=last
             )
         )
-        return Opened(journal, self._quarantine.lost(journal.last), self._quarantine)
+        return Opened(journal, self._quarantine.lost(last), self._quarantine)
 
     def check(self) -> bool:
         """Whether the folder belongs to another owner, who needs none of its entries any more."""
@@ -156,65 +151,50 @@ class _Opening:
         contents.segments, self._segments = [], []
 
     def _mend(self, damage: Damage) -> None:
+        path, sequence, reason = self._folder.path, damage.sequence, damage.reason
         if damage.torn:
             segment = self._segments[-1]
-            self._truncate(segment)
+            with self._writer(segment.name) as writer:
+                writer.truncate(segment.size)
+                writer.sync()
             self._publish(
                 events.TailTruncated(
-                    path=self._folder.path,
-                    segment=segment.header.id,
-                    sequence=damage.sequence,
-                    reason=damage.reason,
+                    path=path, segment=segment.header.id, sequence=sequence, reason=reason
                 )
             )
             return
-        owner = self._owner
-        lost = range(max(damage.sequence, owner.durable + 1), damage.newest + 1)
+        lost = range(max(sequence, self._owner.durable + 1), damage.newest + 1)
         there = set(self._folder.names())
         aside = {
             each: self._free(f"{QUARANTINE}/{each}")
             for each in (damage.name, *damage.also) if each in there
         }  # fmt: skip
+        first, last = (lost[0], lost[-1]) if lost else (-1, -1)
         if lost:
-            incident = Incident(
-                damage.name, lost.start, lost.stop - 1, tuple(aside.values()), damage.reason
-            )
+            incident = Incident(damage.name, first, last, tuple(aside.values()), reason)
             # SAFETY(loss-is-noted) §11: a loss is noted durably and reported at each opening until
             # it is sent again
             self._quarantine = self._quarantine.add(incident)
         self._set_aside(damage, aside)
         self._publish(
             events.ReplayStopped(
-                path=self._folder.path,
+                path=path,
                 file=damage.name,
-                sequence=damage.sequence,
-                reason=damage.reason,
+                sequence=sequence,
+                reason=reason,
                 complete=damage.complete,
             )
         )
-        self._publish(
-            events.Quarantined(
-                path=self._folder.path,
-                files=", ".join(aside),
-                first=lost.start if lost else -1,
-                last=lost.stop - 1 if lost else -1,
-            )
-        )
-
-    def _truncate(self, segment: Segment) -> None:
-        with self._writer(segment.name) as writer:
-            writer.truncate(segment.size)
-            writer.sync()
+        names = ", ".join(aside)
+        self._publish(events.Quarantined(path=path, files=names, first=first, last=last))
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
         Copy first, and move the damaged file last: an opening after a crash finds the same."""
         name = damage.name
-        # After a crash in between, the next opening finds no less.
         if damage.newest >= damage.sequence:
-            number = segment_id([name, *damage.also][-1])
-            assert number is not None
-            files.write_mark(self._folder, number, damage.newest)
+            newest = segment_id([name, *damage.also][-1])
+            files.write_mark(self._folder, newest, damage.newest)
         if self._segments and self._segments[-1].name == name:
             kept = self._segments.pop()
             if kept.last >= kept.header.first:
@@ -248,34 +228,24 @@ class _Opening:
     def _remove_all(self) -> None:
         """Remove all segments. The cursor goes first: after a crash it marks them as old."""
         owner, number = self._owner, self._next_id
-        cursor = Cursor(owner.log_id, owner.producer, owner.durable, number, number)
-        whose = self._segments[0].header if self._segments else cursor
-        if not owner.owns(whose):
+        first = cursor = Cursor(*owner.name, owner.durable, number, number)
+        if self._segments and not owner.owns(theirs := self._segments[0].header):
             # A cursor covers only its owner's segments: first write one of their owner.
-            theirs = Cursor(whose.log_id, whose.producer, self._contents.last, number, number)
-            files.write_cursor(self._folder, theirs)
-        else:
-            files.write_cursor(self._folder, cursor)
+            first = Cursor(*theirs.owner, self._contents.last, number, number)
+        files.write_cursor(self._folder, first)
         for segment in self._segments:
             self._folder.remove(segment.name)
         self._segments = []
-        if not owner.owns(whose):
+        if first is not cursor:
             sync_folder(self._folder)
             files.write_cursor(self._folder, cursor)
 
     def _header(self, first: int, schema: bytes, salt: int | None = None) -> Header:
         number, self._next_id = self._next_id, self._next_id + 1
-        return Header(
-            number,
-            self._owner.log_id,
-            self._owner.producer,
-            self._contents.ring.slots,
-            first,
-            # SAFETY(salt-per-file) §11: each segment has its own salt, so an entry of another file
-            # is invalid
-            secrets.randbits(32) if salt is None else salt,
-            schema,
-        )
+        # SAFETY(salt-per-file) §11: each segment has its own salt, so an entry of another file is
+        # invalid
+        salt = secrets.randbits(32) if salt is None else salt
+        return Header(number, *self._owner.name, self._contents.ring.slots, first, salt, schema)
 
     def _go_on(self, failed: ExitStack) -> Handle:
         """The writer of the segment that takes the next entry; `failed` closes it."""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
-from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
+from sparkwal.journal.segment import Invalid, intact, read_content
 from sparkwal.journal.storage import QUARANTINE, Folder, Reader, content_of
 
 LOST = files.LOST
@@ -44,8 +44,8 @@ class Incident:
 
     def took(self, name: str) -> bool:
         """Whether this incident took a segment: it takes all from the damaged one to the last."""
-        numbers = [*map(files.segment_number, (self.name, *self.files))]
-        return min(numbers) <= files.segment_number(name) <= max(numbers)
+        numbers = [*map(files.segment_id, (self.name, *self.files))]
+        return min(numbers) <= files.segment_id(name) <= max(numbers)
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,10 @@ class Quarantine:
 
     def _intact(self, reader: Reader) -> Iterator[tuple[int, Entry]]:
         try:
-            header, begin = read_header(reader)
+            header, entries = intact(reader)
         except Invalid:
             return
-        if header.owner != (self.log_id, self.producer):
-            return
-        scan = Scan(reader, begin, header.salt)
-        for entries in (scan, scan.rest()):
+        if header.owner == (self.log_id, self.producer):
             for each in entries:
                 yield each.sequence, (read_content(reader, each, header.salt), header.schema)
 

@@ -28,9 +28,11 @@ from sparkwal.journal.segment import (
     Invalid,
     Scan,
     entry_size,
+    intact,
     read_header,
 )
 from sparkwal.journal.sender import Sender, read_sender
+from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
 
 
@@ -101,32 +103,26 @@ class Contents:
         return self.segments[0].header.first if self.segments else 0
 
 
-def scan_folder(folder: Folder, largest: int, slots: int | None, default_slots: int) -> Contents:
-    """Read everything in the folder.
-
-    Args:
-        largest: the largest size of an entry's content, in bytes.
-        slots: the ring's; None: those of the newest segment, or `default_slots`.
-
-    Raises JournalReadError if the disk cannot be read, or the note of losses cannot.
-    """
+def scan_folder(folder: Folder, settings: Settings) -> Contents:
+    """Read everything in the folder. Raises JournalReadError if the disk cannot be read, or the
+    note of losses cannot."""
     try:
-        return _scan(folder, largest, slots, default_slots)
+        return _scan(folder, settings)
     except OSError as error:
         raise JournalReadError(
             f"journal {folder.path} cannot be read ({error}): look at the disk"
         ) from error
 
 
-def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -> Contents:
+def _scan(folder: Folder, settings: Settings) -> Contents:
     names = folder.names()
-    ids = {name: number for name in names if (number := segment_id(name)) is not None}
+    ids = {name: number for name in names if (number := segment_id(name)) >= 0}
     cursor, rejected = read_cursor(folder)
     mark = read_mark(folder)
     stale = [name for name in names if is_temporary(name)]
     live = sorted(name for name in ids if name == segment_name(ids[name]))
     next_id = max([*ids.values(), mark[0]]) + 1
-    reading = _Reading(folder, largest, slots, default_slots, mark)
+    reading = _Reading(folder, settings, mark)
     oldest = 0
     if cursor is not None:
         # SAFETY(removed-stays-removed) §11: a segment below the cursor's first_segment is old,
@@ -159,16 +155,9 @@ def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
 
 
 class _Reading:
-    def __init__(
-        self,
-        folder: Folder,
-        largest: int,
-        slots: int | None,
-        default_slots: int,
-        mark: tuple[int, int],
-    ) -> None:
-        self._folder, self._largest, self._given, self._mark = folder, largest, slots, mark
-        self.ring = Ring(slots or default_slots)
+    def __init__(self, folder: Folder, settings: Settings, mark: tuple[int, int]) -> None:
+        self._folder, self._settings, self._mark = folder, settings, mark
+        self.ring = Ring(settings.slots or settings.default_slots)
         self.segments: list[Segment] = []
         self.damage: Damage | None = None
         self.first = 0  # the sequence to expect if no segment is there
@@ -208,7 +197,7 @@ class _Reading:
                     not after
                     # SAFETY(torn-is-last) §11: a torn tail has no complete entry after it
                     and not damage.complete
-                    and rest <= ENTRY_BYTES + entry_size(self._largest)
+                    and rest <= ENTRY_BYTES + entry_size(self._settings.largest)
                     # SAFETY(accepted-not-torn) §11: an entry that the mark counts as accepted is
                     # never cut off
                     and not self._acknowledged(number, damage.sequence)
@@ -227,26 +216,21 @@ class _Reading:
     def _check(self, header: Header, number: int) -> None:
         if header.id != number:
             raise Invalid(f"it says that it is segment {header.id}")
-        if not self.segments:
-            self._use(header)
-            return
-        before = self.segments[-1]
         if not self._is_ours(header):
             raise Invalid("it is of another log or producer than the segments before it")
-        if header.first != before.last + 1:
-            raise Invalid(f"it begins at entry {header.first} after entry {before.last}")
+        if self.segments and header.first != self._next():
+            raise Invalid(f"it begins at entry {header.first} after entry {self._next() - 1}")
         self._use(header)
 
     def _use(self, header: Header) -> None:
         """Use the newest segment's number of slots, unless the caller gave one."""
-        if self._given is not None or header.slots == self.ring.slots:
+        if self._settings.slots is not None or header.slots == self.ring.slots:
             return
         former, self.ring = self.ring, Ring(header.slots)
-        for segment in self.segments:
+        if self.segments:
             # Copy what the former ring still has; no more can be live.
-            for sequence in range(
-                max(segment.header.first, segment.last + 1 - former.slots), segment.last + 1
-            ):
+            end = self._next()
+            for sequence in range(max(self.segments[0].header.first, end - former.slots), end):
                 self.ring.put(*former.get(sequence))
         former.close()
 
@@ -266,11 +250,9 @@ class _Reading:
         for name in names:
             with closing(self._folder.read(name)) as reader:
                 try:
-                    header, begin = read_header(reader)
+                    header, entries = intact(reader)
                     if self._is_ours(header):
-                        scan = Scan(reader, begin, header.salt)
-                        self._count(scan)
-                        self._count(scan.rest())
+                        self._count(entries)
                 except Invalid:
                     # Without a salt, an entry may be part of another's content: only the very next
                     # sequence counts.

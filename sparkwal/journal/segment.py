@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from sparkwal.journal.storage import Bytes, Reader
@@ -218,6 +219,13 @@ class Scan:
             else:
                 yield found
                 offset = found.end
+
+
+def intact(reader: Reader) -> tuple[Header, Iterator[Found]]:
+    """A file's header and every complete entry, also after damage. Raises Invalid, OSError."""
+    header, begin = read_header(reader)
+    scan = Scan(reader, begin, header.salt)
+    return header, chain(scan, scan.rest())
 
 
 def read_content(reader: Reader, found: Found, salt: int) -> memoryview:

@@ -100,10 +100,8 @@ class Segments:
         Raises JournalError, OSError if there is no room."""
         self.undo()
         former = self.newest
-        header = Header(
-            self.next_id, former.header.log_id, former.header.producer, self.slots,
-            former.last + 1, secrets.randbits(32), former.header.schema,
-        )  # fmt: skip
+        owner, schema, salt = former.header.owner, former.header.schema, secrets.randbits(32)
+        header = Header(self.next_id, *owner, self.slots, former.last + 1, salt, schema)
         self.next_id += 1
         name = self._making = segment_name(header.id)
         begin = files.make_segment(self._folder, header, spare=spare)

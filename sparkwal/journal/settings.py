@@ -15,7 +15,7 @@ class Settings:
     Attributes:
         segment_bytes: of one file, and so of the largest entry.
         max_bytes: of all files. Appends leave room for one segment.
-        slots: entries that may wait; None: as many as when the journal was made.
+        slots: entries that may wait; None: as many as the newest segment says, or `default_slots`.
         sync: when an append returns: `ALWAYS` once it is on the disk, `INTERVAL` and `NONE` at
             once. `INTERVAL` syncs every `interval_ms`, `NONE` when a segment is full.
     """
@@ -25,6 +25,7 @@ class Settings:
     slots: int | None = None
     sync: str = ALWAYS
     interval_ms: int = 100
+    default_slots: int = DEFAULT_SLOTS
 
     @property
     def largest(self) -> int:

@@ -89,8 +89,8 @@ MUTATIONS = [
         "salt-per-file",
         "test_an_entry_of_another_file_is_none",
         "journal/opening.py",
-        "secrets.randbits(32) if salt is None else salt,",
-        "0,",
+        "salt = secrets.randbits(32) if salt is None else salt",
+        "salt = 0",
     ),
     Mutation(
         "sync-before-name",
