@@ -207,8 +207,8 @@ class Batch:
     """Appends that become one commit record and complete together."""
 
     __slots__ = (
-        "_caller", "_done", "_error", "_failure", "_position", "_rejections",
-        "appends", "count", "first_held", "first_sequence", "held", "opened", "rejected", "room",
+        "_done", "_error", "_failure", "_position", "_rejections", "appends", "caller", "count",
+        "first_held", "first_sequence", "held", "opened", "rejected", "room",
         "weight",
     )  # fmt: skip
 
@@ -229,7 +229,7 @@ class Batch:
         self.appends: list[Payload] = []
         self.count: int | None = None  # appends that belong to it, once no more can come
         self.rejected: dict[int, OptionError] = {}
-        self._rejections, self._caller = rejections, caller
+        self._rejections, self.caller = rejections, caller
         self._position = -1
         self._error: SparkWalError | None = None
         self._failure: Failure | None = None
@@ -263,22 +263,12 @@ class Batch:
     def _finish(self) -> None:
         self._done.open()
         # Do not call back here: a callback may append, flush, close, or take its time.
-        self._caller.wake()
-
-    def when_done(self, sequence: int, callback: Callable[[], None]) -> None:
-        """Call `callback` once, in the order of the appends."""
-        self._caller.check_process()
-        self._caller.add(sequence, lambda: self._done.is_open, callback)
+        self.caller.wake()
 
     def wait(self, timeout: float | None) -> bool:
         if not self._done.is_open:
-            self._caller.check_process()
+            self.caller.check_process()
         return self._done.wait(timeout)
-
-    def is_done(self) -> bool:
-        if not self._done.is_open:
-            self._caller.check_process()
-        return self._done.is_open
 
     def outcome(self, sequence: int) -> int:
         """The position, once done. Raises the error of this append."""
@@ -304,7 +294,7 @@ class Ticket:
 
     def done(self) -> bool:
         """Whether `result` would return or raise at once."""
-        return self._batch.is_done()
+        return self._batch.wait(0)
 
     def result(self, timeout: float | None = None) -> int:
         """Wait until these rows are durable; returns the log's position that holds them.
@@ -329,4 +319,5 @@ class Ticket:
         One thread of the appender makes all these calls, in the order of the appends. A callback
         may append, flush or close; a slow one delays the next.
         """
-        self._batch.when_done(self.sequence, callback)
+        self._batch.caller.check_process()
+        self._batch.caller.add(self.sequence, self.done, callback)

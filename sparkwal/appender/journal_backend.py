@@ -13,7 +13,7 @@ from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
-from sparkwal.appender.rows import RowSchema, read_schema
+from sparkwal.appender.rows import read_schema
 from sparkwal.appender.salvage import Incident, incidents_of, unreadable_file
 from sparkwal.appender.session import Session, open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
@@ -58,19 +58,24 @@ class JournalBackend:
             raise
 
     def _check(self, contents: Contents, head: Head, log_id: str, known: int) -> None:
-        path = self._folder.path
-        _check_schema(path, contents, known, self._context.rows)
+        """Before anything is written."""
+        path, rows = self._folder.path, self._context.rows
+        for segment in contents.segments:
+            if segment.last <= known:
+                continue
+            kept = read_schema(segment.header.schema)
+            new = (f"no column {name!r}" for name in rows.required if name not in kept.names)
+            if (wrong := rows.mismatch(kept) or next(new, None)) is not None:
+                raise OptionError(
+                    f"journal {path} holds rows that wait and do not fit ({wrong}): open it once "
+                    "with the former schema, and close it when everything is sent"
+                )
         check_sent(self._context, head, log_id, known, contents, path)
         check(self._folder, contents, self._owner(log_id, known))
 
     def _owner(self, log_id: str, known: int) -> Owner:
-        return Owner(
-            log=self._context.log.url,
-            log_id=log_id,
-            producer=self._context.producer_id,
-            durable=known,
-            schema=self._context.rows.arrow.serialize().to_pybytes(),
-        )
+        context, schema = self._context, self._context.rows.arrow.serialize().to_pybytes()
+        return Owner(context.log.url, log_id, context.producer_id, known, schema)
 
     def _open(self, settings: Settings, contents: Contents, session: Session) -> None:
         context, lead = self._context, session.leadership
@@ -155,20 +160,3 @@ class JournalBackend:
                 finally:
                     intake.end()
         intake.callbacks.stop()
-
-
-def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) -> None:
-    """Check that entries after `known` can be sent with this schema. Raises OptionError."""
-    for segment in contents.segments:
-        if segment.last <= known:
-            continue
-        kept = read_schema(segment.header.schema)
-        new = [name for name in rows.required if name not in kept.names]
-        wrong = rows.mismatch(kept) or (
-            f"column {new[0]!r} takes no null and is new" if new else ""
-        )
-        if wrong:
-            raise OptionError(
-                f"journal {path} holds rows that wait and do not fit ({wrong}): open it once with "
-                "the former schema, and close it when everything is sent"
-            )

@@ -59,9 +59,8 @@ class Subscriber:
         except Exception:
             _logger.exception("a subscriber failed on %s", event.name)
 
-    def close(self) -> None:
-        """Deliver what waits, but wait a bounded time for a callback that hangs."""
-        self.stop()
+    def join(self) -> None:
+        """Wait for `stop`, but not for ever for a callback that hangs."""
         if threading.current_thread() is not self._thread:
             self._thread.join(_DRAIN_SECONDS)
 
@@ -137,4 +136,4 @@ class Subscribers:
         for subscriber in closing:
             subscriber.stop()
         for subscriber in closing:
-            subscriber.close()
+            subscriber.join()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ def frozen(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(frozen(item) for item in value)
     if type(value).__module__ == "numpy" and hasattr(value, "copy"):
-        # A copy of an array of objects would share them.
+        # A copy of an array of objects would share these.
         return frozen(value.tolist()) if value.dtype.hasobject else value.copy()
     return value
 
@@ -57,21 +57,20 @@ def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
     # Nearly always all values are of the expected classes: check that in one pass in C.
     if exact.issuperset(map(type, values)):
         return None
-    for index, value in enumerate(values):
-        if value is not None and not fits(value):
-            return index
-    return None
+    wrong = (index for index, each in enumerate(values) if each is not None and not fits(each))
+    return next(wrong, None)
 
 
 @lru_cache(maxsize=1024)
 def _rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool]]:
     """(classes whose values all fit, a function that decides on any other value)."""
     if types.is_struct(kind):
-        return frozenset((_NONE,)), _struct_rule(kind)
+        fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+        return frozenset((_NONE,)), partial(_fits_struct, fields)
     if types.is_map(kind):
-        return frozenset((_NONE,)), _map_rule(kind)
+        return frozenset((_NONE,)), partial(_fits_map, kind)
     if types.is_list(kind):
-        return frozenset((_NONE,)), _list_rule(kind)
+        return frozenset((_NONE,)), partial(_fits_list, kind)
     exact, fits = _leaf_rule(kind)
 
     def decide(value: Any) -> bool:
@@ -136,9 +135,8 @@ def fits_decimal(value: Decimal | int, kind: pa.DataType) -> bool:
 
 
 def _is_float32(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (float, int)):
-        return False
-    return not _FLOAT32_END <= abs(value) < inf
+    is_number = isinstance(value, (float, int)) and not isinstance(value, bool)
+    return is_number and not _FLOAT32_END <= abs(value) < inf
 
 
 def _is_moment(value: Any) -> bool:
@@ -164,38 +162,27 @@ def _sequence(value: Any) -> Sequence[Any] | None:
     return None
 
 
-def _list_rule(kind: pa.DataType) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
-        items = _sequence(value)
-        return items is not None and misfit(items, kind.value_type) is None
-
-    return fits
+def _fits_list(kind: pa.DataType, value: Any) -> bool:
+    items = _sequence(value)
+    return items is not None and misfit(items, kind.value_type) is None
 
 
-def _map_rule(kind: pa.DataType) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
-        pairs = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
-        if pairs is None or any(not isinstance(p, tuple) or len(p) != 2 for p in pairs):
-            return False
-        return (
-            misfit([key for key, _ in pairs], kind.key_type) is None
-            and misfit([item for _, item in pairs], kind.item_type) is None
-        )
-
-    return fits
+def _fits_map(kind: pa.DataType, value: Any) -> bool:
+    pairs = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
+    if pairs is None or any(not isinstance(p, tuple) or len(p) != 2 for p in pairs):
+        return False
+    return (
+        misfit([key for key, _ in pairs], kind.key_type) is None
+        and misfit([item for _, item in pairs], kind.item_type) is None
+    )
 
 
-def _struct_rule(kind: pa.DataType) -> Callable[[Any], bool]:
-    fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
-
-    def fits(value: Any) -> bool:
-        return (
-            isinstance(value, Mapping)
-            and fields.keys() >= value.keys()
-            and all(misfit([item], fields[name]) is None for name, item in value.items())
-        )
-
-    return fits
+def _fits_struct(fields: dict[str, pa.DataType], value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and fields.keys() >= value.keys()
+        and all(misfit([item], fields[name]) is None for name, item in value.items())
+    )
 
 
 def frame_table(
@@ -236,9 +223,7 @@ def _carries(own: pa.DataType, target: pa.DataType) -> bool:
     and nanoseconds itself."""
     if types.is_dictionary(own):
         own = own.value_type
-    if types.is_integer(own):
-        return bool(types.is_integer(target) or types.is_floating(target))
-    if types.is_floating(own):
+    if types.is_integer(own) or types.is_floating(own):
         return bool(types.is_integer(target) or types.is_floating(target))
     if types.is_timestamp(own):
         return bool(types.is_timestamp(target) and (own.tz is None or target.tz is not None))

@@ -16,13 +16,15 @@ import re
 import secrets
 import struct
 import zlib
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from errno import EDQUOT, ENOSPC
+from itertools import chain
 
 from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
 from sparkwal.journal.segment import LARGEST_HEADER, Header
-from sparkwal.journal.storage import Folder, Handle, Reader, content_of, sync_folder
+from sparkwal.journal.storage import Folder, Handle, content_of, sync_folder
 
 CURSOR, ACCEPTED, RESERVE, LOST = "cursor", "accepted", "reserve", "lost"
 TEMPORARY = ".tmp"
@@ -31,7 +33,6 @@ _RESERVED = 2**16
 _SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
 # No journal counts so far: a name with a higher number is not a journal's.
 _IDS = 10**18
-_COPIED = 4 * 2**20
 # The most bytes of a cursor.
 _MOST = 2**16
 _MARK = struct.Struct("<IQq")
@@ -114,17 +115,10 @@ def write_cursor(folder: Folder, cursor: Cursor) -> None:
 
 
 def make_segment(
-    folder: Folder,
-    header: Header,
-    source: Reader | None = None,
-    begin: int = 0,
-    end: int = 0,
-    *,
-    spare: bool = False,
+    folder: Folder, header: Header, entries: Iterable[bytes] = (), *, spare: bool = False
 ) -> int:
-    """Make a segment's file with the entries of `source` from `begin` to `end`. It replaces a
-    file of its name. Returns where its entries begin. On a full disk `spare` uses the
-    reserve's room. Raises as `write_cursor`."""
+    """Make a segment's file with these entries. It replaces a file of its name. Returns where its
+    entries begin. On a full disk `spare` uses the reserve's room. Raises as `write_cursor`."""
     try:
         head = header.encode()
     except (TypeError, ValueError) as error:
@@ -139,7 +133,7 @@ def make_segment(
     if spare:
         put_with_reserve(folder, name, head)
     else:
-        _put(folder, name, head, source, begin, end)
+        _put(folder, name, chain([head], entries))
     return len(head)
 
 
@@ -148,41 +142,29 @@ def keep_reserve(folder: Folder) -> None:
     if RESERVE in folder.names():
         return
     with suppress(OSError):
-        _put(folder, RESERVE, secrets.token_bytes(_RESERVED))  # zeros may be stored as a hole
+        _put(folder, RESERVE, [secrets.token_bytes(_RESERVED)])  # zeros may be stored as a hole
 
 
 def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
     """Write a file, on a full disk in the reserve's room. Raises as `write_cursor`."""
     try:
-        _put(folder, name, data)
+        _put(folder, name, [data])
     except OSError:
         if RESERVE not in folder.names():
             raise
         # SAFETY(reserve-frees) §11: on a full disk the reserve gives way to the cursor
         folder.remove(RESERVE)
-        _put(folder, name, data)
+        _put(folder, name, [data])
 
 
-def _put(
-    folder: Folder,
-    name: str,
-    data: bytes,
-    source: Reader | None = None,
-    begin: int = 0,
-    end: int = 0,
-) -> None:
+def _put(folder: Folder, name: str, parts: Iterable[bytes]) -> None:
     temporary = name + TEMPORARY
     try:
         if temporary in folder.names():
             folder.remove(temporary)
         with closing(Handle(folder.create(temporary), temporary)) as file:
-            file.append([data])
-            while source is not None and begin < end:
-                part = source.read_at(begin, min(_COPIED, end - begin))
-                if not part:
-                    raise OSError(f"{name} ends at {begin} and not at {end}")
+            for part in parts:
                 file.append([part])
-                begin += len(part)
             # SAFETY(sync-before-name) §11: a file is synced before it gets its name
             file.sync()
     except OSError as error:
@@ -236,7 +218,7 @@ class Mark:
 
 def write_mark(folder: Folder, segment: int, sequence: int) -> None:
     """As `Mark.put`, and durable when it returns. Raises as `write_cursor`."""
-    _put(folder, ACCEPTED, _mark(segment, sequence))
+    _put(folder, ACCEPTED, [_mark(segment, sequence)])
 
 
 def _mark(segment: int, sequence: int) -> bytes:

@@ -23,10 +23,7 @@ from sparkwal.journal.scanning import Contents, Damage, Segment
 from sparkwal.journal.segment import Header
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import Settings
-from sparkwal.journal.storage import QUARANTINE, Folder, Handle, sync_folder
-
-# Bytes that are written again at once.
-_BLOCK = 4 * 2**20
+from sparkwal.journal.storage import QUARANTINE, Folder, Handle, blocks, sync_folder
 
 
 @dataclass(frozen=True)
@@ -211,10 +208,11 @@ class _Opening:
     def _copy(self, segment: Segment) -> Segment:
         header = self._header(segment.header.first, segment.header.schema, segment.header.salt)
         with closing(self._folder.read(segment.name)) as reader:
-            begin = files.make_segment(self._folder, header, reader, segment.begin, segment.size)
+            entries = blocks(reader, segment.begin, segment.size)
+            begin = files.make_segment(self._folder, header, entries)
         by = begin - segment.begin
-        entries = range(segment.header.first, segment.last + 1)
-        self._contents.ring.shift(entries, by, into=header.id)
+        sequences = range(segment.header.first, segment.last + 1)
+        self._contents.ring.shift(sequences, by, into=header.id)
         name = segment_name(header.id)
         return Segment(name, header, begin, segment.size + by, segment.last)
 
@@ -295,8 +293,7 @@ class _Opening:
         """
         with closing(self._folder.read(segment.name)) as reader:
             offset = 0
-            while offset < segment.size:
-                part = reader.read_at(offset, min(_BLOCK, segment.size - offset))
+            for part in blocks(reader, 0, segment.size):
                 # SAFETY(rewrite-before-sync) §11: the opening writes what it read again before it
                 # syncs
                 handle.write_at(offset, part)

@@ -20,12 +20,12 @@ from sparkwal.journal.files import (
     segment_name,
 )
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
-from sparkwal.journal.ring import Ring
 from sparkwal.journal.segment import (
     ENTRY_BYTES,
     Found,
     Header,
     Invalid,
+    Ring,
     Scan,
     entry_size,
     intact,

@@ -9,9 +9,8 @@ from contextlib import suppress
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.files import segment_name
-from sparkwal.journal.ring import Ring
 from sparkwal.journal.scanning import Segment
-from sparkwal.journal.segment import Found, Header, Invalid, entry, entry_size, read_content
+from sparkwal.journal.segment import Found, Header, Invalid, Ring, entry, entry_size, read_content
 from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 

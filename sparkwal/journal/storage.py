@@ -5,7 +5,7 @@ As in Apache Iggy's journal, a local disk and a twin in memory share one interfa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from sparkwal.errors import JournalFolderSyncError, JournalSyncError
 Bytes = bytes | memoryview
 # A folder inside the folder, for files that must not change again.
 QUARANTINE = "quarantine"
+_BLOCK = 4 * 2**20
 
 
 class Writer(Protocol):
@@ -135,6 +136,16 @@ def content_of(folder: Folder, name: str, most: int) -> bytes | None:
         return None
     with closing(reader):
         return reader.read_at(0, most)
+
+
+def blocks(reader: Reader, begin: int, end: int) -> Iterator[bytes]:
+    """The bytes from `begin` to `end`, a block at a time. Raises OSError."""
+    while begin < end:
+        part = reader.read_at(begin, min(_BLOCK, end - begin))
+        if not part:
+            raise OSError(f"the file ends at {begin} and not at {end}")
+        yield part
+        begin += len(part)
 
 
 def sync_folder(folder: Folder) -> None:
