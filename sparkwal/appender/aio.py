@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -47,9 +47,8 @@ class AsyncAppender:
         on_event: Callable[[Event], None] | None = None,
         **options: Any,
     ) -> None:
-        self._open: Callable[[], Appender] = lambda: Appender(
-            path, schema, producer_id=producer_id, on_event=on_event, **options
-        )
+        given: dict[str, Any] = {"producer_id": producer_id, "on_event": on_event, **options}
+        self._open: Callable[[], Appender] = partial(Appender, path, schema, **given)
         self._appender: Appender | None = None
         # An append that waits for room goes before a later one: the lock's waiters take turns, and
         # no other append passes them.
@@ -92,12 +91,7 @@ class AsyncAppender:
             self._acceptor = _Acceptor(self._appender)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self.close()
         except SparkWalError:
@@ -210,8 +204,7 @@ class _Acceptor:
 
     def _accept_all(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
-            results = self._accept_some()
-            if results:
+            if results := self._accept_some():
                 loop.call_soon_threadsafe(_deliver, results)
             if self._is_full:
                 self._appender.wait_room(1.0)

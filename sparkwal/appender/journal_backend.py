@@ -89,8 +89,7 @@ class JournalBackend:
             write_sender(self._folder, Sender(mine, lead.leader_id, session.known))
             self.intake = JournalIntake(self.journal, context.rows, session.known)
             failed.callback(self.intake.callbacks.stop)
-            following = partial(open_session, context)
-            self.sender = JournalSender(context, self.intake, session, following)
+            self.sender = JournalSender(context, self.intake, session)
             self.sender.start()
             failed.pop_all()
 

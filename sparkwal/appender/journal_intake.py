@@ -20,8 +20,6 @@ from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
 from sparkwal.journal.journal import Journal
 
-# How often an append that waits for room checks by itself.
-_LOOK_SECONDS = 0.5
 # Bytes of unsent rows that stay in memory: the rest is read from the disk.
 _WINDOW = 16 * 2**20
 
@@ -106,7 +104,7 @@ class JournalIntake:
             except BackPressureError:
                 if not block:
                     raise
-            self.journal.wait_for_room(_LOOK_SECONDS)
+            self.journal.wait_for_room()
             self._check_open()
 
     def _check_open(self) -> None:

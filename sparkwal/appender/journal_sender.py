@@ -11,7 +11,6 @@ without an answer is in the log or is sent again, never both.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 from sparkwal import events
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
-from sparkwal.appender.session import Session
+from sparkwal.appender.session import Session, open_session
 from sparkwal.appender.verdicts import fenced, without_advice
 from sparkwal.errors import (
     FencedError,
@@ -48,22 +47,11 @@ _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
 
 class JournalSender:
-    """The thread that sends what the journal has accepted, and drains what the log has.
+    """The thread that sends what the journal has accepted, and drains what the log has. `session`
+    is the first one, already open."""
 
-    Args:
-        session: the first one, already open.
-        open_session: opens the session after the given one.
-    """
-
-    def __init__(
-        self,
-        context: AppenderContext,
-        intake: JournalIntake,
-        session: Session,
-        open_session: Callable[[Session], Session],
-    ) -> None:
+    def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context, self._intake, self._journal = context, intake, intake.journal
-        self._open_session = open_session
         self.session: Session | None = session
         self._former = session  # the newest that has ended
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
@@ -79,11 +67,8 @@ class JournalSender:
 
     def start(self) -> None:
         if self._replays is not None:
-            self._publish(
-                events.ReplayStarted(
-                    path=self._journal.path, first=self._fed + 1, last=self._replays
-                )
-            )
+            path, first = self._journal.path, self._fed + 1
+            self._publish(events.ReplayStarted(path=path, first=first, last=self._replays))
         assert self.session is not None
         self._listen(self.session)
         self._thread.start()
@@ -215,9 +200,8 @@ class JournalSender:
 
     def _away(self, error: SparkWalError) -> None:
         if not self.is_away:
-            self._publish(
-                events.StoreAway(path=self._context.log.url, reason=without_advice(error))
-            )
+            url = self._context.log.url
+            self._publish(events.StoreAway(path=url, reason=without_advice(error)))
         self.is_away = True
         self._intake.notify()
 
@@ -225,7 +209,7 @@ class JournalSender:
         """Lead the log again; False if the appender ends first."""
         while not self._pause():
             try:
-                session = self._open_session(self._former)
+                session = open_session(self._context, self._former)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._away(error)
                 continue
@@ -270,28 +254,21 @@ class JournalSender:
 
     def _find_positions(self, session: Session) -> None:
         """Decide appends that were sent without an answer and are in the log."""
-        if session.known <= self._intake.decided:
+        known, lead, log = session.known, self._former.leadership, self._context.log
+        if known <= self._intake.decided:
             return
-        if self._intake.waits_for(session.known):
+        if self._intake.waits_for(known):
+            # Only what has no verdict yet, not all that the session wrote.
+            begin, end = max(lead.next_position, self._intake.reached + 1), session.leadership.began
             with suppress(SparkWalError):  # then only their positions stay unknown
-                lead = self._former.leadership
-                records = live_records(
-                    self._context.log,
-                    lead.window,
-                    # Only what has no verdict yet, not all that the session wrote.
-                    max(lead.next_position, self._intake.reached + 1),
-                    session.leadership.began,
-                    log_id=lead.log_id,
-                    term=lead.term,
-                )
-                for record in records:
+                for record in live_records(
+                    log, lead.window, begin, end, log_id=lead.log_id, term=lead.term
+                ):
                     header = record.header
-                    if (
-                        isinstance(header, CommitHeader)
-                        and header.query_id == self._context.producer_id
-                    ):
-                        self._intake.decide(min(header.batch_id, session.known), header.position)
-        self._intake.decide(session.known, -1)
+                    mine = self._context.producer_id
+                    if isinstance(header, CommitHeader) and header.query_id == mine:
+                        self._intake.decide(min(header.batch_id, known), header.position)
+        self._intake.decide(known, -1)
 
     def _fail(self, error: SparkWalError) -> None:
         if isinstance(error, FencedError):

@@ -32,18 +32,15 @@ def fenced(error: FencedError, journal: str | None = None) -> FencedError:
     is the folder of its journal, if it has one."""
     if not error.leader:
         return error
-    if journal is None:
-        where = "has not acknowledged is not in the log"
-        todo = "the same producer_id takes the log over again, and its last_sequence shows what is"
-        todo += " durable"
-    else:
+    where = "has not acknowledged is not in the log"
+    todo = (
+        "the same producer_id takes the log over again, and its last_sequence shows what is durable"
+    )
+    if journal is not None:
         where = f"has accepted is in the log or in the journal {journal}"
         todo = "this journal takes the log over again, and sends what waits"
-    return FencedError(
-        f"{error.leader}. What this appender {where}. Stop one of the two; a new appender with "
-        f"{todo}",
-        leader=error.leader,
-    )
+    said = f"What this appender {where}. Stop one of the two; a new appender with {todo}"
+    return FencedError(f"{error.leader}. {said}", leader=error.leader)
 
 
 def without_advice(error: SparkWalError) -> str:

@@ -149,7 +149,7 @@ class Journal:
         self.on_accepted()
         return BackPressureError(f"{why}: nothing of this append was accepted, try again later")
 
-    def wait_for_room(self, timeout: float) -> None:
+    def wait_for_room(self, timeout: float = _LOOK_SECONDS) -> None:
         """After a BackPressureError: wait until there may be room, at most `timeout` seconds."""
         if self.wants_room:
             self._room.wait(min(timeout, _LOOK_SECONDS))
