@@ -52,20 +52,13 @@ class JournalTicket(Ticket):
 
 
 class JournalIntake:
-    """Accepts appends into the journal, and knows which of them the log has.
-
-    Attributes:
-        decided: the newest sequence that the log has.
-        reached: the last position known to hold accepted rows.
-        stopped: why nothing more goes to the log.
-        awaited: set when somebody waits for the log.
-    """
+    """Accepts appends into the journal, and knows which of them the log has."""
 
     def __init__(self, journal: Journal, rows: RowSchema, decided: int) -> None:
         self.journal, self._rows = journal, rows
         self.callbacks = Callbacks()
         self._changed = threading.Condition()
-        self.decided = decided
+        self.decided = decided  # the newest sequence that the log has
         self._tickets: weakref.WeakValueDictionary[int, JournalTicket] = (
             weakref.WeakValueDictionary()
         )
@@ -75,9 +68,9 @@ class JournalIntake:
         self._window: dict[int, CheckedRows] = {}
         self._asked = -1
         self.held = 0  # bytes of memory in the window
-        self.reached = -1
-        self.awaited = threading.Event()
-        self.stopped: Failure | None = None
+        self.reached = -1  # the last position known to hold accepted rows
+        self.awaited = threading.Event()  # somebody waits for the log
+        self.stopped: Failure | None = None  # why nothing more goes to the log
         self._end: Failure | None = None  # the error of all that is not in the log
         self._closing = False
 

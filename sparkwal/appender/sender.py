@@ -41,14 +41,7 @@ class _InFlight:
 
 
 class Sender:
-    """Everything between the intake and the store.
-
-    Attributes: the threads that send call both, which must not take their locks.
-        on_decided: (sequence, position): every append up to it is decided; the newest lie there.
-        on_change: set by a journal. Called when the log takes no more or takes again
-            (`Intake.is_full`), or when this has stopped (`Intake.failure`): then no event is
-            published.
-    """
+    """Everything between the intake and the store."""
 
     def __init__(
         self,
@@ -62,6 +55,9 @@ class Sender:
         self._context, self._intake, self._pipeline = context, intake, pipeline
         self._claim, self._lookout, self._watch = claim, lookout, watch
         self._publish = context.subscribers.publish
+        # A journal sets both; the threads that send call them. Every append up to a sequence is
+        # decided, and the newest lie at the position. The log takes no more or takes again, or this
+        # has stopped: then no event is published.
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
         self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)

@@ -29,15 +29,10 @@ from sparkwal.store.conditional_put import prove_put_if_absent
 
 @dataclass(frozen=True)
 class Session:
-    """Without a journal it is the appender's backend: accepted rows are in memory.
+    """Without a journal it is the appender's backend: accepted rows are in memory."""
 
-    Attributes:
-        leadership: of the beginning; the session may write from its `next_position` on.
-        known: the producer's newest sequence in the log when the session began.
-    """
-
-    leadership: Leadership
-    known: int
+    leadership: Leadership  # of the beginning: the session may write from its `next_position` on
+    known: int  # the producer's newest sequence in the log when the session began
     intake: Intake
     sender: Sender
 

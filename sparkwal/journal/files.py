@@ -62,21 +62,14 @@ def is_full(error: OSError) -> bool:
 
 @dataclass(frozen=True)
 class Cursor:
-    """How much of a journal the log has.
-
-    Attributes:
-        log_id, producer: whose entries these are.
-        sequence: all entries up to it are in the log.
-        first_segment: segments with a lower id were removed; one that is there was restored.
-        next_segment: neither this id nor a higher one was ever used.
-        ends: of a closed journal: its last segment and that one's size; every byte of it is synced.
-    """
+    """How much of `producer`'s entries for the log `log_id` the log has."""
 
     log_id: str
     producer: str
-    sequence: int
-    first_segment: int
-    next_segment: int
+    sequence: int  # all entries up to it are in the log
+    first_segment: int  # segments with a lower id were removed; one that is there was restored
+    next_segment: int  # neither this id nor a higher one was ever used
+    # Of a closed journal: its last segment and that one's size; every byte of it is synced.
     ends: tuple[int, int] | None = None
 
     @property

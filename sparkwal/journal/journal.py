@@ -31,17 +31,8 @@ _LOOK_SECONDS = 0.5
 
 
 class Journal:
-    """An open journal; made by `sparkwal.journal.opening`. Thread-safe.
-
-    Args:
-        acked: the log has every entry up to this sequence.
-
-    Attributes:
-        last: the sequence of the newest entry written.
-        failure: why it has stopped.
-        wants_room: an append waits or was refused: `drain` should make room.
-        on_accepted: called when there may be something to read or to drain; must return quickly.
-    """
+    """An open journal; made by `sparkwal.journal.opening`. Thread-safe. `last` is the sequence of
+    the newest entry written; the log has every entry up to `acked`."""
 
     def __init__(
         self,
@@ -58,11 +49,13 @@ class Journal:
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
         self._turn = threading.Lock()  # held by the thread whose sync runs or comes next
         self._room, self._ending = threading.Event(), threading.Event()
-        self.failure: JournalError | None = None
-        self.is_closed = self._reported_full = self.wants_room = False
+        self.failure: JournalError | None = None  # why it has stopped
+        self.is_closed = self._reported_full = False
+        self.wants_room = False  # an append waits or was refused: `drain` should make room
         self.last, self._synced, self._acked = segments.newest.last, -1, acked
         # SAFETY(mark-at-opening) §11: the mark is written at each opening
         self._have_synced(segments.newest.header.id, self.last)
+        # Called when there may be something to read or to drain; must return quickly.
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
             threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()

@@ -15,19 +15,13 @@ from sparkwal.journal.segment import Header
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose entries a journal takes.
+    """Whose entries a journal takes."""
 
-    Attributes:
-        log: for messages.
-        durable: the newest sequence of the producer that the log has; −1 for none.
-        schema: how to read the content of new entries.
-    """
-
-    log: str
+    log: str  # for messages
     log_id: str
     producer: str
-    durable: int
-    schema: bytes
+    durable: int  # the newest sequence of the producer that the log has; −1 for none
+    schema: bytes  # how to read the content of new entries
 
     @property
     def name(self) -> tuple[str, str]:

@@ -27,19 +27,12 @@ Entry = tuple[memoryview, bytes]
 
 @dataclass(frozen=True)
 class Incident:
-    """Accepted appends that one damage took.
+    """Accepted appends that one damage took."""
 
-    Attributes:
-        name: of the file in which the damage begins.
-        first, last: sequences of the appends.
-        files: names, in the journal's folder, of what is left; in the order of the entries.
-        reason: what was wrong.
-    """
-
-    name: str
-    first: int
-    last: int
-    files: tuple[str, ...]
+    name: str  # of the file in which the damage begins
+    first: int  # sequence of the first append
+    last: int  # and of the last
+    files: tuple[str, ...]  # names in the journal's folder of what is left, in the order of entries
     reason: str
 
     def took(self, name: str) -> bool:

@@ -38,59 +38,41 @@ from sparkwal.journal.storage import Folder
 
 @dataclass
 class Segment:
-    """`begin`: where its entries begin. `size`: bytes up to the end of its last entry. `last`: the
-    sequence of that one; `header.first` − 1 if it has none."""
+    """A segment of a journal."""
 
     name: str
     header: Header
-    begin: int
-    size: int
-    last: int
+    begin: int  # where its entries begin
+    size: int  # bytes up to the end of its last entry
+    last: int  # sequence of its last entry; `header.first` − 1 if it has none
 
 
 @dataclass
 class Damage:
-    """The first invalid entry, or the first accepted entry that is missing.
+    """The first invalid entry, or the first accepted entry that is missing."""
 
-    Attributes:
-        name: of its file; `also` names the files after it.
-        sequence: the one that it has, or would have.
-        complete: how many complete entries lie after it.
-        newest: the highest sequence that may have been there; `sequence` − 1 if none.
-        torn: whether it is a torn tail and no damage.
-    """
-
-    name: str
-    sequence: int
+    name: str  # of its file
+    sequence: int  # the one that it has, or would have
     reason: str
-    complete: int = 0
-    newest: int = -1
-    torn: bool = False
-    also: list[str] = field(default_factory=list)
+    complete: int = 0  # complete entries that lie after it
+    newest: int = -1  # the highest sequence that may have been there; `sequence` − 1 if none
+    torn: bool = False  # a torn tail and no damage
+    also: list[str] = field(default_factory=list)  # the files after it
 
 
 @dataclass
 class Contents:
-    """What `scan_folder` found.
+    """What `scan_folder` found."""
 
-    Attributes:
-        segments: in order, up to the damage; the last may be the intact beginning of a damaged one.
-        rejected: why the cursor cannot be used; "" if it can, or there is none.
-        quarantine: earlier losses.
-        sender: the last appender that may have sent entries, or why it is unknown.
-        stale: unfinished files, and segments that were removed before.
-        next_id: no segment ever had this id or a higher one.
-    """
-
-    segments: list[Segment]
+    segments: list[Segment]  # up to the damage; of a damaged one its intact beginning
     ring: Ring
     cursor: Cursor | None
-    rejected: str
+    rejected: str  # why the cursor cannot be used; "" if it can, or there is none
     damage: Damage | None
-    stale: list[str]
-    next_id: int
-    sender: Sender | str
-    quarantine: Quarantine
+    stale: list[str]  # unfinished files, and segments that were removed before
+    next_id: int  # no segment ever had this id or a higher one
+    sender: Sender | str  # the last appender that may have sent entries, or why it is unknown
+    quarantine: Quarantine  # earlier losses
 
     @property
     def last(self) -> int:

@@ -38,24 +38,15 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a segment.
+    """The header of a segment."""
 
-    Attributes:
-        id: unique among all segments that this journal ever had.
-        log_id, producer: whose entries these are.
-        slots: of the ring when the segment was made.
-        first: sequence of its first entry.
-        salt: the initial value of the CRC-32 of an entry's head.
-        schema: how to read the entries' content; opaque here.
-    """
-
-    id: int
+    id: int  # unique among all segments that this journal ever had
     log_id: str
     producer: str
-    slots: int
-    first: int
-    salt: int
-    schema: bytes
+    slots: int  # of the ring when the segment was made
+    first: int  # sequence of its first entry
+    salt: int  # the initial value of the CRC-32 of an entry's head
+    schema: bytes  # how to read the entries' content; opaque here
     version: int = VERSION
 
     @property
@@ -153,21 +144,14 @@ class Ring:
 
 class Scan:
     """The entries of one file in order, up to the first incomplete one. Holds one block, or the
-    largest entry, in memory.
-
-    Args:
-        salt: the header's; None if unknown, for `rest` only.
-
-    Attributes:
-        end: where the last complete entry ends.
-        wrong: why no entry begins at `end`; "" if the file ends there.
-    """
+    largest entry, in memory. `salt` is the header's; None if unknown, for `rest` only."""
 
     def __init__(self, reader: Reader, begin: int, salt: int | None) -> None:
         self._reader, self._salt = reader, salt
         self._size = reader.size
         self._base, self._block = begin, b""
         self._view = memoryview(self._block)
+        # Where the last complete entry ends; why none begins there, "" if the file ends.
         self.end, self.wrong = begin, ""
 
     def __iter__(self) -> Iterator[Found]:

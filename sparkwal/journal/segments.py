@@ -16,12 +16,7 @@ from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 class Segments:
     """The segments in order; the last takes entries. One thread at a time may append, and one may
-    remove; reading goes on beside both.
-
-    Args:
-        writer: of the last segment.
-        next_id: no segment ever had this id or a higher one.
-    """
+    remove; reading goes on beside both. `writer` is the last segment's."""
 
     def __init__(
         self, folder: Folder, found: list[Segment], ring: Ring, writer: Handle, next_id: int
