@@ -9,17 +9,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
 from sparkwal.appender.appender import Appender, Ticket
 from sparkwal.appender.batches import CheckedRows
+from sparkwal.appender.rows import Rows
 from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
-
-if TYPE_CHECKING:
-    from sparkwal.appender.rows import Rows
 
 # The most appends that are accepted before the disk is synced.
 _MOST = 1000

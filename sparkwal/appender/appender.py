@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from sparkwal.appender import exits
 from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_backend import JournalBackend
-from sparkwal.appender.rows import RowSchema
+from sparkwal.appender.rows import Rows, RowSchema
 from sparkwal.appender.salvage import Incident
 from sparkwal.appender.session import Session, open_session
 from sparkwal.appender.subscribers import Subscribers
@@ -34,9 +34,6 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.store.log_store import LogStore
-
-if TYPE_CHECKING:
-    from sparkwal.appender.rows import Rows
 
 __all__ = ["Appender", "Ticket"]
 

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from queue import SimpleQueue
@@ -158,17 +158,13 @@ class Callbacks:
         with suppress(IndexError):  # none is left: after the end two threads may look
             while self._waiting[0][2]():
                 first = heappop(self._waiting)
-                if first[2]():
-                    self._call(first[3])
-                else:  # a lower one came in between
+                if not first[2]():  # a lower one came in between
                     heappush(self._waiting, first)
-
-    def _call(self, callback: Callable[[], None]) -> None:
-        # An error of one callback must not stop the next.
-        try:
-            callback()
-        except BaseException:  # sys.exit() would end only this thread
-            _logger.exception("a callback of an append failed")
+                    continue
+                try:
+                    first[3]()
+                except BaseException:  # sys.exit() would end only this thread
+                    _logger.exception("a callback of an append failed")
 
     def stop(self) -> None:
         """Run the callbacks of done appends, but do not wait forever for one that hangs."""
@@ -203,37 +199,25 @@ class Callbacks:
             )
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Appends that become one commit record and complete together."""
 
-    __slots__ = (
-        "_done", "_error", "_failure", "_position", "_rejections", "appends", "caller", "count",
-        "first_held", "first_sequence", "held", "opened", "rejected", "room",
-        "weight",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        first_sequence: int,
-        first_held: int,
-        opened: float,
-        caller: Callbacks,
-        rejections: Rejections,
-    ) -> None:
-        self.first_sequence = first_sequence
-        self.first_held = first_held  # bytes of memory of all batches before it
-        self.opened = opened  # seconds, when its first append came
-        self.weight = 0  # bytes in the record
-        self.held = 0  # bytes of memory
-        self.room = 0  # bytes of memory that it may grow to
-        self.appends: list[Payload] = []
-        self.count: int | None = None  # appends that belong to it, once no more can come
-        self.rejected: dict[int, OptionError] = {}
-        self._rejections, self.caller = rejections, caller
-        self._position = -1
-        self._error: SparkWalError | None = None
-        self._failure: Failure | None = None
-        self._done = Latch()
+    first_sequence: int
+    first_held: int  # bytes of memory of all batches before it
+    opened: float  # seconds, when its first append came
+    caller: Callbacks
+    _rejections: Rejections
+    weight: int = 0  # bytes in the record
+    held: int = 0  # bytes of memory
+    room: int = 0  # bytes of memory that it may grow to
+    appends: list[Payload] = field(default_factory=list)
+    count: int | None = None  # appends that belong to it, once no more can come
+    rejected: dict[int, OptionError] = field(default_factory=dict)
+    _position: int = -1
+    _error: SparkWalError | None = None
+    _failure: Failure | None = None
+    _done: Latch = field(default_factory=Latch)
 
     @property
     def next_sequence(self) -> int:

@@ -48,7 +48,10 @@ class JournalTicket(Ticket):
         return self._position
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        self._intake.when_decided(self, callback)
+        intake = self._intake
+        intake.callbacks.enter(intake.awaited.set)
+        # `done` holds the ticket, so that `decide` sets its position.
+        intake.callbacks.add(self.sequence, self.done, callback)
 
 
 class JournalIntake:
@@ -206,12 +209,6 @@ class JournalIntake:
             if self.decided < sequence and self._end is not None:
                 raise self._end.report()
             return self.decided >= sequence
-
-    def when_decided(self, ticket: JournalTicket, callback: Callable[[], None]) -> None:
-        """Call `callback` once, in the order of the appends."""
-        self.callbacks.enter(self.awaited.set)
-        # `ticket.done` holds the ticket, so that `decide` sets its position.
-        self.callbacks.add(ticket.sequence, ticket.done, callback)
 
     def flush(self, timeout: float | None) -> None:
         """Wait until the log has all that was appended. Raises TimeoutError, JournalError, and why

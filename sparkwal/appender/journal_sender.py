@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from sparkwal import events
+from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.session import Session, open_session
@@ -32,9 +32,6 @@ from sparkwal.errors import (
 )
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.replay import live_records
-
-if TYPE_CHECKING:
-    from sparkwal.appender.batches import CheckedRows
 
 # Seconds between two attempts to lead the log: doubled from the first value to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0

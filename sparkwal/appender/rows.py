@@ -7,23 +7,15 @@ only its own append fails.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from sparkwal.appender import values
 from sparkwal.appender.batches import CheckedRows, Payload
-from sparkwal.appender.values import (
-    SCALARS,
-    arrays,
-    frame_table,
-    frozen,
-    misfit,
-    weight,
-    width,
-)
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.reading.metadata import check_writable
@@ -31,7 +23,7 @@ from sparkwal.reading.metadata import check_writable
 if TYPE_CHECKING:
     import pandas as pd
 
-    Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame
+Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame"
 
 # An append must fit into one object, and Arrow's strings count bytes in 32 bits.
 LARGEST_APPEND = 2**31 - 2**20
@@ -57,11 +49,11 @@ class RowSchema:
         self._names = frozenset(self._columns)
         # The log's own columns are all nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
-        self._fixed = sum(map(width, self.arrow.types)) + 1
+        self._fixed = sum(map(values.width, self.arrow.types)) + 1
         # The last schema that fit, and whether a copy of its rows would share memory with them. One
         # attribute, because threads append rows of different schemas at once.
         self._known = self.arrow, False
-        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(arrays, self.arrow.types))
+        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(values.arrays, self.arrow.types))
 
     def accept(self, rows: Rows) -> CheckedRows:
         """Check rows, and copy all that may change: everything but Arrow's memory. Raises
@@ -115,7 +107,7 @@ class RowSchema:
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             self._check_names(list(rows.columns))
             # Its columns may still be numpy's memory.
-            return self._keep(frame_table(rows, self.arrow, self._bad_value), copy=True)
+            return self._keep(values.frame_table(rows, self.arrow, self._bad_value), copy=True)
         if hasattr(rows, "__arrow_c_stream__"):
             return self._keep(pa.table(rows), copy=True)
         raise OptionError(
@@ -176,9 +168,9 @@ class RowSchema:
                 kind = type(value)
                 if kind is str or kind is bytes:
                     extra += len(value)
-                elif kind not in SCALARS:
-                    row[name] = frozen(value)
-                    extra += weight(row[name])
+                elif kind not in values.SCALARS:
+                    row[name] = values.frozen(value)
+                    extra += values.weight(row[name])
             kept.append(row)
             held += row.__sizeof__() + _HELD_VALUE * len(row)
         size = self._fixed * len(kept) + extra
@@ -192,21 +184,14 @@ class RowSchema:
         if given is known or given.equals(known):
             return shares
         have = schema.columns(schema.from_arrow(given))
+        self._check_columns(have)
         for name, kind in have.items():
-            if name not in self._columns:
-                raise OptionError(
-                    f"column {name!r} of these rows is not in the schema; it has "
-                    f"{', '.join(self._columns)}"
-                )
             # A column of only nulls has no type yet.
             if kind not in (self._columns[name], "void"):
                 raise OptionError(
                     f"column {name!r} is {schema.type_name(self._columns[name])} in the schema "
                     f"and {schema.type_name(kind)} in these rows; cast it"
                 )
-        for name in self._columns:
-            if name not in have:
-                raise OptionError(f"column {name!r} of the schema is missing in these rows")
         # Arrow copies neither a dictionary nor the bytes that views point to.
         shares = any(kind in str(given) for kind in ("dictionary<", "_view"))
         self._known = given, shares
@@ -240,14 +225,18 @@ class RowSchema:
                 )
             if names.count(name) > 1:
                 raise OptionError(f"column {name!r} stands twice in these rows; name it once")
-        unknown = [name for name in names if name not in self._names]
-        missing = [name for name in self._columns if name not in names]
-        if unknown or missing:
-            what = "is not in the schema" if unknown else "of the schema is missing"
-            raise OptionError(
-                f"column {(unknown or missing)[0]!r} {what}; the schema has "
-                f"{', '.join(self._columns)}"
-            )
+        self._check_columns(names)
+
+    def _check_columns(self, names: Collection[str]) -> None:
+        for name in names:
+            if name not in self._columns:
+                raise OptionError(
+                    f"column {name!r} of these rows is not in the schema; it has "
+                    f"{', '.join(self._columns)}"
+                )
+        for name in self._columns:
+            if name not in names:
+                raise OptionError(f"column {name!r} of the schema is missing in these rows")
 
     def convert(
         self, appends: Sequence[Payload]
@@ -317,10 +306,10 @@ def read_schema(serialized: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(serialized))
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if misfit(values, kind) is not None:
+def _column(items: list[Any], kind: pa.DataType) -> pa.Array:
+    if values.misfit(items, kind) is not None:
         raise TypeError
-    return pa.array(values, type=kind)
+    return pa.array(items, type=kind)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -11,14 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from sparkwal.errors import JournalReadError
-from sparkwal.journal.files import (
-    Cursor,
-    is_temporary,
-    read_cursor,
-    read_mark,
-    segment_id,
-    segment_name,
-)
+from sparkwal.journal import files
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
 from sparkwal.journal.segment import (
     ENTRY_BYTES,
@@ -66,7 +59,7 @@ class Contents:
 
     segments: list[Segment]  # up to the damage; of a damaged one its intact beginning
     ring: Ring
-    cursor: Cursor | None
+    cursor: files.Cursor | None
     rejected: str  # why the cursor cannot be used; "" if it can, or there is none
     damage: Damage | None
     stale: list[str]  # unfinished files, and segments that were removed before
@@ -98,11 +91,11 @@ def scan_folder(folder: Folder, settings: Settings) -> Contents:
 
 def _scan(folder: Folder, settings: Settings) -> Contents:
     names = folder.names()
-    ids = {name: number for name in names if (number := segment_id(name)) >= 0}
-    cursor, rejected = read_cursor(folder)
-    mark = read_mark(folder)
-    stale = [name for name in names if is_temporary(name)]
-    live = sorted(name for name in ids if name == segment_name(ids[name]))
+    ids = {name: number for name in names if (number := files.segment_id(name)) >= 0}
+    cursor, rejected = files.read_cursor(folder)
+    mark = files.read_mark(folder)
+    stale = [name for name in names if files.is_temporary(name)]
+    live = sorted(name for name in ids if name == files.segment_name(ids[name]))
     next_id = max([*ids.values(), mark[0]]) + 1
     reading = _Reading(folder, settings, mark)
     oldest = 0
@@ -191,7 +184,7 @@ class _Reading:
         there = self.segments[-1].header.id if self.segments else oldest
         # SAFETY(missing-is-damage) §11: an entry that the mark knows and that is missing is damage
         if number >= there and upto >= self._next():
-            name = segment_name(number)
+            name = files.segment_name(number)
             self._damaged(name, f"entries up to {upto} were accepted and are not there", [])
             self._include_acknowledged(number)
 
