@@ -174,11 +174,8 @@ class Callbacks:
             self._thread.join(_DRAIN_SECONDS)
 
     def enter(self, call: Callable[..., T], *arguments: object) -> T:
-        """Run one call of a user's thread, which may take the appender's locks.
-
-        Raises OptionError in a fork, and in a signal handler that interrupted another call: the
-        handler would wait forever for that call's locks.
-        """
+        """Run one call of a user's thread. Raises OptionError in a fork, and in a signal handler
+        that interrupted another call: it would wait forever for that call's locks."""
         self.check_process()
         me = threading.get_ident()
         if me in self._inside or self.lock._is_owned():  # type: ignore[attr-defined]

@@ -226,10 +226,8 @@ class Intake:
             self._room.wait_for(may_go_on, timeout)
 
     def flush(self, timeout: float | None) -> None:
-        """Send all accepted rows now, and wait until they are decided.
-
-        Raises TimeoutError, why the appender stopped, and which appends were rejected.
-        """
+        """Send all accepted rows now, and wait until they are decided. Raises TimeoutError, why the
+        appender stopped, and which appends were rejected."""
         with self._lock:
             self._close_batch()
             newest = None if self._ended else self.buffer.newest
@@ -286,7 +284,6 @@ class Intake:
                 self._room.notify_all()
 
     def wake(self) -> None:
-        """Call when the pipeline may have room."""
         with self._lock:
             self._changed.notify()
 
@@ -304,7 +301,6 @@ class Intake:
             return self.buffer.take_all()
 
     def end(self) -> None:
-        """Call when all is decided."""
         with self._lock:
             self._ended = True
             self._over.notify_all()

@@ -28,10 +28,8 @@ from sparkwal.protocol.recovery import Head
 
 
 class JournalBackend:
-    """Opens the journal, takes the log over and sends what an earlier process accepted.
-
-    Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError.
-    """
+    """Opens the journal, takes the log over and sends what an earlier process accepted. Raises
+    OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError."""
 
     def __init__(self, context: AppenderContext, folder: Folder | None = None) -> None:
         options = context.settings

@@ -215,10 +215,8 @@ class JournalSender:
         return False
 
     def _pause(self) -> bool:
-        """Wait, longer each time until the log takes something. Returns whether the appender ends.
-
-        A store may accept leader records and no rows, and each attempt writes one.
-        """
+        """Wait, longer each time until the log takes something: a store may accept leader
+        records and no rows. Returns whether the appender ends."""
         seconds = self._seconds
         self._seconds = min(max(2 * seconds, _FIRST_SECONDS), _LAST_SECONDS)
         # Appends wake it all the time: only the end of the appender counts.

@@ -132,8 +132,7 @@ class SizeWatch:
         self.size = before + sum(run.bytes for run in self._runs)
 
     def _settle(self) -> None:
-        """Report what has changed. The caller holds the lock, else two threads could report in the
-        wrong order."""
+        """Report what has changed. The caller holds the lock: reports stay in order."""
         soft, hard, url, publish = self._soft, self._hard, self._log.url, self._subscribers.publish
         over = soft is not None and self.size >= soft
         if over and not self._over_soft and soft is not None:

@@ -27,11 +27,8 @@ def check_sent(
     context: AppenderContext, head: Head, log_id: str, known: int, contents: Contents, path: str
 ) -> None:
     """Call before anything is written. Costs no request if nothing can have been sent since the
-    last sender began; else a few, or those of a binary search.
-
-    Raises OptionError if the log may hold another appender's rows under the sequences of entries
-    that wait; InvalidLogError.
-    """
+    last sender began. Raises OptionError if the log may hold another appender's rows under
+    the sequences of entries that wait; InvalidLogError."""
     segments, cursor, sender = contents.segments, contents.cursor, contents.sender
     mine = (log_id, context.producer_id)
     if segments and segments[0].header.owner != mine:

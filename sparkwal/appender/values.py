@@ -117,11 +117,8 @@ def _never(value: Any) -> bool:
 
 
 def fits_decimal(value: Decimal | int, kind: pa.DataType) -> bool:
-    """Whether a column of decimals holds exactly this number.
-
-    Arrow cannot decide this: it crashes at some exponents, and changes some numbers that have too
-    many digits.
-    """
+    """Whether a column of decimals holds exactly this number. Arrow cannot decide this: it
+    crashes at some exponents, and changes some numbers that have too many digits."""
     whole = kind.precision - kind.scale
     if isinstance(value, int):
         return bool(abs(value) < 10**whole)

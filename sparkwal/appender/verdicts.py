@@ -1,8 +1,5 @@
-"""The errors of unacknowledged appends, once an appender has stopped.
-
-Two errors only, each with one thing to do. FencedError: another writer leads. OutcomeUnknownError:
-a new appender's `last_sequence` shows what is durable.
-"""
+"""The errors of unacknowledged appends, once an appender has stopped. FencedError: another writer
+leads. OutcomeUnknownError: a new appender's `last_sequence` shows what is durable."""
 
 from __future__ import annotations
 

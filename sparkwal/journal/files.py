@@ -189,12 +189,9 @@ def no_room(path: str) -> OptionError:
 
 
 class Mark:
-    """The newest accepted entry: a lower bound, whatever the disk did with it.
-
-    It distinguishes an entry that a crash tore, which was never accepted, from an accepted one that
-    is damaged now. It is never synced by itself: it helps most if the process died and the machine
-    did not.
-    """
+    """The newest accepted entry: a lower bound, whatever the disk did with it. It distinguishes an
+    entry that a crash tore, which was never accepted, from an accepted one that is damaged now. It
+    is never synced by itself: it helps most if the process died and the machine did not."""
 
     def __init__(self, folder: Folder) -> None:
         there = ACCEPTED in folder.names()

@@ -74,24 +74,26 @@ class Journal:
         return self._segments.slots - (self.last - self._acked)
 
     def write(self, content: Bytes) -> int:
-        """The sequence of a new entry. It may be lost until `wait` has returned.
-
-        Raises:
-            OptionError: the entry is too large for a segment, or the journal is closed.
-            BackPressureError: the journal or its disk is full: `wait_for_room`.
-            JournalError: it has stopped; the next opening shows whether the entry is on the disk.
-        """
+        """The sequence of a new entry, which may be lost until `wait` has returned. Raises
+        OptionError: the entry is too large for a segment, or the journal is closed;
+        BackPressureError: it or its disk is full, see `wait_for_room`; JournalError: it has
+        stopped, and the next opening shows whether the entry is on the disk."""
         length = len(content)
         if length > self._settings.largest:
             raise OptionError(
                 f"an append of {length} bytes; {self._settings.largest} fit into a segment "
                 "of the journal: split it, or raise journalSegmentBytes"
             )
+        most = self._settings.max_bytes - self._settings.segment_bytes
         crc = zlib.crc32(content)  # before the lock: the content may be large
         while True:
             with self._lock:
                 self._check_open()
-                self._check_room(entry_size(length))
+                if self.remaining_capacity() < 1:
+                    slots = self._segments.slots
+                    raise self._full(f"{slots} entries wait in {self.path} (journalSlots)")
+                if self.size + entry_size(length) > most:
+                    raise self._full(f"{self.size} bytes wait in {self.path} (journalMaxBytes)")
                 if self._segments.fits(length, self._settings.segment_bytes):
                     return self._append(content, crc)
                 full = self._segments.newest
@@ -126,12 +128,6 @@ class Journal:
         except OSError as failed:
             return self._stop(files.failed(self.path, failed))
         return self._full(f"the disk of {self.path} is full ({error.strerror})")
-
-    def _check_room(self, need: int) -> None:
-        if self.remaining_capacity() < 1:
-            raise self._full(f"{self._segments.slots} entries wait in {self.path} (journalSlots)")
-        if self.size + need > self._settings.max_bytes - self._settings.segment_bytes:
-            raise self._full(f"{self.size} bytes wait in {self.path} (journalMaxBytes)")
 
     def _full(self, why: str) -> BackPressureError:
         self.wants_room = True

@@ -43,14 +43,9 @@ def begin(
     settings: Settings,
     publish: Callable[[Event], None],
 ) -> Opened:
-    """Mend the folder and go on with it.
-
-    Raises:
-        OptionError: the journal holds entries of another log or producer that their log may lack,
-            or more entries wait than `slots`.
-        InvalidLogError: the log lacks entries that it had acknowledged.
-        JournalError: the disk failed.
-    """
+    """Mend the folder and go on with it. Raises OptionError if the journal holds entries of another
+    log or producer that their log may lack, or more than `slots` wait; InvalidLogError if the log
+    lacks entries that it had acknowledged; JournalError if the disk failed."""
     try:
         return _Opening(folder, contents, owner, settings, publish).run()
     except OSError as error:
@@ -286,11 +281,9 @@ class _Opening:
         )
 
     def _write_again(self, segment: Segment, handle: Handle) -> None:
-        """Put a segment's bytes on the disk: reading them proves only that memory has them.
-
-        After a failed fsync Linux marks pages as clean that are not on the disk, and syncs them
-        only if they are written again. The bytes stay the same, so a crash in between changes none.
-        """
+        """Put a segment's bytes on the disk: reading them proves only that memory has them. After a
+        failed fsync Linux marks pages as clean that are not on the disk, and syncs them only if
+        they are written again. The bytes stay the same, so a crash in between changes none."""
         with closing(self._folder.read(segment.name)) as reader:
             offset = 0
             for part in blocks(reader, 0, segment.size):

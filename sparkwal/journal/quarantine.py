@@ -1,8 +1,6 @@
-"""What damage took from a journal: a note of each incident, and the files in `quarantine/`.
-
-A lost append's sequence is used again, and may be lost again with other rows. So each incident
-names its own files.
-"""
+"""What damage took from a journal: a note of each incident, and the files in `quarantine/`. A lost
+append's sequence is used again, and may be lost again with other rows: so each incident names its
+own files."""
 
 from __future__ import annotations
 
@@ -112,16 +110,12 @@ class Quarantine:
         # Drop an incident if its appends were sent again and somebody removed its files.
         kept = [each for each in before if each.last >= new.first or names & {*each.files}]
         found = replace(self, incidents=(*kept, new))
-        files.put_with_reserve(self.folder, LOST, found._encode())
-        return found
-
-    def _encode(self) -> bytes:
-        document = json.dumps(
-            [self.log_id, self.producer, [asdict(each) for each in self.incidents]]
-        )
+        plain = [self.log_id, self.producer, [asdict(each) for each in found.incidents]]
+        document = json.dumps(plain)
         line = json.dumps({"crc32": zlib.crc32(document.encode()), "lost": document}).encode()
         # Written twice: one flipped bit does not hide it.
-        return line + line
+        files.put_with_reserve(self.folder, LOST, line + line)
+        return found
 
 
 def read_quarantine(folder: Folder) -> Quarantine:

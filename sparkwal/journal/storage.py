@@ -1,7 +1,5 @@
-"""The interface of a journal's folder, and the rule that all its handles follow.
-
-As in Apache Iggy's journal, a local disk and a twin in memory share one interface.
-"""
+"""The interface of a journal's folder, which a local disk and a twin in memory share, as in Apache
+Iggy's journal; and the rule that all its handles follow."""
 
 from __future__ import annotations
 
@@ -52,10 +50,8 @@ class Reader(Protocol):
 
 
 class Folder(Protocol):
-    """The files of one journal, by name. Each call may raise OSError.
-
-    A name may begin with `QUARANTINE` and a slash.
-    """
+    """The files of one journal, by name; a name may begin with `QUARANTINE` and a slash. Each
+    call may raise OSError."""
 
     @property
     def path(self) -> str: ...
@@ -84,11 +80,9 @@ class Folder(Protocol):
 
 
 class Handle:
-    """A writer that refuses everything after a failed sync.
-
-    Linux marks pages that it could not write as clean: the next fsync succeeds, though nothing is
-    on the disk. Only what is read, written and synced again is there.
-    """
+    """A writer that refuses everything after a failed sync. Linux marks pages that it could not
+    write as clean: the next fsync succeeds, though nothing is on the disk. Only what is read,
+    written and synced again is there."""
 
     def __init__(self, writer: Writer, name: str) -> None:
         self._writer, self.name = writer, name
