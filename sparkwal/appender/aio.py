@@ -43,7 +43,7 @@ class AsyncAppender:
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         given: dict[str, Any] = {"producer_id": producer_id, "on_event": on_event, **options}
         self._open: Callable[[], Appender] = partial(Appender, path, schema, **given)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -28,11 +28,10 @@ from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
-from sparkwal.journal.storage import Folder
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SystemClock
 from sparkwal.store.log_store import LogStore
 
 __all__ = ["Appender", "Ticket"]
@@ -53,7 +52,7 @@ class Appender:
         producer_id: names the sender of these rows over restarts; the log remembers its last
             sequence.
         on_event: the first subscriber; see `subscribe`.
-        clock, folder: parts to use instead of the system's and the option's, as in tests.
+        clock, folder: a `Clock` and a journal's `Folder` instead of the system's, as in tests.
         options: by their names in docs/options.md, such as maxInFlightRequests=50.
 
     Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError.
@@ -66,8 +65,8 @@ class Appender:
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
-        clock: Clock | None = None,
-        folder: Folder | None = None,
+        clock: Any = None,
+        folder: Any = None,
         **options: object,
     ) -> None:
         name = path.prefix or "log" if isinstance(path, LogStore) else path

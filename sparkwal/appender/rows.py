@@ -92,13 +92,12 @@ class RowSchema:
         """Why this schema cannot hold rows of another, or None."""
         if kept.equals(self.arrow):
             return None
-        for field in kept:
-            index = self.arrow.get_field_index(field.name)
-            if index < 0:
-                return f"column {field.name!r} is not in the schema any more"
-            own = self.arrow.field(index).type
-            if own != field.type:
-                return f"column {field.name!r} is {field.type} here, and {own} in the schema"
+        own = dict(zip(self.arrow.names, self.arrow.types, strict=True))
+        for name, kind in zip(kept.names, kept.types, strict=True):
+            if name not in own:
+                return f"column {name!r} is not in the schema any more"
+            if own[name] != kind:
+                return f"column {name!r} is {kind} here, and {own[name]} in the schema"
         return None
 
     def _keep_table(self, rows: Any) -> CheckedRows:
@@ -147,17 +146,14 @@ class RowSchema:
 
     def _copy_dicts(self, rows: Sequence[Any]) -> CheckedRows:
         kept: list[dict[str, Any]] = []
-        extra, held = 0, _HELD_LIST
+        extra, held, scalars = 0, _HELD_LIST, values.SCALARS
         for row in rows:
-            if type(row) is not dict:
-                if not isinstance(row, Mapping):
-                    raise OptionError(
-                        f"row {len(kept)} is a {type(row).__name__}; a dict for each row is "
-                        "expected, or a pyarrow RecordBatch or Table, or a pandas frame"
-                    )
-                row = dict(row)
-            else:
-                row = row.copy()  # copy before checking: a thread may change it meanwhile
+            if type(row) is not dict and not isinstance(row, Mapping):
+                raise OptionError(
+                    f"row {len(kept)} is a {type(row).__name__}; a dict for each row is "
+                    "expected, or a pyarrow RecordBatch or Table, or a pandas frame"
+                )
+            row = dict(row)  # copy before checking: a thread may change it meanwhile
             if not self._names.issuperset(row):
                 unknown = next(name for name in row if name not in self._names)
                 raise OptionError(
@@ -168,7 +164,7 @@ class RowSchema:
                 kind = type(value)
                 if kind is str or kind is bytes:
                     extra += len(value)
-                elif kind not in values.SCALARS:
+                elif kind not in scalars:
                     row[name] = values.frozen(value)
                     extra += values.weight(row[name])
             kept.append(row)
