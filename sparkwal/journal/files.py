@@ -91,8 +91,8 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
         if zlib.crc32(outer["cursor"].encode()) != outer["crc32"]:
             return None, "its CRC-32 is not that of its content"
         plain = json.loads(outer["cursor"])
-        ends = plain.pop("ends")
-        return Cursor(**plain, ends=None if ends is None else (ends[0], ends[1])), ""
+        plain["ends"] = plain["ends"] and tuple(plain["ends"])
+        return Cursor(**plain), ""
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None, "it is torn"
 
