@@ -22,7 +22,7 @@ from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import Rows, RowSchema
-from sparkwal.appender.salvage import Incident
+from sparkwal.appender.salvage import Incident, incidents_of
 from sparkwal.appender.session import Session, open_session
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
@@ -42,8 +42,8 @@ _logger = logging.getLogger("sparkwal")
 class Appender:
     """Leads one log and appends to it; thread-safe.
 
-    Opening takes the log over from its former writer and fences that writer: 1
-    LIST, a bounded number of GETs, a conditional PUT into the first gap, and the seals.
+    Opening takes the log over from its former writer and fences that writer: 1 LIST, a bounded
+    number of GETs, a conditional PUT into the first gap, and the seals.
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder; or a log whose store retries transient
@@ -100,11 +100,10 @@ class Appender:
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
 
-        Returns at once; the ticket shows when they are durable. Accepted rows may still be
-        lost when the process dies: resend what comes after `last_sequence`.
-
-        With a journal it returns once they are on this machine's disk. This process, or the next
-        that opens the journal, then sends them to the log exactly once.
+        Returns at once; the ticket shows when they are durable. Accepted rows may still be lost
+        when the process dies: resend what comes after `last_sequence`. With a journal it returns
+        once they are on this machine's disk. This process, or the next that opens the journal, then
+        sends them to the log exactly once.
 
         Dicts, their values and pandas frames are copied: you may change them afterwards. The memory
         of a RecordBatch is not copied: Arrow's own never changes. If it belongs to another object
@@ -115,8 +114,8 @@ class Appender:
                 False, raise BackPressureError instead.
 
         Raises:
-            OptionError: the rows do not fit the schema or are malformed, the appender is
-                closed, or this is a fork of its process.
+            OptionError: the rows do not fit the schema or are malformed, the appender is closed, or
+                this is a fork of its process.
             BackPressureError: try again later.
             FencedError, OutcomeUnknownError, JournalError: the appender has stopped.
         """
@@ -145,7 +144,7 @@ class Appender:
     def lost(self) -> range:
         """Sequences that a journal accepted and whose rows are damaged on the disk: see
         `resend_lost`. Empty without damage, and without a journal."""
-        return self._backend.lost
+        return range(0) if self._journaled is None else self._journaled.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
         """Append again what damage took from the journal, in order and under the old sequences.
@@ -165,7 +164,8 @@ class Appender:
     def incidents(self) -> list[Incident]:
         """What damage took from the journal so far, the oldest first, and what is left of it. Reads
         `quarantine/`. Raises JournalReadError."""
-        return [] if self._journaled is None else self._journaled.incidents()
+        kept = self._journaled
+        return [] if kept is None else incidents_of(kept.quarantine, kept.journal.last)
 
     def admit_unsynced(self, rows: CheckedRows) -> Ticket:
         """As `admit`, but never waits. With a journal the rows are accepted only once
@@ -230,11 +230,9 @@ class Appender:
         return self.error is None and not self._is_closing
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send all accepted rows now, and wait until they are durable.
-
-        Raises why the appender has stopped; OptionError when appends were rejected and no
-        ticket has reported it yet; TimeoutError after `timeout` seconds.
-        """
+        """Send all accepted rows now, and wait until they are durable. Raises why the appender has
+        stopped; OptionError when appends were rejected and no ticket has reported it yet;
+        TimeoutError after `timeout` seconds."""
         self._enter(self._intake.flush, timeout)
 
     def wait_room(self, timeout: float) -> None:

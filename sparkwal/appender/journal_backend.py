@@ -14,7 +14,7 @@ from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import read_schema
-from sparkwal.appender.salvage import Incident, incidents_of, unreadable_file
+from sparkwal.appender.salvage import unreadable_file
 from sparkwal.appender.session import Session, open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import DiskFolder
@@ -113,12 +113,6 @@ class JournalBackend:
         except OSError as error:
             raise unreadable_file(self._folder.path, error) from error
         return gone
-
-    def incidents(self) -> list[Incident]:
-        try:
-            return incidents_of(self.quarantine, self.journal.last)
-        except OSError as error:
-            raise unreadable_file(self._folder.path, error) from error
 
     @property
     def in_flight(self) -> int:

@@ -40,13 +40,17 @@ class Incident:
 
 
 def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
-    """Every incident, the oldest first; `last` is the newest sequence appended. Raises OSError."""
-    waiting = dict(quarantine.waiting(last))
+    """Every incident, the oldest first; `last` is the newest sequence appended. Raises
+    JournalReadError."""
+    waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
     found = []
     for each in quarantine.incidents:
         lost = range(each.first, each.last + 1)
-        held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
-        paths = [f"{quarantine.folder.path}/{name}" for name in each.files]
+        try:
+            held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
+        except OSError as error:
+            raise unreadable_file(path, error) from error
+        paths = [f"{path}/{name}" for name in each.files]
         found.append(Incident(lost, waiting.get(each, range(0)), held, paths, each.reason))
     return found
 

@@ -23,8 +23,14 @@ from sparkwal.appender.batches import Batch
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
-from sparkwal.appender.verdicts import ASK, overtaken, unexpected, unsent, used_up, verdict
-from sparkwal.errors import FencedError, OptionError, SparkWalError, StoreUnavailableError
+from sparkwal.appender.verdicts import ASK, unexpected, unsent, used_up, verdict
+from sparkwal.errors import (
+    FencedError,
+    OptionError,
+    OutcomeUnknownError,
+    SparkWalError,
+    StoreUnavailableError,
+)
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
@@ -93,7 +99,7 @@ class Sender:
     ) -> None:
         self._context, self._intake, self._pipeline = context, intake, pipeline
         self._claim, self._lookout, self._watch = claim, lookout, watch
-        self._publish = context.subscribers.publish
+        self._publish, self._producer = context.subscribers.publish, context.producer_id
         # A journal sets both; the threads that send call them. Every append up to a sequence is
         # decided, and the newest lie at the position. The log takes no more or takes again, or this
         # has stopped: then no event is published.
@@ -166,9 +172,9 @@ class Sender:
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
             self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
-        producer = self._context.producer_id
+        position, producer = sent.position, self._producer
         self._publish(
-            events.BatchSent(position=sent.position, rows=rows, query_id=producer, batch_id=last)
+            events.BatchSent(position=position, rows=rows, query_id=producer, batch_id=last)
         )
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
@@ -181,8 +187,8 @@ class Sender:
         for index, error in rejected.items():
             sequence = batch.first_sequence + index
             batch.reject(sequence, error)
-            producer = self._context.producer_id
-            self._publish(events.Rejected(query_id=producer, batch_id=sequence, reason=str(error)))
+            who = self._producer
+            self._publish(events.Rejected(query_id=who, batch_id=sequence, reason=str(error)))
 
     def _metrics(self) -> dict[str, float]:
         """For the next record; each PUT is in at most one."""
@@ -210,7 +216,11 @@ class Sender:
             put_record(log, sent.header, sent.data, ASK)
             self._put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
             if self._claim.confirm_after_put(sent.header, began) is not None:
-                raise overtaken(log, sent.position)
+                # Our record may have arrived before the other writer led, or after a collection.
+                raise OutcomeUnknownError(
+                    f"position {sent.position} of {log.url} was written, but it took so long that "
+                    f"another writer leads now: {ASK}"
+                )
         except SparkWalError as error:
             self._failed(sent.position, used_up(error))
         except BaseException as error:
@@ -251,7 +261,7 @@ class Sender:
                     events.Durable(
                         position=ready,
                         rows=done.rows,
-                        query_id=self._context.producer_id,
+                        query_id=self._producer,
                         batch_id=done.sequence,
                         bytes=done.bytes,
                         put_ms=took,

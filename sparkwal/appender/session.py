@@ -37,11 +37,6 @@ class Session:
     sender: Sender
 
     @property
-    def lost(self) -> range:
-        """Only a journal's rows outlive the process."""
-        return range(0)
-
-    @property
     def in_flight(self) -> int:
         return self.sender.in_flight
 

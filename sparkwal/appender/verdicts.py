@@ -10,7 +10,6 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
 )
-from sparkwal.store.log_store import LogStore
 
 ASK = "open a new appender with the same producer_id, its last_sequence shows what is durable"
 
@@ -61,15 +60,6 @@ def unsent(error: SparkWalError) -> SparkWalError:
     if isinstance(error, FencedError):
         return error
     return OutcomeUnknownError(f"not sent, because the appender has stopped: {error}")
-
-
-def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
-    """The error of a slot that was written so slowly that another writer leads by now."""
-    # Our record may have arrived before the other writer led, or after a collection.
-    return OutcomeUnknownError(
-        f"position {position} of {log.url} was written, but it took so long that another writer "
-        f"leads now: {ASK}"
-    )
 
 
 def unexpected(what: str, error: BaseException) -> OutcomeUnknownError:
