@@ -273,7 +273,7 @@ class Appender:
         exits.remove(self._close_at_exit)
 
     def _close_at_exit(self, timeout: float) -> None:
-        if self.pid != os.getpid():
+        if self._intake.callbacks.pid != os.getpid():
             return  # inherited by a fork
         try:
             self.close(timeout)
@@ -286,10 +286,6 @@ class Appender:
                 type(error).__name__,
                 error,
             )
-
-    @property
-    def pid(self) -> int:
-        return self._intake.callbacks.pid
 
     @property
     def unacknowledged(self) -> int:

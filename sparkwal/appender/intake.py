@@ -159,12 +159,8 @@ class Intake:
         self.failure: Failure | None = None
         self.last_sequence = buffer.next_sequence - 1
         self._closing = self._ended = False
-        self._full: str | None = None  # why appends must wait for now
+        self.full: str | None = None  # why appends must wait for now
         self._refused = 1  # bytes that the last refused append needs
-
-    @property
-    def is_full(self) -> bool:
-        return self._full is not None
 
     @property
     def unacknowledged(self) -> int:
@@ -179,7 +175,7 @@ class Intake:
         with self._lock:
             if self.failure is not None or self._closing:
                 self._check_open()
-            if self._full is not None:
+            if self.full is not None:
                 self._make_room(rows[2], block)
             ticket = self.buffer.add_to_open(rows)
             if ticket is not None:
@@ -192,13 +188,13 @@ class Intake:
 
     def _make_room(self, held: int, block: bool) -> None:
         """Wait until `held` bytes of memory may be added. Raises BackPressureError."""
-        while self._full is not None or not self.buffer.has_room(held):
+        while self.full is not None or not self.buffer.has_room(held):
             # The open batch may be far from `size`: small rows take more memory than in a record.
             self._close_batch()
             if not block:
                 self._refused = held
                 raise BackPressureError(
-                    self._full
+                    self.full
                     or f"{self.buffer.held} bytes wait to be sent already "
                     "(maxBufferedBytes): nothing was accepted, try again later"
                 )
@@ -220,7 +216,7 @@ class Intake:
 
         def may_go_on() -> bool:
             stopped = self.failure is not None or self._closing
-            return stopped or (self._full is None and self.buffer.has_room(self._refused))
+            return stopped or (self.full is None and self.buffer.has_room(self._refused))
 
         with self._lock:
             self._room.wait_for(may_go_on, timeout)
@@ -279,7 +275,7 @@ class Intake:
     def refuse(self, reason: str | None) -> None:
         """Accept nothing more, for this reason, until called with None."""
         with self._lock:
-            self._full = reason
+            self.full = reason
             if reason is None:
                 self._room.notify_all()
 

@@ -184,7 +184,7 @@ class JournalSender:
     def takes_nothing(self) -> bool:
         """Whether waiting for the log is of no use now."""
         session = self.session
-        return self.is_away or (session is not None and session.intake.is_full)
+        return self.is_away or (session is not None and session.intake.full is not None)
 
     def _lose(self, session: Session, error: SparkWalError) -> None:
         """End a session that has stopped. Raises an error that a new session would not mend."""
