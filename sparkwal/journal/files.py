@@ -56,13 +56,13 @@ def is_temporary(name: str) -> bool:
 
 
 def is_full(error: OSError) -> bool:
-    """That passes, and nothing is broken."""
+    """Whether there is no room: that passes, and nothing is broken."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How much of `producer`'s entries for the log `log_id` the log has."""
+    """How much of a journal the log has."""
 
     log_id: str
     producer: str
@@ -174,7 +174,7 @@ def _put(folder: Folder, name: str, parts: Iterable[bytes]) -> None:
 
 
 def failed(what: str, error: OSError) -> JournalWriteError:
-    """Not for a full disk."""
+    """The error of a write that failed, but not because the disk is full."""
     return JournalWriteError(
         f"{what} was not written ({error}). Look at the disk, then open the journal again: what "
         "was accepted before is there"
