@@ -8,18 +8,16 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import Any, Self
 
 import pyarrow as pa
 
 from sparkwal.appender.appender import Appender, Ticket
 from sparkwal.appender.batches import CheckedRows
+from sparkwal.appender.rows import Rows
 from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
-
-if TYPE_CHECKING:
-    from sparkwal.appender.rows import Rows
 
 # The most appends that are accepted before the disk is synced.
 _MOST = 1000
@@ -29,7 +27,7 @@ _Results = list[tuple["asyncio.Future[Ticket]", "Ticket | BaseException"]]
 
 
 class AsyncAppender:
-    """`Appender` for one event loop.
+    """`Appender` for one event loop: its methods, awaited.
 
         async with sparkwal.AsyncAppender(path, schema, producer_id="gateway-1") as wal:
             position = await wal.append(rows)
@@ -47,9 +45,8 @@ class AsyncAppender:
         on_event: Callable[[Event], None] | None = None,
         **options: object,
     ) -> None:
-        self._open: Callable[[], Appender] = lambda: Appender(
-            path, schema, producer_id=producer_id, on_event=on_event, **options
-        )
+        given: dict[str, Any] = {"producer_id": producer_id, "on_event": on_event, **options}
+        self._open: Callable[[], Appender] = partial(Appender, path, schema, **given)
         self._appender: Appender | None = None
         # An append that waits for room goes before a later one: the lock's waiters take turns, and
         # no other append passes them.
@@ -59,7 +56,7 @@ class AsyncAppender:
 
     @property
     def appender(self) -> Appender:
-        """The `Appender` that this one uses, once the block is entered."""
+        """The `Appender` in use, once the block is entered."""
         if self._appender is None:
             raise RuntimeError("use `async with sparkwal.AsyncAppender(…) as wal:`")
         return self._appender
@@ -92,12 +89,7 @@ class AsyncAppender:
             self._acceptor = _Acceptor(self._appender)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self.close()
         except SparkWalError:
@@ -108,8 +100,8 @@ class AsyncAppender:
         """Accept rows, waiting for room if need be, and return their position once durable.
 
         Appends are in the order in which their calls begin. A call that is cancelled after its rows
-        were accepted still writes them. Raises what `Appender.append` and
-        `Ticket.result` raise, but no BackPressureError.
+        were accepted still writes them. Raises as `Appender.append` and `Ticket.result`, but no
+        BackPressureError.
         """
         return await durable(await self.accept(rows))
 
@@ -143,19 +135,16 @@ class AsyncAppender:
 
     @property
     def last_sequence(self) -> int:
-        """As `Appender.last_sequence`."""
         return self.appender.last_sequence
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """As `Appender.subscribe`: the callback runs in a thread of its own."""
+        """The callback runs in a thread of its own."""
         return self.appender.subscribe(callback)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """As `Appender.flush`."""
         await asyncio.to_thread(self.appender.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """As `Appender.close`."""
         await asyncio.to_thread(self.appender.close, timeout)
         if self._acceptor is not None:
             self._acceptor.close()
@@ -182,8 +171,8 @@ async def durable(ticket: Ticket) -> int:
 
 
 class _Acceptor:
-    """Appends of one event loop to a journal: one thread accepts them and syncs once for all. The
-    loop never waits for the disk, not even for a write, which may begin a segment."""
+    """Appends of one event loop to a journal: one thread accepts them and syncs once for all.
+    The loop never waits for the disk, not even for a write, which may begin a segment."""
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
@@ -193,7 +182,6 @@ class _Acceptor:
         self._is_full = self._is_closed = False
 
     async def accept(self, accepted: CheckedRows, block: bool) -> Ticket:
-        """Accept rows, in the order of the calls. Raises as `Appender.append`."""
         if self._is_closed:
             self._appender.admit(accepted, False)  # raises why nothing is accepted any more
         if not block and self._is_full:
@@ -212,12 +200,9 @@ class _Acceptor:
         if not self._is_running:
             self._thread.shutdown(wait=False)
 
-    # The thread.
-
     def _accept_all(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
-            results = self._accept_some()
-            if results:
+            if results := self._accept_some():
                 loop.call_soon_threadsafe(_deliver, results)
             if self._is_full:
                 self._appender.wait_room(1.0)
@@ -251,8 +236,6 @@ class _Acceptor:
             except SparkWalError as error:
                 return error
         return each
-
-    # The loop.
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_running = bool(self._waiting)

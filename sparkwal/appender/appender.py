@@ -10,10 +10,10 @@ of them are in flight at once. It acknowledges strictly in the order of the appe
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -21,52 +21,38 @@ from sparkwal.appender import exits
 from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_backend import JournalBackend
-from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.salvage import Incident
+from sparkwal.appender.rows import Rows, RowSchema
+from sparkwal.appender.salvage import Incident, incidents_of
 from sparkwal.appender.session import Session, open_session
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
-from sparkwal.journal.storage import Folder
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SystemClock
 from sparkwal.store.log_store import LogStore
-
-if TYPE_CHECKING:
-    from sparkwal.appender.rows import Rows
 
 __all__ = ["Appender", "Ticket"]
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where an appender works, from existing parts.
-
-    Attributes:
-        log: its store retries transient failures itself.
-        folder: the journal's, instead of the local folder that the option names.
-    """
-
-    log: LogStore
-    clock: Clock = field(default_factory=SystemClock)
-    folder: Folder | None = None
+_logger = logging.getLogger("sparkwal")
 
 
 class Appender:
     """Leads one log and appends to it; thread-safe.
 
-    Opening takes the log over from its former writer and fences that writer: 1
-    LIST, a bounded number of GETs, a conditional PUT into the first gap, and the seals.
+    Opening takes the log over from its former writer and fences that writer: 1 LIST, a bounded
+    number of GETs, a conditional PUT into the first gap, and the seals.
 
     Args:
-        path: s3://bucket/prefix, file:///folder or a folder; or a `Place`.
+        path: s3://bucket/prefix, file:///folder or a folder; or a log whose store retries transient
+            failures itself.
         schema: the columns of every append; a column that is not nullable takes no null.
         producer_id: names the sender of these rows over restarts; the log remembers its last
             sequence.
         on_event: the first subscriber; see `subscribe`.
+        clock, folder: a `Clock` and a journal's `Folder` instead of the system's, as in tests.
         options: by their names in docs/options.md, such as maxInFlightRequests=50.
 
     Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError.
@@ -74,25 +60,27 @@ class Appender:
 
     def __init__(
         self,
-        path: str | Place,
+        path: str | LogStore,
         schema: pa.Schema,
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
+        clock: Any = None,
+        folder: Any = None,
         **options: object,
     ) -> None:
-        name = path.log.prefix or "log" if isinstance(path, Place) else path
+        name = path.prefix or "log" if isinstance(path, LogStore) else path
         settings = from_keywords(AppenderOptions, name, options)
-        place = path if isinstance(path, Place) else Place(open_log(settings, fail_fast=True))
+        log = path if isinstance(path, LogStore) else open_log(settings, fail_fast=True)
         _check_producer(producer_id)
-        self._log, self._settings = place.log, settings
+        self._log, self._settings = log, settings
         self._rows = RowSchema(schema)
         self._is_closing = False
         self._subscribers = Subscribers()
         if on_event is not None:
             self._subscribers.add(on_event)
         context = AppenderContext(
-            place.log, settings, self._rows, producer_id, self._subscribers, place.clock
+            log, settings, self._rows, producer_id, self._subscribers, clock or SystemClock()
         )
         # Keeps the rows until the log has them: in memory, or in the journal.
         self._backend: Session | JournalBackend
@@ -101,22 +89,21 @@ class Appender:
             if settings.journal is None:
                 self._backend = open_session(context)
             else:
-                self._backend = self._journaled = JournalBackend(context, place.folder)
+                self._backend = self._journaled = JournalBackend(context, folder)
         except BaseException:
             self._subscribers.close()
             raise
         self._intake = self._backend.intake
         self._enter = self._intake.callbacks.enter
-        exits.add(self)
+        exits.add(self._close_at_exit)
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
 
-        Returns at once; the ticket shows when they are durable. Accepted rows may still be
-        lost when the process dies: resend what comes after `last_sequence`.
-
-        With a journal it returns once they are on this machine's disk. This process, or the next
-        that opens the journal, then sends them to the log exactly once.
+        Returns at once; the ticket shows when they are durable. Accepted rows may still be lost
+        when the process dies: resend what comes after `last_sequence`. With a journal it returns
+        once they are on this machine's disk. This process, or the next that opens the journal, then
+        sends them to the log exactly once.
 
         Dicts, their values and pandas frames are copied: you may change them afterwards. The memory
         of a RecordBatch is not copied: Arrow's own never changes. If it belongs to another object
@@ -127,15 +114,15 @@ class Appender:
                 False, raise BackPressureError instead.
 
         Raises:
-            OptionError: the rows do not fit the schema or are malformed, the appender is
-                closed, or this is a fork of its process.
+            OptionError: the rows do not fit the schema or are malformed, the appender is closed, or
+                this is a fork of its process.
             BackPressureError: try again later.
             FencedError, OutcomeUnknownError, JournalError: the appender has stopped.
         """
         return self._intake.append(self._rows.accept(rows), block)
 
     def check(self, rows: Rows) -> CheckedRows:
-        """The first half of `append`: checks and copies rows, and accepts nothing yet."""
+        """The first half of `append`: checks and copies rows."""
         return self._rows.accept(rows)
 
     def admit(self, rows: CheckedRows, block: bool = True) -> Ticket:
@@ -147,9 +134,9 @@ class Appender:
         """The newest durable sequence of this producer; −1 if there is none. With a journal: the
         newest that is on the disk and whose append may have returned.
 
-        Each append up to it is decided: durable, or rejected because of a value that does
-        not fit. Its ticket raises a rejection, or else `flush` or `close`. If the process died
-        before that, only the event `rejected` reports it.
+        Each append up to it is decided: durable, or rejected because of a value that does not fit.
+        Its ticket raises a rejection, or else `flush` or `close`; after a crash only the event
+        `rejected` has reported it.
         """
         return self._intake.last_sequence
 
@@ -157,11 +144,11 @@ class Appender:
     def lost(self) -> range:
         """Sequences that a journal accepted and whose rows are damaged on the disk: see
         `resend_lost`. Empty without damage, and without a journal."""
-        return self._backend.lost
+        return range(0) if self._journaled is None else self._journaled.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
-        """Append again what damage took from the journal, in order; each append gets its old
-        sequence. Call it before any other append. Harmless when repeated, also after a crash.
+        """Append again what damage took from the journal, in order and under the old sequences.
+        Call it before any other append. Harmless when repeated, also after a crash.
 
         Args:
             unreadable: returns the rows of an append, given its sequence, of which nothing is left;
@@ -177,7 +164,8 @@ class Appender:
     def incidents(self) -> list[Incident]:
         """What damage took from the journal so far, the oldest first, and what is left of it. Reads
         `quarantine/`. Raises JournalReadError."""
-        return [] if self._journaled is None else self._journaled.incidents()
+        kept = self._journaled
+        return [] if kept is None else incidents_of(kept.quarantine, kept.journal.last)
 
     def admit_unsynced(self, rows: CheckedRows) -> Ticket:
         """As `admit`, but never waits. With a journal the rows are accepted only once
@@ -193,7 +181,6 @@ class Appender:
 
     @property
     def has_journal(self) -> bool:
-        """Whether a journal keeps accepted rows on this machine's disk."""
         return self._journaled is not None
 
     @property
@@ -203,7 +190,7 @@ class Appender:
 
     @property
     def buffer_limit(self) -> int:
-        """maxBufferedBytes: how much may wait in memory."""
+        """maxBufferedBytes."""
         return self._settings.max_buffered
 
     @property
@@ -233,7 +220,7 @@ class Appender:
 
     @property
     def error(self) -> SparkWalError | None:
-        """Why the appender has stopped, or None."""
+        """Why the appender has stopped."""
         failure = self._intake.failure
         return None if failure is None else failure.error
 
@@ -243,11 +230,9 @@ class Appender:
         return self.error is None and not self._is_closing
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send all accepted rows now, and wait until they are durable.
-
-        Raises why the appender has stopped; OptionError when appends were rejected and no
-        ticket has reported it yet; TimeoutError after `timeout` seconds.
-        """
+        """Send all accepted rows now, and wait until they are durable. Raises why the appender has
+        stopped; OptionError when appends were rejected and no ticket has reported it yet;
+        TimeoutError after `timeout` seconds."""
         self._enter(self._intake.flush, timeout)
 
     def wait_room(self, timeout: float) -> None:
@@ -270,9 +255,9 @@ class Appender:
         not: let it set a flag, and close the appender after that call. The end of the interpreter
         closes an open appender; os._exit and kill leave no time for that.
 
-        Raises why the appender has stopped, if nothing has raised it yet; OptionError when
-        appends were rejected and no ticket has reported it; TimeoutError after `timeout` seconds:
-        the appender goes on sending, and another `close` waits for that.
+        Raises why the appender has stopped, if nothing has raised it yet; OptionError when appends
+        were rejected and no ticket has reported it; TimeoutError after `timeout` seconds: the
+        appender goes on sending, and another `close` waits for that.
         """
         self._enter(self._close, timeout)
         self._intake.raise_rest()
@@ -282,30 +267,35 @@ class Appender:
         try:
             self._backend.close(timeout)
         except TimeoutError:
-            exits.remove(self)  # its user knows
+            exits.remove(self._close_at_exit)  # its user knows
             raise
         self._subscribers.close()
-        exits.remove(self)
+        exits.remove(self._close_at_exit)
 
-    @property
-    def pid(self) -> int:
-        """The process that opened the appender, the only one that may use it."""
-        return self._intake.callbacks.pid
+    def _close_at_exit(self, timeout: float) -> None:
+        if self._intake.callbacks.pid != os.getpid():
+            return  # inherited by a fork
+        try:
+            self.close(timeout)
+        except Exception as error:
+            _logger.error(
+                "an appender was left open when the interpreter ended; %d appends were accepted "
+                "and are %s: %s: %s",
+                self.unacknowledged,
+                "in its journal" if self.has_journal else "not known to be durable",
+                type(error).__name__,
+                error,
+            )
 
     @property
     def unacknowledged(self) -> int:
-        """How many appends are accepted and not known to be durable."""
+        """Appends that are accepted and not known to be durable."""
         return self._intake.unacknowledged
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except SparkWalError:
@@ -326,18 +316,3 @@ def _check_producer(producer_id: object) -> None:
             f"producer_id {ascii(producer_id)} cannot be written as UTF-8; leave its lone "
             "surrogates out"
         ) from None
-
-
-def appender_over(
-    log: LogStore,
-    schema: pa.Schema,
-    *,
-    producer_id: str,
-    on_event: Callable[[Event], None] | None = None,
-    clock: Clock | None = None,
-    folder: Folder | None = None,
-    **options: object,
-) -> Appender:
-    """An appender over existing parts: see `Place`."""
-    place = Place(log, clock or SystemClock(), folder)
-    return Appender(place, schema, producer_id=producer_id, on_event=on_event, **options)

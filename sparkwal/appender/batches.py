@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from queue import SimpleQueue
@@ -23,9 +23,8 @@ _logger = logging.getLogger("sparkwal")
 T = TypeVar("T")
 # What the appender keeps of an append until its batch is converted.
 Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
-# One checked append that nobody else changes: (its payload, about how many bytes its rows take in a
-# record, about how many bytes of memory it takes until it is sent). A bare tuple: to make a named
-# one takes as long as to add it to a batch.
+# One checked append that nobody else changes: (payload, bytes in a record, bytes of memory until it
+# is sent; about). A bare tuple: to make a named one takes as long as to add it to a batch.
 CheckedRows: TypeAlias = tuple[Payload, int, int]
 
 # How long closing waits for callbacks that do not return.
@@ -81,7 +80,7 @@ class Rejections:
         self._unreported.pop(sequence, None)
 
     def report(self) -> OptionError | None:
-        """One error for all rejections that were not reported; None if there are none."""
+        """One error for all rejections that were not reported."""
         unreported, self._unreported = self._unreported, {}
         more, self._more = self._more, 0
         if not unreported:
@@ -107,12 +106,10 @@ class Latch:
         self._gate.acquire()
 
     def open(self) -> None:
-        """Call only once."""
         self.is_open = True
         self._gate.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is open, at most `timeout` seconds; returns whether it is."""
         seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
         if not self.is_open and self._gate.acquire(timeout=seconds):
             self._gate.release()  # for the next that waits
@@ -120,13 +117,8 @@ class Latch:
 
 
 class Callbacks:
-    """Runs the tickets' callbacks one after another, in a thread of its own, without a lock.
-
-    It keeps the order of the appends: the waiting callback with the lowest sequence goes first.
-
-    Attributes:
-        pid: of the process that this appender was opened in.
-    """
+    """Runs the tickets' callbacks one after another, in a thread of its own, without a lock. The
+    waiting callback with the lowest sequence goes first."""
 
     def __init__(self) -> None:
         self.pid, self._forks = os.getpid(), _forks
@@ -166,17 +158,13 @@ class Callbacks:
         with suppress(IndexError):  # none is left: after the end two threads may look
             while self._waiting[0][2]():
                 first = heappop(self._waiting)
-                if first[2]():
-                    self._call(first[3])
-                else:  # a lower one came in between
+                if not first[2]():  # a lower one came in between
                     heappush(self._waiting, first)
-
-    def _call(self, callback: Callable[[], None]) -> None:
-        # An error of one callback must not stop the next.
-        try:
-            callback()
-        except BaseException:  # sys.exit() would end only this thread
-            _logger.exception("a callback of an append failed")
+                    continue
+                try:
+                    first[3]()
+                except BaseException:  # sys.exit() would end only this thread
+                    _logger.exception("a callback of an append failed")
 
     def stop(self) -> None:
         """Run the callbacks of done appends, but do not wait forever for one that hangs."""
@@ -186,11 +174,8 @@ class Callbacks:
             self._thread.join(_DRAIN_SECONDS)
 
     def enter(self, call: Callable[..., T], *arguments: object) -> T:
-        """Run one call of a user's thread, which may take the appender's locks.
-
-        Raises OptionError in a fork, and in a signal handler that interrupted another call: the
-        handler would wait forever for that call's locks.
-        """
+        """Run one call of a user's thread. Raises OptionError in a fork, and in a signal handler
+        that interrupted another call: it would wait forever for that call's locks."""
         self.check_process()
         me = threading.get_ident()
         if me in self._inside or self.lock._is_owned():  # type: ignore[attr-defined]
@@ -211,47 +196,33 @@ class Callbacks:
             )
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Appends that become one commit record and complete together."""
 
-    __slots__ = (
-        "_caller", "_done", "_error", "_failure", "_position", "_rejections",
-        "appends", "count", "first_held", "first_sequence", "held", "opened", "rejected", "room",
-        "weight",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        first_sequence: int,
-        first_held: int,
-        opened: float,
-        caller: Callbacks,
-        rejections: Rejections,
-    ) -> None:
-        self.first_sequence = first_sequence
-        self.first_held = first_held  # bytes of memory of all batches before it
-        self.opened = opened  # seconds, when its first append came
-        self.weight = 0  # bytes in the record
-        self.held = 0  # bytes of memory
-        self.room = 0  # bytes of memory that it may grow to
-        self.appends: list[Payload] = []
-        self.count: int | None = None  # appends that belong to it, once no more can come
-        self.rejected: dict[int, OptionError] = {}
-        self._rejections, self._caller = rejections, caller
-        self._position = -1
-        self._error: SparkWalError | None = None
-        self._failure: Failure | None = None
-        self._done = Latch()
+    first_sequence: int
+    first_held: int  # bytes of memory of all batches before it
+    opened: float  # seconds, when its first append came
+    caller: Callbacks
+    _rejections: Rejections
+    weight: int = 0  # bytes in the record
+    held: int = 0  # bytes of memory
+    room: int = 0  # bytes of memory that it may grow to
+    appends: list[Payload] = field(default_factory=list)
+    count: int | None = None  # appends that belong to it, once no more can come
+    rejected: dict[int, OptionError] = field(default_factory=dict)
+    _position: int = -1
+    _error: SparkWalError | None = None
+    _failure: Failure | None = None
+    _done: Latch = field(default_factory=Latch)
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the append after its last one."""
         # Keep this order: another thread may close and empty the batch between these steps.
         added = len(self.appends)
         return self.first_sequence + (added if self.count is None else self.count)
 
     def close(self) -> None:
-        """No more appends belong to it."""
         if self.count is None:
             self.count = len(self.appends)
 
@@ -273,22 +244,12 @@ class Batch:
     def _finish(self) -> None:
         self._done.open()
         # Do not call back here: a callback may append, flush, close, or take its time.
-        self._caller.wake()
-
-    def when_done(self, sequence: int, callback: Callable[[], None]) -> None:
-        """Call `callback` once, in the order of the appends."""
-        self._caller.check_process()
-        self._caller.add(sequence, lambda: self._done.is_open, callback)
+        self.caller.wake()
 
     def wait(self, timeout: float | None) -> bool:
         if not self._done.is_open:
-            self._caller.check_process()
+            self.caller.check_process()
         return self._done.wait(timeout)
-
-    def is_done(self) -> bool:
-        if not self._done.is_open:
-            self._caller.check_process()
-        return self._done.is_open
 
     def outcome(self, sequence: int) -> int:
         """The position, once done. Raises the error of this append."""
@@ -301,11 +262,7 @@ class Batch:
 
 
 class Ticket:
-    """One append on its way.
-
-    Attributes:
-        sequence: of this append among all of its producer's: 0, 1, 2, …
-    """
+    """One append on its way. `sequence` counts the appends of its producer: 0, 1, 2, …"""
 
     __slots__ = ("_batch", "sequence")
 
@@ -318,7 +275,7 @@ class Ticket:
 
     def done(self) -> bool:
         """Whether `result` would return or raise at once."""
-        return self._batch.is_done()
+        return self._batch.wait(0)
 
     def result(self, timeout: float | None = None) -> int:
         """Wait until these rows are durable; returns the log's position that holds them.
@@ -327,11 +284,10 @@ class Ticket:
             timeout: seconds to wait, or None for as long as it takes.
 
         Raises:
-            OptionError: these rows do not fit the schema; nothing of them was written,
-                the appender goes on. Or this is a fork of the appender's process.
-            OutcomeUnknownError, FencedError, InvalidLogError:
-                the appender has stopped; open a new one, whose `last_sequence` shows what is
-                durable.
+            OptionError: these rows do not fit the schema; nothing of them was written, the appender
+                goes on. Or this is a fork of the appender's process.
+            OutcomeUnknownError, FencedError, InvalidLogError: the appender has stopped; open a new
+                one, whose `last_sequence` shows what is durable.
             TimeoutError: the outcome is not known yet.
         """
         if not self._batch.wait(timeout):
@@ -344,4 +300,5 @@ class Ticket:
         One thread of the appender makes all these calls, in the order of the appends. A callback
         may append, flush or close; a slow one delays the next.
         """
-        self._batch.when_done(self.sequence, callback)
+        self._batch.caller.check_process()
+        self._batch.caller.add(self.sequence, self.done, callback)

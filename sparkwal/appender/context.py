@@ -1,4 +1,4 @@
-"""What a session needs and what outlives it: who appends what, and where."""
+"""What a session needs and what outlives it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwal.store.log_store import LogStore
 
 @dataclass(frozen=True)
 class AppenderContext:
-    """The context of one appender. The store of `log` retries transient failures."""
+    """Who appends what, and where. The store of `log` retries transient failures."""
 
     log: LogStore
     settings: AppenderOptions

@@ -30,11 +30,8 @@ class Buffer:
     """Accepted appends that have not been sent, in batches. It has no thread and no clock.
 
     A batch closes when it reaches `size` bytes, including the append that crosses; `timeout`
-    seconds after its first append; or at once while nothing is in flight.
-
-    Args:
-        capacity: bytes of memory that may be held. This includes the overhead of each append, which
-            is most of a small one.
+    seconds after its first append; or at once while nothing is in flight. `capacity` bounds the
+    memory held, with the overhead of each append, which is most of a small one.
     """
 
     def __init__(
@@ -46,11 +43,9 @@ class Buffer:
         self._taken: Batch | None = None  # the last one taken
         self._first_sequence = next_sequence
 
-    # These values are derived from the batches, so they are never out of step.
-
     @property
     def newest(self) -> Batch | None:
-        """The batch that was begun last; it is done last."""
+        """The batch that was begun last, which is done last."""
         try:  # another thread may take it in between
             return self._waiting[-1]
         except IndexError:
@@ -58,7 +53,6 @@ class Buffer:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the next append."""
         newest = self.newest
         return self._first_sequence if newest is None else newest.next_sequence
 
@@ -72,7 +66,6 @@ class Buffer:
         return newest.first_held + newest.held - oldest.first_held
 
     def has_room(self, held: int) -> bool:
-        """Whether `held` more bytes fit. When nothing waits, anything does."""
         waits = self.held
         return not waits or waits + held <= self._capacity
 
@@ -82,11 +75,8 @@ class Buffer:
         return batch is None or batch.count is not None or batch.weight + size >= self._size
 
     def add_to_open(self, rows: CheckedRows) -> Ticket | None:
-        """Add an append to the open batch, if that changes no `due`.
-
-        Returns None and adds nothing if that is not certain. It is `has_room`, `makes_due` and
-        `add` in one, because nearly every small append needs only this.
-        """
+        """`has_room`, `makes_due` and `add` in one, because nearly every small append needs only
+        this. Adds nothing and returns None if it may change the next `due`."""
         if not self._waiting:
             return None
         batch = self._waiting[-1]
@@ -95,7 +85,7 @@ class Buffer:
         held += batch.held
         if batch.count is not None or size >= self._size or held > batch.room:
             return None
-        # The order is that of `add`, for the same reasons.
+        # The order is that of `add`.
         ticket = Ticket(batch, batch.first_sequence + len(batch.appends))
         batch.weight, batch.held = size, held
         batch.appends.append(payload)
@@ -125,11 +115,9 @@ class Buffer:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits to be sent."""
         return bool(self._waiting)
 
     def close_batch(self) -> None:
-        """Close the open batch: it is sent as soon as there is room."""
         newest = self.newest
         if newest is not None:
             newest.close()
@@ -152,7 +140,6 @@ class Buffer:
         return batch
 
     def take_all(self) -> list[Batch]:
-        """Take everything that waits, in order."""
         self.close_batch()
         batches = list(self._waiting)
         self._taken = self.newest
@@ -161,12 +148,7 @@ class Buffer:
 
 
 class Intake:
-    """The buffer, the threads that add to it and those that wait for it.
-
-    Attributes:
-        failure: why the appender stopped, or None.
-        last_sequence: the newest durable sequence.
-    """
+    """The buffer, the threads that add to it and those that wait for it."""
 
     def __init__(self, buffer: Buffer, callbacks: Callbacks) -> None:
         self.buffer, self.callbacks = buffer, callbacks
@@ -177,17 +159,11 @@ class Intake:
         self.failure: Failure | None = None
         self.last_sequence = buffer.next_sequence - 1
         self._closing = self._ended = False
-        self._full: str | None = None  # why appends must wait for now
+        self.full: str | None = None  # why appends must wait for now
         self._refused = 1  # bytes that the last refused append needs
 
     @property
-    def is_full(self) -> bool:
-        """Whether `refuse` holds appends back for now."""
-        return self._full is not None
-
-    @property
     def unacknowledged(self) -> int:
-        """Appends that are accepted and not known to be durable."""
         return self.buffer.next_sequence - 1 - self.last_sequence
 
     def append(self, rows: CheckedRows, block: bool) -> Ticket:
@@ -199,7 +175,7 @@ class Intake:
         with self._lock:
             if self.failure is not None or self._closing:
                 self._check_open()
-            if self._full is not None:
+            if self.full is not None:
                 self._make_room(rows[2], block)
             ticket = self.buffer.add_to_open(rows)
             if ticket is not None:
@@ -212,13 +188,13 @@ class Intake:
 
     def _make_room(self, held: int, block: bool) -> None:
         """Wait until `held` bytes of memory may be added. Raises BackPressureError."""
-        while self._full is not None or not self.buffer.has_room(held):
+        while self.full is not None or not self.buffer.has_room(held):
             # The open batch may be far from `size`: small rows take more memory than in a record.
             self._close_batch()
             if not block:
                 self._refused = held
                 raise BackPressureError(
-                    self._full
+                    self.full
                     or f"{self.buffer.held} bytes wait to be sent already "
                     "(maxBufferedBytes): nothing was accepted, try again later"
                 )
@@ -240,16 +216,14 @@ class Intake:
 
         def may_go_on() -> bool:
             stopped = self.failure is not None or self._closing
-            return stopped or (self._full is None and self.buffer.has_room(self._refused))
+            return stopped or (self.full is None and self.buffer.has_room(self._refused))
 
         with self._lock:
             self._room.wait_for(may_go_on, timeout)
 
     def flush(self, timeout: float | None) -> None:
-        """Send all accepted rows now, and wait until they are decided.
-
-        Raises TimeoutError, why the appender stopped, and which appends were rejected.
-        """
+        """Send all accepted rows now, and wait until they are decided. Raises TimeoutError, why the
+        appender stopped, and which appends were rejected."""
         with self._lock:
             self._close_batch()
             newest = None if self._ended else self.buffer.newest
@@ -272,7 +246,6 @@ class Intake:
                 )
 
     def raise_rest(self) -> None:
-        """Raise errors that no call has raised yet."""
         if self.failure is not None and not self.failure.reported:
             raise self.failure.report()
         self._raise_rejections()
@@ -281,8 +254,6 @@ class Intake:
         rejected = self.buffer.rejections.report()
         if rejected is not None:
             raise rejected
-
-    # For the threads that send.
 
     def next(self, pipeline: Pipeline) -> Batch | None:
         """The next batch when it is due and there is room for it; None at the end."""
@@ -302,15 +273,13 @@ class Intake:
             return None
 
     def refuse(self, reason: str | None) -> None:
-        """Accept nothing more, for this reason, until called with None. Accepted rows are still
-        sent."""
+        """Accept nothing more, for this reason, until called with None."""
         with self._lock:
-            self._full = reason
+            self.full = reason
             if reason is None:
                 self._room.notify_all()
 
     def wake(self) -> None:
-        """Call when the pipeline may have room."""
         with self._lock:
             self._changed.notify()
 
@@ -324,12 +293,10 @@ class Intake:
         return first
 
     def take_all(self) -> list[Batch]:
-        """Take what will not be sent any more."""
         with self._lock:
             return self.buffer.take_all()
 
     def end(self) -> None:
-        """Call when all is decided."""
         with self._lock:
             self._ended = True
             self._over.notify_all()

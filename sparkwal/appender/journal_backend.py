@@ -1,4 +1,4 @@
-"""The backend of an appender with a journal: accepted rows are on this machine's disk."""
+"""The backend of an appender with a journal."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from time import monotonic
 
-import pyarrow as pa
-
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
-from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
-from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.salvage import Incident, incidents_of, unreadable_file
+from sparkwal.appender.rows import read_schema
+from sparkwal.appender.salvage import unreadable_file
 from sparkwal.appender.session import Session, open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import DiskFolder
@@ -25,30 +22,28 @@ from sparkwal.journal.opening import begin, check
 from sparkwal.journal.owner import Owner
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.sender import Sender, whose, write_sender
-from sparkwal.journal.settings import DEFAULT_SLOTS, Settings
+from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
 from sparkwal.protocol.recovery import Head
 
 
 class JournalBackend:
-    """Opens the journal, takes the log over and sends what an earlier process accepted.
-
-    Attributes:
-        lost: accepted sequences that are damaged on the disk: send them again, in this order and
-            before anything else.
-
-    Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError.
-    """
+    """Opens the journal, takes the log over and sends what an earlier process accepted. Raises
+    OptionError, StoreUnavailableError, FencedError, InvalidLogError, JournalError."""
 
     def __init__(self, context: AppenderContext, folder: Folder | None = None) -> None:
-        settings = _settings(context)
-        assert context.settings.journal is not None
+        options = context.settings
+        assert options.journal is not None
+        settings = Settings(
+            options.journal_segment, options.journal_max, options.journal_slots,
+            options.journal_sync, options.journal_interval_ms,
+        )  # fmt: skip
         # Lock the folder before leading, so that a second process fails without fencing the first.
-        self._folder = folder or DiskFolder(context.settings.journal)
+        self._folder = folder or DiskFolder(options.journal)
         self._context = context
         self._ends = threading.Lock()
         try:
-            contents = scan_folder(self._folder, settings.largest, settings.slots, DEFAULT_SLOTS)
+            contents = scan_folder(self._folder, settings)
             session = open_session(context, check=partial(self._check, contents))
             try:
                 self._open(settings, contents, session)
@@ -61,19 +56,24 @@ class JournalBackend:
             raise
 
     def _check(self, contents: Contents, head: Head, log_id: str, known: int) -> None:
-        path = self._folder.path
-        _check_schema(path, contents, known, self._context.rows)
+        """Before anything is written."""
+        path, rows = self._folder.path, self._context.rows
+        for segment in contents.segments:
+            if segment.last <= known:
+                continue
+            kept = read_schema(segment.header.schema)
+            new = (f"no column {name!r}" for name in rows.required if name not in kept.names)
+            if (wrong := rows.mismatch(kept) or next(new, None)) is not None:
+                raise OptionError(
+                    f"journal {path} holds rows that wait and do not fit ({wrong}): open it once "
+                    "with the former schema, and close it when everything is sent"
+                )
         check_sent(self._context, head, log_id, known, contents, path)
         check(self._folder, contents, self._owner(log_id, known))
 
     def _owner(self, log_id: str, known: int) -> Owner:
-        return Owner(
-            log=self._context.log.url,
-            log_id=log_id,
-            producer=self._context.producer_id,
-            durable=known,
-            schema=self._context.rows.arrow.serialize().to_pybytes(),
-        )
+        context, schema = self._context, self._context.rows.arrow.serialize().to_pybytes()
+        return Owner(context.log.url, log_id, context.producer_id, known, schema)
 
     def _open(self, settings: Settings, contents: Contents, session: Session) -> None:
         context, lead = self._context, session.leadership
@@ -87,8 +87,7 @@ class JournalBackend:
             write_sender(self._folder, Sender(mine, lead.leader_id, session.known))
             self.intake = JournalIntake(self.journal, context.rows, session.known)
             failed.callback(self.intake.callbacks.stop)
-            following = partial(open_session, context)
-            self.sender = JournalSender(context, self.intake, session, following)
+            self.sender = JournalSender(context, self.intake, session)
             self.sender.start()
             failed.pop_all()
 
@@ -97,7 +96,6 @@ class JournalBackend:
             self.journal.close()
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
-        """See `Appender.resend_lost`."""
         gone = []
         try:
             for sequence, found in self.quarantine.entries(self.journal.last):
@@ -111,35 +109,24 @@ class JournalBackend:
                     gone.append(sequence)
                     self.intake.append(unreadable(sequence), True)
                 else:
-                    content, schema = found[0], pa.ipc.read_schema(pa.py_buffer(found[1]))
-                    rows = entry_rows(content, schema, self._context.rows)
-                    self.intake.append(rows, True)
+                    self.intake.append(self._context.rows.restore(*found), True)
         except OSError as error:
             raise unreadable_file(self._folder.path, error) from error
         return gone
 
-    def incidents(self) -> list[Incident]:
-        """See `Appender.incidents`."""
-        try:
-            return incidents_of(self.quarantine, self.journal.last)
-        except OSError as error:
-            raise unreadable_file(self._folder.path, error) from error
-
     @property
     def in_flight(self) -> int:
-        """Records that are sent and not acknowledged."""
         session = self.sender.session
         return 0 if session is None else session.in_flight
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait to be sent."""
         session = self.sender.session
         return self.intake.held + (0 if session is None else session.held)
 
     def close(self, timeout: float | None) -> None:
-        """Accept nothing more and send the rest while the store answers. The journal keeps what the
-        store does not take. Raises TimeoutError, JournalError."""
+        """Accept nothing more and send the rest while the store answers; the journal keeps what it
+        does not take. Raises TimeoutError, JournalError."""
         intake, sender, journal = self.intake, self.sender, self.journal
         intake.close()
         if journal.is_closed:
@@ -164,37 +151,3 @@ class JournalBackend:
                 finally:
                     intake.end()
         intake.callbacks.stop()
-
-
-def _settings(context: AppenderContext) -> Settings:
-    options = context.settings
-    return Settings(
-        segment_bytes=options.journal_segment,
-        max_bytes=options.journal_max,
-        slots=options.journal_slots,
-        sync=options.journal_sync,
-        interval_ms=options.journal_interval_ms,
-    )
-
-
-def _check_schema(path: str, contents: Contents, known: int, rows: RowSchema) -> None:
-    """Check that entries after `known` can be sent with this schema. Raises OptionError."""
-    for segment in contents.segments:
-        if segment.last <= known:
-            continue
-        kept = pa.ipc.read_schema(pa.py_buffer(segment.header.schema))
-        have = {each.name: each.type for each in rows.arrow}
-        wrong = [
-            f"a column {each.name!r} of type {each.type}, which the schema has not"
-            for each in kept
-            if have.get(each.name) != each.type
-        ]
-        wrong += [
-            f"no column {name!r}, which takes no null" for name in rows.required
-            if name not in kept.names
-        ]  # fmt: skip
-        if wrong:
-            raise OptionError(
-                f"journal {path} holds rows that wait and have {wrong[0]}: open it once with the "
-                "former schema, and close it when everything is sent"
-            )

@@ -17,25 +17,16 @@ from collections.abc import Callable
 
 from sparkwal.appender.batches import Callbacks, CheckedRows, Failure, Ticket
 from sparkwal.appender.rows import RowSchema
-from sparkwal.errors import (
-    BackPressureError,
-    OptionError,
-    OutcomeUnknownError,
-    SparkWalError,
-)
+from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
 from sparkwal.journal.journal import Journal
 
-# How often an append that waits for room checks by itself.
-_LOOK_SECONDS = 0.5
 # Bytes of unsent rows that stay in memory: the rest is read from the disk.
 _WINDOW = 16 * 2**20
 
 
 class JournalTicket(Ticket):
-    """One append that is on the disk and on its way to the log.
-
-    It exists only while somebody holds it: an hour without the store may bring millions.
-    """
+    """An append on its way. It exists only while somebody holds it: an hour without the store may
+    bring millions."""
 
     __slots__ = ("__weakref__", "_intake", "_position")
 
@@ -57,24 +48,20 @@ class JournalTicket(Ticket):
         return self._position
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        self._intake.when_decided(self, callback)
+        intake = self._intake
+        intake.callbacks.enter(intake.awaited.set)
+        # `done` holds the ticket, so that `decide` sets its position.
+        intake.callbacks.add(self.sequence, self.done, callback)
 
 
 class JournalIntake:
-    """Accepts appends into the journal, and knows which of them the log has.
-
-    Attributes:
-        decided: the newest sequence that the log has.
-        reached: the last position known to hold accepted rows.
-        stopped: why nothing more goes to the log.
-        awaited: set when somebody waits for the log.
-    """
+    """Accepts appends into the journal, and knows which of them the log has."""
 
     def __init__(self, journal: Journal, rows: RowSchema, decided: int) -> None:
         self.journal, self._rows = journal, rows
         self.callbacks = Callbacks()
         self._changed = threading.Condition()
-        self.decided = decided
+        self.decided = decided  # the newest sequence that the log has
         self._tickets: weakref.WeakValueDictionary[int, JournalTicket] = (
             weakref.WeakValueDictionary()
         )
@@ -84,13 +71,11 @@ class JournalIntake:
         self._window: dict[int, CheckedRows] = {}
         self._asked = -1
         self.held = 0  # bytes of memory in the window
-        self.reached = -1
-        self.awaited = threading.Event()
-        self.stopped: Failure | None = None
+        self.reached = -1  # the last position known to hold accepted rows
+        self.awaited = threading.Event()  # somebody waits for the log
+        self.stopped: Failure | None = None  # why nothing more goes to the log
         self._end: Failure | None = None  # the error of all that is not in the log
         self._closing = False
-
-    # Accepting.
 
     def append(self, rows: CheckedRows, block: bool) -> JournalTicket:
         """Rows are on the disk when this returns. Raises as `begin` and `Journal.wait`."""
@@ -102,11 +87,9 @@ class JournalIntake:
         return ticket
 
     def begin(self, rows: CheckedRows, block: bool) -> JournalTicket:
-        """Write rows; they are accepted once `Journal.wait` has returned.
-
-        Raises OptionError for rows that do not fit, BackPressureError, JournalError, and why
-        nothing more goes to the log.
-        """
+        """Write rows; they are accepted once `Journal.wait` has returned. Raises OptionError for
+        rows that do not fit, BackPressureError, JournalError, and why nothing more goes to
+        the log."""
         self._check_open()
         batch = self._rows.convert_one(rows[0])
         content = memoryview(batch.serialize())
@@ -117,7 +100,7 @@ class JournalIntake:
             except BackPressureError:
                 if not block:
                     raise
-            self.journal.wait_for_room(_LOOK_SECONDS)
+            self.journal.wait_for_room()
             self._check_open()
 
     def _check_open(self) -> None:
@@ -141,7 +124,7 @@ class JournalIntake:
         return ticket
 
     def take(self, sequence: int) -> CheckedRows | None:
-        """The rows of this append, removed from memory; None if they are not there."""
+        """The rows of this append, removed from memory, if they are there."""
         with self._changed:
             self._asked = max(self._asked, sequence)
             rows = self._window.pop(sequence, None)
@@ -150,19 +133,14 @@ class JournalIntake:
         return rows
 
     def wait_room(self, timeout: float) -> None:
-        """After a BackPressureError: wait for room, at most `timeout` seconds."""
         self.journal.wait_for_room(timeout)
-
-    # What became of it.
 
     @property
     def last_sequence(self) -> int:
-        """The newest accepted sequence."""
         return self.journal.accepted
 
     @property
     def unacknowledged(self) -> int:
-        """Appends that are written and not in the log."""
         return self.journal.last - self.decided
 
     @property
@@ -173,7 +151,6 @@ class JournalIntake:
         return self.stopped
 
     def raise_rest(self) -> None:
-        """Raise the error that no call has raised yet."""
         failure = self.failure
         if failure is not None and not failure.reported:
             raise failure.report()
@@ -184,8 +161,8 @@ class JournalIntake:
             return any(self.decided < each <= sequence for each in self._tickets)
 
     def decide(self, sequence: int, position: int) -> None:
-        """Call when the log has every append up to `sequence`. Those not decided before lie at
-        `position`; −1: in the log at an unknown position."""
+        """The log has every append up to `sequence`. Those not decided before lie at `position`;
+        −1: unknown."""
         with self._changed:
             if sequence <= self.decided:
                 return
@@ -201,18 +178,17 @@ class JournalIntake:
         self.callbacks.wake()
 
     def fail(self, error: SparkWalError) -> None:
-        """Call when nothing more goes to the log."""
+        """Nothing more goes to the log."""
         with self._changed:
             self.stopped = self._end = self.stopped or Failure(error)
             self._changed.notify_all()
         self.callbacks.wake()
 
     def close(self) -> None:
-        """Accept nothing more."""
         self._closing = True
 
     def end(self) -> None:
-        """Call when the appender is closed. Waiters get an error that says where their rows are."""
+        """The appender is closed. Waiters get an error that says where their rows are."""
         error = OutcomeUnknownError(
             f"the appender was closed; what is not in the log is in the journal "
             f"{self.journal.path}, and is sent by the next appender that is opened with it"
@@ -233,12 +209,6 @@ class JournalIntake:
             if self.decided < sequence and self._end is not None:
                 raise self._end.report()
             return self.decided >= sequence
-
-    def when_decided(self, ticket: JournalTicket, callback: Callable[[], None]) -> None:
-        """Call `callback` once, in the order of the appends."""
-        self.callbacks.enter(self.awaited.set)
-        # `ticket.done` holds the ticket, so that `decide` sets its position.
-        self.callbacks.add(ticket.sequence, ticket.done, callback)
 
     def flush(self, timeout: float | None) -> None:
         """Wait until the log has all that was appended. Raises TimeoutError, JournalError, and why

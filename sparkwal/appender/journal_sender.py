@@ -1,8 +1,7 @@
 """From the journal to the log: one session after another, each from where the log ends.
 
-The journal's entries go through an appender's session like any append. If the store stops a
-session, the next one begins after the last sequence in the log. What was sent without an answer is
-in the log or is sent again, never both.
+If the store stops a session, the next one begins after the last sequence in the log. What was sent
+without an answer is in the log or is sent again, never both.
 
     sending → away (`_lose`: the store stopped its session) → sending (`_take_up`)
     sending, away → stopped (`_fail`: nothing more is sent) → ended
@@ -12,17 +11,15 @@ in the log or is sent again, never both.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from sparkwal import events
+from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
-from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.journal_intake import JournalIntake
-from sparkwal.appender.session import Session
+from sparkwal.appender.session import Session, open_session
 from sparkwal.appender.verdicts import fenced, without_advice
 from sparkwal.errors import (
     FencedError,
@@ -36,46 +33,26 @@ from sparkwal.errors import (
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.replay import live_records
 
-if TYPE_CHECKING:
-    from sparkwal.appender.batches import CheckedRows
-
 # Seconds between two attempts to lead the log: doubled from the first value to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
-# Up to this many entries of a backlog are read before any is sent. Otherwise the session would make
-# a record of each few, and each record costs a request.
+# Up to this many entries of a backlog are read before any is sent: each record costs a request.
 _MOST_ENTRIES = 1000
-# Python runs one thread at a time, so sending slows appends down. After this many entries read, the
-# sender gives way if more were accepted. Once it has sent all, it lets new entries gather for as
-# long as a PUT takes, unless somebody waits for the log.
+# Sending slows appends down. After this many entries read, the sender gives way if more were
+# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes.
 _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
 
 class JournalSender:
-    """The thread that sends what the journal has accepted, and drains what the log has.
+    """The thread that sends what the journal has accepted, and drains what the log has. `session`
+    is the first one, already open."""
 
-    Args:
-        session: the first one, already open.
-        open_session: opens the session after the given one.
-
-    Attributes:
-        is_away: whether the store did not answer last.
-    """
-
-    def __init__(
-        self,
-        context: AppenderContext,
-        intake: JournalIntake,
-        session: Session,
-        open_session: Callable[[Session], Session],
-    ) -> None:
+    def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context, self._intake, self._journal = context, intake, intake.journal
-        self._open_session = open_session
         self.session: Session | None = session
         self._former = session  # the newest that has ended
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
         self._fed = session.known
-        self._schema: tuple[bytes, pa.Schema] = b"", pa.schema([])  # the last that was read
         self._seconds = 0.0  # pause before the next attempt to lead
         self._replays = intake.journal.last if intake.journal.last > session.known else None
         self.is_away = False
@@ -87,18 +64,13 @@ class JournalSender:
 
     def start(self) -> None:
         if self._replays is not None:
-            self._publish(
-                events.ReplayStarted(
-                    path=self._journal.path, first=self._fed + 1, last=self._replays
-                )
-            )
+            path, first = self._journal.path, self._fed + 1
+            self._publish(events.ReplayStarted(path=path, first=first, last=self._replays))
         assert self.session is not None
         self._listen(self.session)
         self._thread.start()
 
     def _listen(self, session: Session) -> None:
-        """Set the session's callbacks, which run in its threads."""
-
         def decided(sequence: int, position: int) -> None:
             self._seconds = 0.0
             self._intake.decide(sequence, position)
@@ -109,8 +81,6 @@ class JournalSender:
             self._wake.set()
 
         session.sender.on_decided, session.sender.on_change = decided, changed
-
-    # The thread.
 
     def _run(self) -> None:
         try:
@@ -131,7 +101,7 @@ class JournalSender:
             self._intake.notify()
 
     def _go_on(self) -> None:
-        """Take one step; waits if there is nothing to do."""
+        """Take one step, or wait."""
         self._wake.clear()
         if self._journal.failure is not None:
             raise self._journal.failure
@@ -199,9 +169,7 @@ class JournalSender:
     def _read(self, sequence: int) -> CheckedRows:
         content, schema = self._journal.read(sequence)
         try:
-            if self._schema[0] != schema:
-                self._schema = schema, pa.ipc.read_schema(pa.py_buffer(schema))
-            return entry_rows(content, self._schema[1], self._context.rows)
+            return self._context.rows.restore(content, schema)
         except (pa.ArrowException, OSError, ValueError, OptionError) as error:
             raise JournalReadError(
                 f"entry {sequence} of {self._journal.path} holds no rows that this appender can "
@@ -213,12 +181,10 @@ class JournalSender:
             self._publish(events.Replayed(path=self._journal.path, sequence=self._replays))
             self._replays = None
 
-    # When the store is away.
-
     def takes_nothing(self) -> bool:
         """Whether waiting for the log is of no use now."""
         session = self.session
-        return self.is_away or (session is not None and session.intake.is_full)
+        return self.is_away or (session is not None and session.intake.full is not None)
 
     def _lose(self, session: Session, error: SparkWalError) -> None:
         """End a session that has stopped. Raises an error that a new session would not mend."""
@@ -231,9 +197,8 @@ class JournalSender:
 
     def _away(self, error: SparkWalError) -> None:
         if not self.is_away:
-            self._publish(
-                events.StoreAway(path=self._context.log.url, reason=without_advice(error))
-            )
+            url = self._context.log.url
+            self._publish(events.StoreAway(path=url, reason=without_advice(error)))
         self.is_away = True
         self._intake.notify()
 
@@ -241,7 +206,7 @@ class JournalSender:
         """Lead the log again; False if the appender ends first."""
         while not self._pause():
             try:
-                session = self._open_session(self._former)
+                session = open_session(self._context, self._former)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._away(error)
                 continue
@@ -250,10 +215,8 @@ class JournalSender:
         return False
 
     def _pause(self) -> bool:
-        """Wait, longer each time until the log takes something. Returns whether the appender ends.
-
-        A store may accept leader records and no rows, and each attempt writes one.
-        """
+        """Wait, longer each time until the log takes something: a store may accept leader
+        records and no rows. Returns whether the appender ends."""
         seconds = self._seconds
         self._seconds = min(max(2 * seconds, _FIRST_SECONDS), _LAST_SECONDS)
         # Appends wake it all the time: only the end of the appender counts.
@@ -286,30 +249,21 @@ class JournalSender:
 
     def _find_positions(self, session: Session) -> None:
         """Decide appends that were sent without an answer and are in the log."""
-        if session.known <= self._intake.decided:
+        known, lead, log = session.known, self._former.leadership, self._context.log
+        if known <= self._intake.decided:
             return
-        if self._intake.waits_for(session.known):
+        if self._intake.waits_for(known):
+            # Only what has no verdict yet, not all that the session wrote.
+            begin, end = max(lead.next_position, self._intake.reached + 1), session.leadership.began
             with suppress(SparkWalError):  # then only their positions stay unknown
-                lead = self._former.leadership
-                records = live_records(
-                    self._context.log,
-                    lead.window,
-                    # Only what has no verdict yet, not all that the session wrote.
-                    max(lead.next_position, self._intake.reached + 1),
-                    session.leadership.began,
-                    log_id=lead.log_id,
-                    term=lead.term,
-                )
-                for record in records:
+                for record in live_records(
+                    log, lead.window, begin, end, log_id=lead.log_id, term=lead.term
+                ):
                     header = record.header
-                    if (
-                        isinstance(header, CommitHeader)
-                        and header.query_id == self._context.producer_id
-                    ):
-                        self._intake.decide(min(header.batch_id, session.known), header.position)
-        self._intake.decide(session.known, -1)
-
-    # The end.
+                    mine = self._context.producer_id
+                    if isinstance(header, CommitHeader) and header.query_id == mine:
+                        self._intake.decide(min(header.batch_id, known), header.position)
+        self._intake.decide(known, -1)
 
     def _fail(self, error: SparkWalError) -> None:
         if isinstance(error, FencedError):
@@ -322,7 +276,6 @@ class JournalSender:
         self._context.subscribers.publish(event)
 
     def end(self, timeout: float | None) -> None:
-        """Send no more. Raises TimeoutError."""
         self._ending.set()
         self._wake.set()
         session = self.session

@@ -1,8 +1,7 @@
 """Limits of the log's size: how much of it is neither in a table nor below its floor.
 
-An appender that has limits looks at the log's lifecycle when it opens, samples what is there, and
-counts what it sends itself. Above its lower limit it looks again every minute; below it makes no
-request.
+An appender that has limits samples what is there when it opens, and counts what it sends itself.
+Above its lower limit it looks at the log's lifecycle every minute; below it makes no request.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparkwal.appender.context import AppenderContext
 from sparkwal.errors import SparkWalError
-from sparkwal.events import Event, SizeLimit
+from sparkwal.events import SizeLimit
 from sparkwal.protocol.chain import look
-from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.replay import about_bytes
-from sparkwal.store.log_store import LogStore
 
 _logger = logging.getLogger("sparkwal")
 
@@ -29,50 +28,23 @@ _SAMPLES = 32
 _SHARE = 256
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The two options; either may be missing."""
-
-    soft: int | None
-    hard: int | None
-
-    @property
-    def first(self) -> int:
-        """The lower limit: below it nothing has to be looked at."""
-        return min(limit for limit in (self.soft, self.hard) if limit is not None)
-
-
 @dataclass
 class _Run:
-    """Records that this appender sent one after another."""
-
     last: int  # position
     bytes: int
 
 
 class SizeWatch:
-    """Counts what waits in the log, and reports when it reaches a limit or falls below one.
+    """Counts what waits in the log, and reports when it reaches a limit or falls below one. Only
+    one thread may call `add`. Raises InvalidLogError, StoreUnavailableError if the first look
+    fails."""
 
-    Only one thread may call `add`.
-
-    Args:
-        began: the first position that this appender writes.
-
-    Raises InvalidLogError, StoreUnavailableError if the first look fails.
-    """
-
-    def __init__(
-        self,
-        log: LogStore,
-        log_id: str,
-        window: int,
-        began: int,
-        limits: Limits,
-        clock: Clock,
-        publish: Callable[[Event], None],
-    ) -> None:
-        self._log, self._log_id, self._window, self._began = log, log_id, window, began
-        self._limits, self._clock, self._publish = limits, clock, publish
+    def __init__(self, context: AppenderContext, leadership: Leadership) -> None:
+        self._log, self._clock, self._lead = context.log, context.clock, leadership
+        self._subscribers = context.subscribers
+        self._soft, self._hard = context.settings.soft_limit, context.settings.hard_limit
+        # Below the lower limit nothing has to be looked at.
+        self._first = min(each for each in (self._soft, self._hard) if each is not None)
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._ended = False
@@ -81,39 +53,30 @@ class SizeWatch:
         self.size = 0
         self._over_soft = self._over_hard = False
         self._count(*self._look())
-        self._looked_ms = clock.boot_ms()
+        self._looked_ms = self._clock.boot_ms()
 
-    def start(self, entered: Callable[[], None], refuse: Callable[[str | None], None]) -> None:
-        """Begin to watch, in a thread of its own.
-
-        Args:
-            entered: the thread calls it first.
-            refuse: called with the reason to accept no more, and with None to accept again.
-        """
-
-        def watch() -> None:
-            entered()
-            self._watch()
-
+    def start(self, refuse: Callable[[str | None], None]) -> None:
+        """Begin to watch, in a thread of its own. `refuse` is called with the reason to accept no
+        more, and with None to accept again."""
         self._refuse = refuse
         self._settle()
-        threading.Thread(target=watch, name="sparkwal-size", daemon=True).start()
+        threading.Thread(target=self._watch, name="sparkwal-size", daemon=True).start()
 
     def add(self, position: int, size: int) -> None:
         """Count a record that is on its way."""
         with self._lock:
-            if self._runs and self._runs[-1].bytes * _SHARE < self._limits.first:
+            if self._runs and self._runs[-1].bytes * _SHARE < self._first:
                 self._runs[-1].last = position
                 self._runs[-1].bytes += size
             else:
                 self._runs.append(_Run(position, size))
             self.size += size
-            if self.size < self._limits.first:
+            if self.size < self._first:
                 return
             # After an old look compaction may have come far: report nothing before the next look.
             if self._seconds() > 0:
                 self._settle()
-            if self.size - size < self._limits.first:
+            if self.size - size < self._first:
                 self.wake()
 
     def wake(self) -> None:
@@ -126,8 +89,9 @@ class SizeWatch:
         self.wake()
 
     def _watch(self) -> None:
+        self._subscribers.enter_thread()
         while not self._ended:
-            over = self.size >= self._limits.first
+            over = self.size >= self._first
             seconds = self._seconds() if over else None
             if seconds is None or seconds > 0:
                 self._woken.wait(seconds)
@@ -154,11 +118,12 @@ class SizeWatch:
     def _look(self) -> tuple[int, int]:
         """The first position that waits, and about how many bytes lie from there to where this
         appender began: 1 LIST and 1 GET, and samples if that position has moved."""
-        state = look(self._log, self._log_id)
+        state = look(self._log, self._lead.log_id)
         safe = 0 if state is None else state.floor if state.target is None else state.cut
         if safe == self._safe:
             return safe, self._before
-        return safe, about_bytes(self._log, self._window, safe, self._began, _SAMPLES)
+        window, began = self._lead.window, self._lead.next_position
+        return safe, about_bytes(self._log, window, safe, began, _SAMPLES)
 
     def _count(self, safe: int, before: int) -> None:
         self._safe, self._before = safe, before
@@ -167,12 +132,11 @@ class SizeWatch:
         self.size = before + sum(run.bytes for run in self._runs)
 
     def _settle(self) -> None:
-        """Report what has changed. The caller holds the lock, else two threads could report in the
-        wrong order."""
-        soft, hard, url = self._limits.soft, self._limits.hard, self._log.url
+        """Report what has changed. The caller holds the lock: reports stay in order."""
+        soft, hard, url, publish = self._soft, self._hard, self._log.url, self._subscribers.publish
         over = soft is not None and self.size >= soft
         if over and not self._over_soft and soft is not None:
-            self._publish(SizeLimit(path=url, option="softLimitBytes", bytes=self.size, limit=soft))
+            publish(SizeLimit(path=url, option="softLimitBytes", bytes=self.size, limit=soft))
         self._over_soft = over
         over = hard is not None and self.size >= hard
         if over == self._over_hard:
@@ -181,7 +145,7 @@ class SizeWatch:
         if not over or hard is None:
             self._refuse(None)
             return
-        self._publish(SizeLimit(path=url, option="hardLimitBytes", bytes=self.size, limit=hard))
+        publish(SizeLimit(path=url, option="hardLimitBytes", bytes=self.size, limit=hard))
         self._refuse(
             f"about {self.size} bytes of {url} are neither in a table nor below its floor "
             f"(hardLimitBytes {hard}): compaction is behind. Nothing was accepted; run the "

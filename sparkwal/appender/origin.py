@@ -1,9 +1,8 @@
 """Whether what the log has of a producer was sent from its journal, or by another appender.
 
-Sequences show only how far a producer came. If entries wait in the journal and an appender is
-opened without it, that appender writes other rows under their sequences. The producer's last commit
-record names its leader, and the journal's note names who sent from there. If one of the two is
-gone, the answer is unknown: neither yes nor no.
+If entries wait in the journal and an appender is opened without it, that appender writes other rows
+under their sequences. The producer's last commit record names its leader, and the journal's note
+names who sent from there. If one of the two is gone, the answer is unknown: neither yes nor no.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.floor import KEPT_SLOTS, Floor
 
-# How many leader records to step over before the search begins.
+# Leader records to step over before the search begins.
 _STEPS = 4
 
 
@@ -28,11 +27,8 @@ def check_sent(
     context: AppenderContext, head: Head, log_id: str, known: int, contents: Contents, path: str
 ) -> None:
     """Call before anything is written. Costs no request if nothing can have been sent since the
-    last sender began; else a few, or those of a binary search.
-
-    Raises OptionError if the log may hold another appender's rows under the sequences of entries
-    that wait; InvalidLogError.
-    """
+    last sender began. Raises OptionError if the log may hold another appender's rows under
+    the sequences of entries that wait; InvalidLogError."""
     segments, cursor, sender = contents.segments, contents.cursor, contents.sender
     mine = (log_id, context.producer_id)
     if segments and segments[0].header.owner != mine:

@@ -1,20 +1,21 @@
 """Checks appended rows, copies what may change, and converts them to Arrow a batch at a time.
 
 An append may cost only some microseconds. Arrow rows are validated at once, in C. Of Python rows
-only the names are checked: a value that does not fit its column is found when its batch is
-converted, and then only its own append fails.
+only the names are checked: a value that does not fit is found when its batch is converted, and then
+only its own append fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from sparkwal.appender import values
 from sparkwal.appender.batches import CheckedRows, Payload
-from sparkwal.appender.values import SCALARS, frame_table, frozen, misfit
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.reading.metadata import check_writable
@@ -22,27 +23,19 @@ from sparkwal.reading.metadata import check_writable
 if TYPE_CHECKING:
     import pandas as pd
 
-    Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame
+Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame"
 
 # An append must fit into one object, and Arrow's strings count bytes in 32 bits.
 LARGEST_APPEND = 2**31 - 2**20
 # Arrow rows with more bytes of memory a row are copied: they may be a slice of more.
 _MOST_A_ROW = 256
-# Bytes in a record for each value of variable width, besides the value's own.
-_OFFSET = 4
-# Measured overhead: of an Arrow batch and of each array in it; of a list of dicts and of each value
-# in it. One row of one number is 8 bytes in 1 kB.
+# Measured overhead: of an Arrow batch, each array in it, a list of dicts, each value in it.
 _HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
 
 
 class RowSchema:
-    """The columns every append must have.
-
-    Attributes:
-        required: the columns that take no null.
-
-    Raises OptionError for a column that the log cannot keep.
-    """
+    """The columns every append must have. Raises OptionError for a column that the log cannot
+    keep."""
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
         if not isinstance(arrow_schema, pa.Schema):
@@ -56,17 +49,15 @@ class RowSchema:
         self._names = frozenset(self._columns)
         # The log's own columns are all nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
-        self._fixed = sum(map(_width, self.arrow.types)) + 1
+        self._fixed = sum(map(values.width, self.arrow.types)) + 1
         # The last schema that fit, and whether a copy of its rows would share memory with them. One
         # attribute, because threads append rows of different schemas at once.
         self._known = self.arrow, False
-        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(_arrays, self.arrow.types))
+        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(values.arrays, self.arrow.types))
 
     def accept(self, rows: Rows) -> CheckedRows:
-        """Check rows, and copy all that may change: everything but Arrow's memory.
-
-        Raises OptionError.
-        """
+        """Check rows, and copy all that may change: everything but Arrow's memory. Raises
+        OptionError."""
         try:
             if isinstance(rows, pa.RecordBatch):
                 return self._keep(rows)
@@ -85,9 +76,29 @@ class RowSchema:
             ) from None
 
     def whole(self, batch: pa.RecordBatch) -> CheckedRows:
-        """An Arrow batch, kept as it is."""
         size = batch.get_total_buffer_size()
         return batch, size + 1, size + self._held_arrow
+
+    def restore(self, content: memoryview, kept: bytes) -> CheckedRows:
+        """The rows of a journal's entry, which were checked before; `kept` is its schema, and
+        newer columns are null. Raises OptionError, ArrowException."""
+        read = read_schema(kept)
+        if (wrong := self.mismatch(read)) is not None:
+            raise OptionError(wrong)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(content), read)
+        return self.whole(schema.conform(batch, self.arrow))
+
+    def mismatch(self, kept: pa.Schema) -> str | None:
+        """Why this schema cannot hold rows of another, or None."""
+        if kept.equals(self.arrow):
+            return None
+        own = dict(zip(self.arrow.names, self.arrow.types, strict=True))
+        for name, kind in zip(kept.names, kept.types, strict=True):
+            if name not in own:
+                return f"column {name!r} is not in the schema any more"
+            if own[name] != kind:
+                return f"column {name!r} is {kind} here, and {own[name]} in the schema"
+        return None
 
     def _keep_table(self, rows: Any) -> CheckedRows:
         if isinstance(rows, pa.Table):
@@ -95,7 +106,7 @@ class RowSchema:
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             self._check_names(list(rows.columns))
             # Its columns may still be numpy's memory.
-            return self._keep(frame_table(rows, self.arrow, self._bad_value), copy=True)
+            return self._keep(values.frame_table(rows, self.arrow, self._bad_value), copy=True)
         if hasattr(rows, "__arrow_c_stream__"):
             return self._keep(pa.table(rows), copy=True)
         raise OptionError(
@@ -106,8 +117,7 @@ class RowSchema:
     def _keep(self, rows: Any, copy: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)
         try:
-            # Validate first: malformed rows cannot even be measured or copied safely. They may come
-            # from a request's body, and would poison every record and reader after them.
+            # First: malformed rows (a request's body) cannot even be measured safely.
             rows.validate(full=True)
         except (pa.ArrowException, ValueError) as error:
             said = " ".join(str(error).split())
@@ -136,17 +146,14 @@ class RowSchema:
 
     def _copy_dicts(self, rows: Sequence[Any]) -> CheckedRows:
         kept: list[dict[str, Any]] = []
-        extra, held = 0, _HELD_LIST
+        extra, held, scalars = 0, _HELD_LIST, values.SCALARS
         for row in rows:
-            if type(row) is not dict:
-                if not isinstance(row, Mapping):
-                    raise OptionError(
-                        f"row {len(kept)} is a {type(row).__name__}; a dict for each row is "
-                        "expected, or a pyarrow RecordBatch or Table, or a pandas frame"
-                    )
-                row = dict(row)
-            else:
-                row = row.copy()  # copy before checking: a thread may change it meanwhile
+            if type(row) is not dict and not isinstance(row, Mapping):
+                raise OptionError(
+                    f"row {len(kept)} is a {type(row).__name__}; a dict for each row is "
+                    "expected, or a pyarrow RecordBatch or Table, or a pandas frame"
+                )
+            row = dict(row)  # copy before checking: a thread may change it meanwhile
             if not self._names.issuperset(row):
                 unknown = next(name for name in row if name not in self._names)
                 raise OptionError(
@@ -157,9 +164,9 @@ class RowSchema:
                 kind = type(value)
                 if kind is str or kind is bytes:
                     extra += len(value)
-                elif kind not in SCALARS:
-                    row[name] = frozen(value)
-                    extra += _weight(row[name])
+                elif kind not in scalars:
+                    row[name] = values.frozen(value)
+                    extra += values.weight(row[name])
             kept.append(row)
             held += row.__sizeof__() + _HELD_VALUE * len(row)
         size = self._fixed * len(kept) + extra
@@ -168,27 +175,19 @@ class RowSchema:
         return kept, size, held + 2 * extra
 
     def _check(self, given: pa.Schema) -> bool:
-        """Check that a schema fits. Returns whether a copy of its rows would share memory with
-        them."""
+        """Check that a schema fits. Returns whether a copy of its rows would share their memory."""
         known, shares = self._known
         if given is known or given.equals(known):
             return shares
         have = schema.columns(schema.from_arrow(given))
+        self._check_columns(have)
         for name, kind in have.items():
-            if name not in self._columns:
-                raise OptionError(
-                    f"column {name!r} of these rows is not in the schema; it has "
-                    f"{', '.join(self._columns)}"
-                )
             # A column of only nulls has no type yet.
             if kind not in (self._columns[name], "void"):
                 raise OptionError(
                     f"column {name!r} is {schema.type_name(self._columns[name])} in the schema "
                     f"and {schema.type_name(kind)} in these rows; cast it"
                 )
-        for name in self._columns:
-            if name not in have:
-                raise OptionError(f"column {name!r} of the schema is missing in these rows")
         # Arrow copies neither a dictionary nor the bytes that views point to.
         shares = any(kind in str(given) for kind in ("dictionary<", "_view"))
         self._known = given, shares
@@ -222,14 +221,18 @@ class RowSchema:
                 )
             if names.count(name) > 1:
                 raise OptionError(f"column {name!r} stands twice in these rows; name it once")
-        unknown = [name for name in names if name not in self._names]
-        missing = [name for name in self._columns if name not in names]
-        if unknown or missing:
-            what = "is not in the schema" if unknown else "of the schema is missing"
-            raise OptionError(
-                f"column {(unknown or missing)[0]!r} {what}; the schema has "
-                f"{', '.join(self._columns)}"
-            )
+        self._check_columns(names)
+
+    def _check_columns(self, names: Collection[str]) -> None:
+        for name in names:
+            if name not in self._columns:
+                raise OptionError(
+                    f"column {name!r} of these rows is not in the schema; it has "
+                    f"{', '.join(self._columns)}"
+                )
+        for name in self._columns:
+            if name not in names:
+                raise OptionError(f"column {name!r} of the schema is missing in these rows")
 
     def convert(
         self, appends: Sequence[Payload]
@@ -238,7 +241,9 @@ class RowSchema:
         done: list[pa.RecordBatch] = []
         rejected: dict[int, OptionError] = {}
         begin = 0
-        for run in _runs(appends):
+        # Neighbours go together: lists of dicts, or batches of one schema.
+        kinds = groupby(appends, lambda each: None if isinstance(each, list) else each.schema)
+        for run in (list(group) for _, group in kinds):
             try:
                 done += self._convert(run)
             except Exception:  # a value's class may raise anything
@@ -291,25 +296,16 @@ class RowSchema:
         return OptionError(f"the rows cannot be converted: {type(error).__name__}")
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if misfit(values, kind) is not None:
+@lru_cache(maxsize=8)
+def read_schema(serialized: bytes) -> pa.Schema:
+    """The schema of a journal's segment."""
+    return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
+def _column(items: list[Any], kind: pa.DataType) -> pa.Array:
+    if values.misfit(items, kind) is not None:
         raise TypeError
-    return pa.array(values, type=kind)
-
-
-def _runs(appends: Sequence[Payload]) -> Iterator[list[Payload]]:
-    """Neighbours to convert together: lists of dicts, or batches of one schema."""
-    run: list[Payload] = []
-    kind: pa.Schema | None = None
-    for payload in appends:
-        own = None if isinstance(payload, list) else payload.schema
-        if own is not kind and (own is None or kind is None or not own.equals(kind)):
-            if run:
-                yield run
-            run, kind = [], own
-        run.append(payload)
-    if run:
-        yield run
+    return pa.array(items, type=kind)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -325,25 +321,3 @@ def _too_large(size: int) -> OptionError:
     return OptionError(
         f"one append of {size} bytes; at most {LARGEST_APPEND} are allowed: split it"
     )
-
-
-def _arrays(kind: pa.DataType) -> int:
-    """How many Arrow arrays hold a column."""
-    return 1 + sum(_arrays(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def _width(kind: pa.DataType) -> int:
-    """Bytes of one value, without those that depend on the value."""
-    try:
-        return (int(kind.bit_width) + 7) // 8
-    except ValueError:
-        return 0 if pa.types.is_null(kind) else _OFFSET
-
-
-def _weight(value: Any) -> int:
-    """About how many bytes a value of a column without fixed width takes."""
-    if isinstance(value, (str, bytes, bytearray)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return 8 + sum(_weight(key) + _weight(item) for key, item in value.items())
-    return 4 + sum(map(_weight, value)) if isinstance(value, (list, tuple, set)) else 8

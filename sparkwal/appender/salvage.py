@@ -16,7 +16,7 @@ import pyarrow as pa
 from sparkwal.errors import JournalReadError
 from sparkwal.journal.disk import DiskReader
 from sparkwal.journal.quarantine import Quarantine
-from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
+from sparkwal.journal.segment import Invalid, intact, read_content
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Incident:
 
     Attributes:
         lost: their sequences.
-        waiting: those of `lost` that were not appended again. Under each of the others the log gets
-            what was appended since.
-        held: those of `lost` that `files` hold intact.
+        waiting: those that were not appended again. Under each of the others the log gets what was
+            appended since.
+        held: those that `files` hold intact.
         files: paths of what is left of them, in quarantine.
         reason: what was wrong.
     """
@@ -40,23 +40,22 @@ class Incident:
 
 
 def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
-    """Every incident, the oldest first. Raises OSError.
-
-    Args:
-        last: the newest sequence that was appended.
-    """
-    waiting = dict(quarantine.waiting(last))
+    """Every incident, the oldest first; `last` is the newest sequence appended. Raises
+    JournalReadError."""
+    waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
     found = []
     for each in quarantine.incidents:
         lost = range(each.first, each.last + 1)
-        held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
-        paths = [f"{quarantine.folder.path}/{name}" for name in each.files]
+        try:
+            held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
+        except OSError as error:
+            raise unreadable_file(path, error) from error
+        paths = [f"{path}/{name}" for name in each.files]
         found.append(Incident(lost, waiting.get(each, range(0)), held, paths, each.reason))
     return found
 
 
 def unreadable_file(path: str, error: OSError) -> JournalReadError:
-    """The error for a file in quarantine that cannot be read."""
     return JournalReadError(
         f"{path}: a file in quarantine cannot be read ({error}): look at the disk. Without that "
         "file, which you may remove then, the rest can be"
@@ -70,12 +69,10 @@ def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
     """
     try:
         with closing(DiskReader(Path(path))) as reader:
-            header, begin = read_header(reader)
+            header, entries = intact(reader)
             schema = pa.ipc.read_schema(pa.py_buffer(header.schema))
-            scan = Scan(reader, begin, header.salt)
-            for entries in (scan, scan.rest()):
-                for found in entries:
-                    content = pa.py_buffer(read_content(reader, found, header.salt))
-                    yield found.sequence, pa.ipc.read_record_batch(content, schema)
+            for found in entries:
+                content = pa.py_buffer(read_content(reader, found, header.salt))
+                yield found.sequence, pa.ipc.read_record_batch(content, schema)
     except (Invalid, OSError, pa.ArrowException) as error:
         raise JournalReadError(f"{path} cannot be read: {error}") from error

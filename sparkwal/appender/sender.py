@@ -1,7 +1,7 @@
 """The sender: cuts batches, sends them, acknowledges in order.
 
-One thread cuts batches and encodes them. A thread of a pool puts each record, with its own retries.
-The thread whose record fills the oldest gap acknowledges all that waited for it.
+One thread cuts and encodes batches. A thread of a pool puts each record, with its own retries. The
+one whose record fills the oldest gap acknowledges all that waited for it.
 
     sending → stopped (`_stop`)         the first failure; records in flight before it go on
     sending, stopped → over (`_end_if_over`)    all is sent or given up, and nothing in flight
@@ -15,35 +15,26 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 from time import monotonic
 
 from sparkwal import events
 from sparkwal.appender.batches import Batch
+from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
-from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.subscribers import Subscribers
-from sparkwal.appender.verdicts import ASK, overtaken, unexpected, unsent, used_up, verdict
-from sparkwal.appender.workers import Workers
-from sparkwal.errors import FencedError, OptionError, SparkWalError, StoreUnavailableError
+from sparkwal.appender.verdicts import ASK, unexpected, unsent, used_up, verdict
+from sparkwal.errors import (
+    FencedError,
+    OptionError,
+    OutcomeUnknownError,
+    SparkWalError,
+    StoreUnavailableError,
+)
 from sparkwal.protocol.claim_age import ClaimAge
-from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.pipeline import Pipeline, Sent
-from sparkwal.store.log_store import LogStore
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where records go: a store that repeats requests, and the slots that this appender leads."""
-
-    log: LogStore
-    producer_id: str
-    pipeline: Pipeline
-    claim: ClaimAge
-    lookout: Lookout
-    limit: int
 
 
 @dataclass(frozen=True)
@@ -55,76 +46,85 @@ class _InFlight:
     empty: list[Batch] = field(default_factory=list)  # batches after it, with nothing to write
 
 
-class _Measured:
-    """Measures one leadership: the times of its PUTs and its retries, for the next record.
+class Workers:
+    """Up to `limit` threads that send requests, started as needed. Only one thread may submit. They
+    are daemons: a request that hangs must not keep a process alive after its appender failed."""
 
-    Attributes:
-        put_ms: position → milliseconds; an entry goes when its record is acknowledged.
-    """
+    def __init__(self, limit: int, entered: Callable[[], None]) -> None:
+        self._limit, self._entered = limit, entered
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
 
-    def __init__(self, subscribers: Subscribers) -> None:
-        self._subscribers = subscribers
-        self._retried = subscribers.retried
-        self._last: float | None = None
-        self.put_ms: dict[int, float] = {}
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task that never raises."""
+        if not self._idle.acquire(blocking=False) and self._count < self._limit:
+            self._count += 1
+            name = f"sparkwal-put-{self._count}"
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            except RuntimeError:
+                # The machine has no more threads, or the interpreter ends. The existing threads
+                # take the task; if there are none, this one runs it.
+                self._count -= 1
+                if not self._count:
+                    task()
+                    return
+        self._tasks.put(task)
 
-    def durable(self, position: int) -> float:
-        """The time of this record's PUT, which the next record holds."""
-        self._last = took = self.put_ms.pop(position)
-        return took
+    def _work(self) -> None:
+        self._entered()
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # it holds the record's bytes
+            self._idle.release()
 
-    def take(self) -> dict[str, float]:
-        """Metrics for the next record; each PUT is in at most one. Only one thread may call it."""
-        last, self._last = self._last, None
-        retried = self._subscribers.retried
-        found: dict[str, float] = {"retries": retried - self._retried}
-        self._retried = retried
-        return found if last is None else {**found, "last_put_ms": last}
+    def stop(self) -> None:
+        """End every thread after its task, without waiting for it."""
+        for _ in range(self._count):
+            self._tasks.put(None)
 
 
 class Sender:
-    """Everything between the intake and the store.
-
-    Attributes: the threads that send call both, which must not take their locks.
-        on_decided: (sequence, position): every append up to it is decided; the newest lie there.
-        on_change: set by a journal. Called when the log takes no more or takes again
-            (`Intake.is_full`), or when this has stopped (`Intake.failure`): then no event is
-            published.
-    """
+    """Everything between the intake and the store."""
 
     def __init__(
         self,
-        target: Target,
-        row_schema: RowSchema,
+        context: AppenderContext,
         intake: Intake,
-        clock: Clock,
-        subscribers: Subscribers,
+        pipeline: Pipeline,
+        claim: ClaimAge,
+        lookout: Lookout,
         watch: SizeWatch | None = None,
     ) -> None:
-        self._target, self._pipeline = target, target.pipeline
-        self._row_schema, self._intake, self._clock = row_schema, intake, clock
-        self._subscribers, self._watch = subscribers, watch
+        self._context, self._intake, self._pipeline = context, intake, pipeline
+        self._claim, self._lookout, self._watch = claim, lookout, watch
+        self._publish, self._producer = context.subscribers.publish, context.producer_id
+        # A journal sets both; the threads that send call them. Every append up to a sequence is
+        # decided, and the newest lie at the position. The log takes no more or takes again, or this
+        # has stopped: then no event is published.
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
-        self._workers = Workers(target.limit, subscribers.enter_thread)
+        self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)
         # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
         self._acks = threading.Lock()
         self._sent: dict[int, _InFlight] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
-        self._measured = _Measured(subscribers)
+        # Position → milliseconds of its PUT; the last of the acknowledged ones; retries up to now.
+        self._put_ms: dict[int, float] = {}
+        self._last_ms: float | None = None
+        self._retried = context.subscribers.retried
         if watch is not None:
-            watch.start(subscribers.enter_thread, self._refuse)
+            watch.start(self._refuse)
         self._thread = threading.Thread(target=self._run, name="sparkwal-send", daemon=True)
         self._thread.start()
 
     @property
     def in_flight(self) -> int:
-        """Records that are sent and not acknowledged."""
         return len(self._sent)
 
     def close(self, timeout: float | None) -> None:
-        """Send what was accepted, wait until all of it is decided, end the threads."""
         self._intake.close(timeout)
         self._workers.stop()
         if self._watch is not None:
@@ -134,8 +134,6 @@ class Sender:
         self._intake.refuse(reason)
         if self.on_change is not None:
             self.on_change()
-
-    # The sending thread.
 
     def _run(self) -> None:
         try:
@@ -153,7 +151,7 @@ class Sender:
         try:
             appends, batch.appends = batch.appends[: batch.count], []
             count = len(appends)
-            batches, rejected = self._row_schema.convert(appends)
+            batches, rejected = self._context.rows.convert(appends)
             del appends
             self._reject(batch, rejected)
             index = next((i for i in reversed(range(count)) if i not in rejected), None)
@@ -162,9 +160,8 @@ class Sender:
                 return
             last = batch.first_sequence + index
             rows = sum(b.num_rows for b in batches)
-            sent = self._pipeline.send(
-                rows, batches, last, self._clock.now_ms(), self._measured.take()
-            )
+            now = self._context.clock.now_ms()
+            sent = self._pipeline.send(rows, batches, last, now, self._metrics())
         except BaseException as error:
             with self._acks:
                 self._stop(unexpected("a batch could not be encoded", error), batch)
@@ -175,32 +172,30 @@ class Sender:
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
             self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
-        self._subscribers.publish(
-            events.BatchSent(
-                position=sent.position,
-                rows=rows,
-                query_id=self._target.producer_id,
-                batch_id=last,
-            )
+        position, producer = sent.position, self._producer
+        self._publish(
+            events.BatchSent(position=position, rows=rows, query_id=producer, batch_id=last)
         )
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(sent.position, sent.header.bytes)
         self._workers.submit(partial(self._put, sent))
-        if self._target.lookout.is_due():
+        if self._lookout.is_due():
             self._workers.submit(self._look)
 
     def _reject(self, batch: Batch, rejected: dict[int, OptionError]) -> None:
         for index, error in rejected.items():
             sequence = batch.first_sequence + index
             batch.reject(sequence, error)
-            self._subscribers.publish(
-                events.Rejected(
-                    query_id=self._target.producer_id,
-                    batch_id=sequence,
-                    reason=str(error),
-                )
-            )
+            who = self._producer
+            self._publish(events.Rejected(query_id=who, batch_id=sequence, reason=str(error)))
+
+    def _metrics(self) -> dict[str, float]:
+        """For the next record; each PUT is in at most one."""
+        last, self._last_ms = self._last_ms, None
+        before, self._retried = self._retried, self._context.subscribers.retried
+        found: dict[str, float] = {"retries": self._retried - before}
+        return found if last is None else {**found, "last_put_ms": last}
 
     def _nothing_to_write(self, batch: Batch) -> None:
         """All appends of the batch were rejected: it is done as soon as those before it are."""
@@ -214,16 +209,18 @@ class Sender:
         self.on_decided(batch.next_sequence - 1, position)
         batch.complete(position)
 
-    # The pool.
-
     def _put(self, sent: Sent) -> None:
-        target, started = self._target, monotonic()
+        log, started = self._context.log, monotonic()
         try:
-            began = target.claim.before(sent.header)
-            put_record(target.log, sent.header, sent.data, ASK)
-            self._measured.put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
-            if target.claim.confirm_after_put(sent.header, began) is not None:
-                raise overtaken(target.log, sent.position)
+            began = self._claim.before(sent.header)
+            put_record(log, sent.header, sent.data, ASK)
+            self._put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
+            if self._claim.confirm_after_put(sent.header, began) is not None:
+                # Our record may have arrived before the other writer led, or after a collection.
+                raise OutcomeUnknownError(
+                    f"position {sent.position} of {log.url} was written, but it took so long that "
+                    f"another writer leads now: {ASK}"
+                )
         except SparkWalError as error:
             self._failed(sent.position, used_up(error))
         except BaseException as error:
@@ -235,7 +232,7 @@ class Sender:
     def _look(self) -> None:
         """Stop if another writer asks for the log; records in flight go on."""
         try:
-            self._target.lookout.look()
+            self._lookout.look()
         except StoreUnavailableError:
             pass  # the next look may see more
         except FencedError as error:
@@ -259,14 +256,15 @@ class Sender:
                 self._complete(done.batch, ready)
                 for batch in done.empty:
                     self._complete(batch, -1)
-                self._subscribers.publish(
+                self._last_ms = took = self._put_ms.pop(ready)
+                self._publish(
                     events.Durable(
                         position=ready,
                         rows=done.rows,
-                        query_id=self._target.producer_id,
+                        query_id=self._producer,
                         batch_id=done.sequence,
                         bytes=done.bytes,
-                        put_ms=self._measured.durable(ready),
+                        put_ms=took,
                     )
                 )
             self._settle()
@@ -285,9 +283,8 @@ class Sender:
         """Accept and send nothing more; records in flight before the failure go on."""
         if self._intake.stop(error):
             if self.on_change is None:
-                path = self._target.log.url
-                kind = type(error).__name__
-                self._subscribers.publish(events.Stopped(path=path, error=kind, reason=str(error)))
+                path, kind = self._context.log.url, type(error).__name__
+                self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
             else:
                 self.on_change()
             if self._watch is not None:

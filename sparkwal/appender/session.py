@@ -1,4 +1,4 @@
-"""One leadership of the log by an appender, from its first request to its last acknowledgement."""
+"""One leadership of the log by an appender."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functools import partial
 from sparkwal.appender.batches import Callbacks
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Buffer, Intake
-from sparkwal.appender.limits import Limits, SizeWatch
-from sparkwal.appender.sender import Sender, Target
+from sparkwal.appender.limits import SizeWatch
+from sparkwal.appender.sender import Sender
 from sparkwal.appender.verdicts import fenced
 from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.options.open import check_place
@@ -29,36 +29,23 @@ from sparkwal.store.conditional_put import prove_put_if_absent
 
 @dataclass(frozen=True)
 class Session:
-    """One leadership. Without a journal it is the appender's backend: accepted rows are in memory.
+    """Without a journal it is the appender's backend: accepted rows are in memory."""
 
-    Attributes:
-        leadership: the log when the session began; the session may write from its `next_position`
-            on.
-        known: the producer's newest sequence in the log when the session began.
-    """
-
-    leadership: Leadership
-    known: int
+    leadership: Leadership  # of the beginning: the session may write from its `next_position` on
+    known: int  # the producer's newest sequence in the log when the session began
     intake: Intake
     sender: Sender
 
     @property
-    def lost(self) -> range:
-        """Always empty: only a journal's rows outlive the process."""
-        return range(0)
-
-    @property
     def in_flight(self) -> int:
-        """Records that are sent and not acknowledged."""
         return self.sender.in_flight
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait to be sent."""
         return self.intake.buffer.held
 
     def close(self, timeout: float | None) -> None:
-        """Send everything accepted and end the threads. Raises TimeoutError."""
+        """Raises TimeoutError."""
         self.sender.close(timeout)
         self.intake.callbacks.stop()
 
@@ -119,38 +106,17 @@ def open_session(
         ) from None
     finally:
         context.subscribers.leave_thread()
-    limit = settings.max_in_flight
-    target = Target(
-        log=log,
-        producer_id=context.producer_id,
-        pipeline=Pipeline(leadership, plan_id, context.producer_id, settings.codec),
-        claim=ClaimAge(
-            log,
-            clock,
-            settings.plan_ttl_ms,
-            leadership.began,
-            limit,
-            looked_ms=looked_ms,
-            known=durable,
-        ),
-        lookout=Lookout(log, leadership.log_id, leadership.term, clock),
-        limit=limit,
-    )
+    ttl_ms, limit = settings.plan_ttl_ms, settings.max_in_flight
+    began, term = leadership.began, leadership.term
+    pipeline = Pipeline(leadership, plan_id, context.producer_id, settings.codec)
+    age = ClaimAge(log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=durable)
+    lookout = Lookout(log, leadership.log_id, term, clock)
     # Without limits of the log's size there is no watch and no request.
-    watch = None
-    if settings.soft_limit is not None or settings.hard_limit is not None:
-        watch = SizeWatch(
-            log,
-            leadership.log_id,
-            leadership.window,
-            leadership.next_position,
-            Limits(settings.soft_limit, settings.hard_limit),
-            clock,
-            context.subscribers.publish,
-        )
+    has_limits = settings.soft_limit is not None or settings.hard_limit is not None
+    watch = SizeWatch(context, leadership) if has_limits else None
     callbacks = Callbacks()
     timeout = settings.batch_timeout_ms / 1000
     buffer = Buffer(settings.batch_size, timeout, settings.max_buffered, durable + 1, callbacks)
     intake = Intake(buffer, callbacks)
-    sender = Sender(target, context.rows, intake, clock, context.subscribers, watch)
+    sender = Sender(context, intake, pipeline, age, lookout, watch)
     return Session(leadership, durable, intake, sender)

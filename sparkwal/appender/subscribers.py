@@ -1,7 +1,5 @@
-"""The subscribers of an appender: each has a queue and a thread of its own.
-
-The threads are daemons: a subscriber that hangs must not keep a process alive.
-"""
+"""The subscribers of an appender. Their threads are daemons: one that hangs must not keep a process
+alive."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from sparkwal.events import Event, Missed, Retried
 
 _logger = logging.getLogger("sparkwal")
 
-# How many events may wait for a slow subscriber before the oldest are dropped.
+# Events that may wait for a slow subscriber before the oldest are dropped.
 MOST_WAITING = 10_000
 _DRAIN_SECONDS = 5.0
 
@@ -61,9 +59,8 @@ class Subscriber:
         except Exception:
             _logger.exception("a subscriber failed on %s", event.name)
 
-    def close(self) -> None:
-        """Deliver what waits, but wait a bounded time for a callback that hangs."""
-        self.stop()
+    def join(self) -> None:
+        """Wait for `stop`, but not for ever for a callback that hangs."""
         if threading.current_thread() is not self._thread:
             self._thread.join(_DRAIN_SECONDS)
 
@@ -75,7 +72,7 @@ class Subscriber:
 
 
 class Subscribers:
-    """All subscribers of an appender. Each gets the events in order."""
+    """Each subscriber gets the events in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,7 +86,7 @@ class Subscribers:
         self._forget = events.subscribe(self._overhear)
 
     def add(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Add a subscriber. Returns a function that removes it."""
+        """Returns a function that removes the subscriber."""
         subscriber = Subscriber(callback)
         with self._lock:
             self._list.append(subscriber)
@@ -139,4 +136,4 @@ class Subscribers:
         for subscriber in closing:
             subscriber.stop()
         for subscriber in closing:
-            subscriber.close()
+            subscriber.join()

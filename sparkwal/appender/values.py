@@ -1,9 +1,9 @@
-"""Decides which Python values and pandas frames a column holds unchanged.
+"""Decides which Python values and pandas frames a column holds unchanged, and estimates their size.
 
 Arrow converts more: 1.5 becomes 1 in a column of integers, a datetime loses its time in a column of
-dates and its zone in a column without one. A log must not change its input. Two conversions follow
-the column's type: a float32 column holds the nearest float32 of a number in its range, and a
-datetime without a zone is UTC in a column with a zone.
+dates and its zone in a column without one. Two conversions follow the column's type: a float32
+column holds the nearest float32 of a number in its range, and a datetime without a zone is UTC in a
+column with a zone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ _NONE = type(None)
 _FLOAT32_END = 2.0**128 - 2.0**103
 # No column has more places after the point.
 _MOST_PLACES = 76
+# Bytes in a record for each value of variable width, besides the value's own.
+_OFFSET = 4
 # Classes whose values are small and cannot change.
 SCALARS = frozenset((_NONE, bool, int, float, datetime, date, time, timedelta, Decimal))
 
@@ -44,7 +46,7 @@ def frozen(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(frozen(item) for item in value)
     if type(value).__module__ == "numpy" and hasattr(value, "copy"):
-        # A copy of an array of objects would share them.
+        # A copy of an array of objects would share these.
         return frozen(value.tolist()) if value.dtype.hasobject else value.copy()
     return value
 
@@ -55,21 +57,20 @@ def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
     # Nearly always all values are of the expected classes: check that in one pass in C.
     if exact.issuperset(map(type, values)):
         return None
-    for index, value in enumerate(values):
-        if value is not None and not fits(value):
-            return index
-    return None
+    wrong = (index for index, each in enumerate(values) if each is not None and not fits(each))
+    return next(wrong, None)
 
 
 @lru_cache(maxsize=1024)
 def _rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any], bool]]:
     """(classes whose values all fit, a function that decides on any other value)."""
     if types.is_struct(kind):
-        return frozenset((_NONE,)), _struct_rule(kind)
+        fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+        return frozenset((_NONE,)), partial(_fits_struct, fields)
     if types.is_map(kind):
-        return frozenset((_NONE,)), _map_rule(kind)
+        return frozenset((_NONE,)), partial(_fits_map, kind)
     if types.is_list(kind):
-        return frozenset((_NONE,)), _list_rule(kind)
+        return frozenset((_NONE,)), partial(_fits_list, kind)
     exact, fits = _leaf_rule(kind)
 
     def decide(value: Any) -> bool:
@@ -116,11 +117,8 @@ def _never(value: Any) -> bool:
 
 
 def fits_decimal(value: Decimal | int, kind: pa.DataType) -> bool:
-    """Whether a column of decimals holds exactly this number.
-
-    Arrow cannot decide this: it crashes at some exponents, and changes some numbers that have too
-    many digits.
-    """
+    """Whether a column of decimals holds exactly this number. Arrow cannot decide this: it
+    crashes at some exponents, and changes some numbers that have too many digits."""
     whole = kind.precision - kind.scale
     if isinstance(value, int):
         return bool(abs(value) < 10**whole)
@@ -134,9 +132,8 @@ def fits_decimal(value: Decimal | int, kind: pa.DataType) -> bool:
 
 
 def _is_float32(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (float, int)):
-        return False
-    return not _FLOAT32_END <= abs(value) < inf
+    is_number = isinstance(value, (float, int)) and not isinstance(value, bool)
+    return is_number and not _FLOAT32_END <= abs(value) < inf
 
 
 def _is_moment(value: Any) -> bool:
@@ -162,50 +159,34 @@ def _sequence(value: Any) -> Sequence[Any] | None:
     return None
 
 
-def _list_rule(kind: pa.DataType) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
-        items = _sequence(value)
-        return items is not None and misfit(items, kind.value_type) is None
-
-    return fits
+def _fits_list(kind: pa.DataType, value: Any) -> bool:
+    items = _sequence(value)
+    return items is not None and misfit(items, kind.value_type) is None
 
 
-def _map_rule(kind: pa.DataType) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
-        pairs = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
-        if pairs is None or any(not isinstance(p, tuple) or len(p) != 2 for p in pairs):
-            return False
-        return (
-            misfit([key for key, _ in pairs], kind.key_type) is None
-            and misfit([item for _, item in pairs], kind.item_type) is None
-        )
-
-    return fits
+def _fits_map(kind: pa.DataType, value: Any) -> bool:
+    pairs = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
+    if pairs is None or any(not isinstance(p, tuple) or len(p) != 2 for p in pairs):
+        return False
+    return (
+        misfit([key for key, _ in pairs], kind.key_type) is None
+        and misfit([item for _, item in pairs], kind.item_type) is None
+    )
 
 
-def _struct_rule(kind: pa.DataType) -> Callable[[Any], bool]:
-    fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
-
-    def fits(value: Any) -> bool:
-        return (
-            isinstance(value, Mapping)
-            and fields.keys() >= value.keys()
-            and all(misfit([item], fields[name]) is None for name, item in value.items())
-        )
-
-    return fits
+def _fits_struct(fields: dict[str, pa.DataType], value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and fields.keys() >= value.keys()
+        and all(misfit([item], fields[name]) is None for name, item in value.items())
+    )
 
 
 def frame_table(
     frame: pd.DataFrame, target: pa.Schema, bad_value: Callable[[int, str, Any], OptionError]
 ) -> pa.Table:
     """The frame as a table with the types of `target`. It may share memory with the frame.
-
-    Args:
-        bad_value: makes the error that names (row, column, value).
-
-    Raises OptionError.
-    """
+    `bad_value` makes the error that names (row, column, value). Raises OptionError."""
     own = pa.Schema.from_pandas(frame.iloc[:0], preserve_index=False)
     for field in target:
         column = frame[field.name]
@@ -234,16 +215,12 @@ def frame_table(
 
 
 def _carries(own: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a pandas column of type `own` may go into a column of type `target`.
-
-    Arrow would read 5 as a timestamp or as true, and drop a time of day or a time zone. It checks
-    the rest itself: numbers that do not fit, nanoseconds.
-    """
+    """Whether a pandas column of type `own` may go into a column of type `target`. Arrow would
+    read 5 as a timestamp or as true, and drop a time of day or a time zone. It checks numbers
+    and nanoseconds itself."""
     if types.is_dictionary(own):
         own = own.value_type
-    if types.is_integer(own):
-        return bool(types.is_integer(target) or types.is_floating(target))
-    if types.is_floating(own):
+    if types.is_integer(own) or types.is_floating(own):
         return bool(types.is_integer(target) or types.is_floating(target))
     if types.is_timestamp(own):
         return bool(types.is_timestamp(target) and (own.tz is None or target.tz is not None))
@@ -263,3 +240,24 @@ def _check_range(
         value = column.iloc[place]
         if abs(value) != float("inf"):
             raise bad_value(place, name, value)
+
+
+def arrays(kind: pa.DataType) -> int:
+    return 1 + sum(arrays(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def width(kind: pa.DataType) -> int:
+    """Bytes of one value, without those that depend on the value."""
+    try:
+        return (int(kind.bit_width) + 7) // 8
+    except ValueError:
+        return 0 if pa.types.is_null(kind) else _OFFSET
+
+
+def weight(value: Any) -> int:
+    """About how many bytes a value of a column without fixed width takes."""
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return 8 + sum(weight(key) + weight(item) for key, item in value.items())
+    return 4 + sum(map(weight, value)) if isinstance(value, (list, tuple, set)) else 8

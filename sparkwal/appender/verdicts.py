@@ -1,8 +1,5 @@
-"""The errors of unacknowledged appends, once an appender has stopped.
-
-Two errors only, each with one thing to do. FencedError: another writer leads. OutcomeUnknownError:
-a new appender's `last_sequence` shows what is durable.
-"""
+"""The errors of unacknowledged appends, once an appender has stopped. FencedError: another writer
+leads. OutcomeUnknownError: a new appender's `last_sequence` shows what is durable."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
 )
-from sparkwal.store.log_store import LogStore
 
 ASK = "open a new appender with the same producer_id, its last_sequence shows what is durable"
 
@@ -28,25 +24,19 @@ def used_up(error: SparkWalError) -> SparkWalError:
 
 
 def fenced(error: FencedError, journal: str | None = None) -> FencedError:
-    """The same error in an appender's terms: it has no microbatch and no checkpoint.
-
-    Args:
-        journal: the folder of its journal, if it has one.
-    """
+    """The same error in an appender's terms: it has no microbatch and no checkpoint. `journal`
+    is the folder of its journal, if it has one."""
     if not error.leader:
         return error
-    if journal is None:
-        where = "has not acknowledged is not in the log"
-        todo = "the same producer_id takes the log over again, and its last_sequence shows what is"
-        todo += " durable"
-    else:
+    where = "has not acknowledged is not in the log"
+    todo = (
+        "the same producer_id takes the log over again, and its last_sequence shows what is durable"
+    )
+    if journal is not None:
         where = f"has accepted is in the log or in the journal {journal}"
         todo = "this journal takes the log over again, and sends what waits"
-    return FencedError(
-        f"{error.leader}. What this appender {where}. Stop one of the two; a new appender with "
-        f"{todo}",
-        leader=error.leader,
-    )
+    said = f"What this appender {where}. Stop one of the two; a new appender with {todo}"
+    return FencedError(f"{error.leader}. {said}", leader=error.leader)
 
 
 def without_advice(error: SparkWalError) -> str:
@@ -55,11 +45,9 @@ def without_advice(error: SparkWalError) -> str:
 
 
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
-    """The error of an unacknowledged slot, from that of the slot before it and its own.
-
-    After a slot that may hold our record, every slot may count, until one shows another leader.
-    Every slot after that one is dead.
-    """
+    """The error of an unacknowledged slot, from that of the slot before it and its own. After a
+    slot that may hold our record every slot may count, until one shows another leader: those
+    after it are dead."""
     if before is None or (isinstance(before, OutcomeUnknownError) and isinstance(own, FencedError)):
         return own
     # SAFETY(after-unknown-unknown) §7: after a slot of unknown outcome every later slot is unknown
@@ -72,15 +60,6 @@ def unsent(error: SparkWalError) -> SparkWalError:
     if isinstance(error, FencedError):
         return error
     return OutcomeUnknownError(f"not sent, because the appender has stopped: {error}")
-
-
-def overtaken(log: LogStore, position: int) -> OutcomeUnknownError:
-    """The error of a slot that was written so slowly that another writer leads by now."""
-    # Our record may have arrived before the other writer led, or after a collection.
-    return OutcomeUnknownError(
-        f"position {position} of {log.url} was written, but it took so long that another writer "
-        f"leads now: {ASK}"
-    )
 
 
 def unexpected(what: str, error: BaseException) -> OutcomeUnknownError:

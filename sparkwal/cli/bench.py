@@ -21,7 +21,7 @@ import click
 import pyarrow as pa
 from rich.console import Console
 
-from sparkwal.appender.appender import Appender, appender_over
+from sparkwal.appender.appender import Appender
 from sparkwal.cli.cost import requests_text
 from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.options import as_json, takes_log
@@ -160,7 +160,7 @@ class Bench:
 
         given: dict[str, Any] = dict(self.options)
         counted = LogStore(cast(Store, counting), log.prefix)
-        wal = appender_over(counted, SCHEMA, producer_id="bench", on_event=heard, **given)
+        wal = Appender(counted, SCHEMA, producer_id="bench", on_event=heard, **given)
         # Opening is no append.
         opening = counting.requests.copy()
         free = threading.Semaphore(in_flight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import weakref
@@ -18,7 +19,16 @@ LOCK = "lock"
 _AHEAD = 16 * 2**20
 
 
-class DiskWriter:
+class _File:
+    _file: int
+
+    def close(self) -> None:
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
+
+
+class DiskWriter(_File):
     """See `Writer`."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
@@ -27,15 +37,11 @@ class DiskWriter:
         self.size = self._begun = os.fstat(self._file).st_size
 
     def append(self, parts: Sequence[Bytes]) -> int:
-        begin = end = self.size
-        waiting = [memoryview(part).cast("B") for part in parts]
-        while waiting:
-            written = os.pwritev(self._file, waiting, end)
-            end += written
-            while waiting and written >= len(waiting[0]):
-                written -= len(waiting.pop(0))
-            if waiting:
-                waiting[0] = waiting[0][written:]
+        begin = self.size
+        end = begin + sum(map(len, parts))
+        written = os.pwritev(self._file, parts, begin)
+        if written < end - begin:
+            self.write_at(begin + written, b"".join(parts)[written:])
         self.size = end
         if end - self._begun >= _AHEAD:
             with suppress(OSError):  # it is a hint
@@ -66,13 +72,8 @@ class DiskWriter:
         if not is_there:
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was open")
 
-    def close(self) -> None:
-        if self._file >= 0:
-            file, self._file = self._file, -1
-            os.close(file)
 
-
-class DiskReader:
+class DiskReader(_File):
     """See `Reader`."""
 
     def __init__(self, path: Path) -> None:
@@ -88,26 +89,18 @@ class DiskReader:
 
     def read_at(self, offset: int, size: int) -> bytes:
         data = os.pread(self._file, size, offset)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < size and (data := os.pread(self._file, size - got, offset + got)):
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
-
-    def close(self) -> None:
-        if self._file >= 0:
-            file, self._file = self._file, -1
-            os.close(file)
+        # One read gives at most 2 GiB, and a signal may end it.
+        while len(data) < size:
+            more = os.pread(self._file, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
 
 
 class DiskFolder:
     """See `Folder`. Opening locks the folder for this process, until `close` or the process's end.
-
-    Raises OptionError if another process holds the folder, or if it cannot be used.
-    """
+    Raises OptionError if another process holds the folder, or if it cannot be used."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -131,8 +124,6 @@ class DiskFolder:
         _held.add(self)
 
     def _take(self) -> None:
-        import fcntl
-
         try:
             # The lock is the open file's: it ends with the process, however that ends.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,8 +174,6 @@ class DiskFolder:
 
     def close(self) -> None:
         if self._lock >= 0:
-            import fcntl
-
             # A forked process that has not yet called `forget` shares the lock.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             self.forget()

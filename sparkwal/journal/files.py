@@ -16,18 +16,15 @@ import re
 import secrets
 import struct
 import zlib
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from errno import EDQUOT, ENOSPC
+from itertools import chain
 
-from sparkwal.errors import (
-    JournalEncodeError,
-    JournalRenameError,
-    JournalWriteError,
-    OptionError,
-)
+from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
 from sparkwal.journal.segment import LARGEST_HEADER, Header
-from sparkwal.journal.storage import Folder, Handle, Reader, content_of, sync_folder
+from sparkwal.journal.storage import Folder, Handle, content_of, sync_folder
 
 CURSOR, ACCEPTED, RESERVE, LOST = "cursor", "accepted", "reserve", "lost"
 TEMPORARY = ".tmp"
@@ -36,7 +33,6 @@ _RESERVED = 2**16
 _SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
 # No journal counts so far: a name with a higher number is not a journal's.
 _IDS = 10**18
-_COPIED = 4 * 2**20
 # The most bytes of a cursor.
 _MOST = 2**16
 _MARK = struct.Struct("<IQq")
@@ -46,53 +42,38 @@ def segment_name(number: int) -> str:
     return f"{number:020d}.wal"
 
 
-def segment_id(name: str) -> int | None:
-    """The id in a segment's name, also in quarantine; None for any other file."""
+def segment_id(name: str) -> int:
+    """The id in a segment's name, also in quarantine; −1 for any other file."""
     found = _SEGMENT.fullmatch(name)
-    return int(found[1]) if found and int(found[1]) < _IDS else None
-
-
-def segment_number(name: str) -> int:
-    """As `segment_id`; −1 for any other file."""
-    found = segment_id(name)
-    return -1 if found is None else found
+    return int(found[1]) if found and int(found[1]) < _IDS else -1
 
 
 def is_temporary(name: str) -> bool:
-    """Whether this is the name of an unfinished file."""
     whole = name.removesuffix(TEMPORARY)
     number = segment_id(whole)
-    is_segment = number is not None and whole == segment_name(number)
+    is_segment = number >= 0 and whole == segment_name(number)
     return whole != name and (whole in (CURSOR, ACCEPTED, RESERVE, LOST) or is_segment)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room. That passes, and nothing is broken."""
+    """Whether there is no room: that passes, and nothing is broken."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How much of a journal the log has.
-
-    Attributes:
-        log_id, producer: whose entries these are.
-        sequence: all entries up to it are in the log.
-        first_segment: segments with a lower id were removed; one that is there was restored.
-        next_segment: neither this id nor a higher one was ever used.
-        ends: of a closed journal: its last segment and that one's size; every byte of it is synced.
-    """
+    """How much of a journal the log has."""
 
     log_id: str
     producer: str
-    sequence: int
-    first_segment: int
-    next_segment: int
+    sequence: int  # all entries up to it are in the log
+    first_segment: int  # segments with a lower id were removed; one that is there was restored
+    next_segment: int  # neither this id nor a higher one was ever used
+    # Of a closed journal: its last segment and that one's size; every byte of it is synced.
     ends: tuple[int, int] | None = None
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Whose entries these are."""
         return self.log_id, self.producer
 
     def encode(self) -> bytes:
@@ -110,8 +91,8 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
         if zlib.crc32(outer["cursor"].encode()) != outer["crc32"]:
             return None, "its CRC-32 is not that of its content"
         plain = json.loads(outer["cursor"])
-        ends = plain.pop("ends")
-        return Cursor(**plain, ends=None if ends is None else (ends[0], ends[1])), ""
+        plain["ends"] = plain["ends"] and tuple(plain["ends"])
+        return Cursor(**plain), ""
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None, "it is torn"
 
@@ -127,19 +108,10 @@ def write_cursor(folder: Folder, cursor: Cursor) -> None:
 
 
 def make_segment(
-    folder: Folder,
-    header: Header,
-    source: Reader | None = None,
-    begin: int = 0,
-    end: int = 0,
-    *,
-    spare: bool = False,
+    folder: Folder, header: Header, entries: Iterable[bytes] = (), *, spare: bool = False
 ) -> int:
-    """Make a segment's file with the entries of `source` from `begin` to `end`. It replaces a file
-    of its name. Returns where its entries begin. On a full disk `spare` uses the reserve's room.
-
-    Raises as `write_cursor`.
-    """
+    """Make a segment's file with these entries. It replaces a file of its name. Returns where its
+    entries begin. On a full disk `spare` uses the reserve's room. Raises as `write_cursor`."""
     try:
         head = header.encode()
     except (TypeError, ValueError) as error:
@@ -154,7 +126,7 @@ def make_segment(
     if spare:
         put_with_reserve(folder, name, head)
     else:
-        _put(folder, name, head, source, begin, end)
+        _put(folder, name, chain([head], entries))
     return len(head)
 
 
@@ -163,42 +135,29 @@ def keep_reserve(folder: Folder) -> None:
     if RESERVE in folder.names():
         return
     with suppress(OSError):
-        _put(folder, RESERVE, secrets.token_bytes(_RESERVED))  # zeros may be stored as a hole
+        _put(folder, RESERVE, [secrets.token_bytes(_RESERVED)])  # zeros may be stored as a hole
 
 
 def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
-    """Write a file, durable when it returns; on a full disk in the reserve's room.
-    Raises as `write_cursor`."""
+    """Write a file, on a full disk in the reserve's room. Raises as `write_cursor`."""
     try:
-        _put(folder, name, data)
+        _put(folder, name, [data])
     except OSError:
         if RESERVE not in folder.names():
             raise
         # SAFETY(reserve-frees) §11: on a full disk the reserve gives way to the cursor
         folder.remove(RESERVE)
-        _put(folder, name, data)
+        _put(folder, name, [data])
 
 
-def _put(
-    folder: Folder,
-    name: str,
-    data: bytes,
-    source: Reader | None = None,
-    begin: int = 0,
-    end: int = 0,
-) -> None:
+def _put(folder: Folder, name: str, parts: Iterable[bytes]) -> None:
     temporary = name + TEMPORARY
     try:
         if temporary in folder.names():
             folder.remove(temporary)
         with closing(Handle(folder.create(temporary), temporary)) as file:
-            file.append([data])
-            while source is not None and begin < end:
-                part = source.read_at(begin, min(_COPIED, end - begin))
-                if not part:
-                    raise OSError(f"{name} ends at {begin} and not at {end}")
+            for part in parts:
                 file.append([part])
-                begin += len(part)
             # SAFETY(sync-before-name) §11: a file is synced before it gets its name
             file.sync()
     except OSError as error:
@@ -215,7 +174,7 @@ def _put(
 
 
 def failed(what: str, error: OSError) -> JournalWriteError:
-    """The error for a write that failed for another reason than a full disk."""
+    """The error of a write that failed, but not because the disk is full."""
     return JournalWriteError(
         f"{what} was not written ({error}). Look at the disk, then open the journal again: what "
         "was accepted before is there"
@@ -223,7 +182,6 @@ def failed(what: str, error: OSError) -> JournalWriteError:
 
 
 def no_room(path: str) -> OptionError:
-    """The error for an opening that a full disk prevents."""
     return OptionError(
         f"the disk of {path} is full: the journal cannot be opened. Make room; nothing of it is "
         "lost"
@@ -231,19 +189,16 @@ def no_room(path: str) -> OptionError:
 
 
 class Mark:
-    """The newest accepted entry: a lower bound, whatever the disk did with it.
-
-    It distinguishes an entry that a crash tore, which was never accepted, from an accepted one that
-    is damaged now. It is never synced by itself: it helps most if the process died and the machine
-    did not, and then the machine still has it.
-    """
+    """The newest accepted entry: a lower bound, whatever the disk did with it. It distinguishes an
+    entry that a crash tore, which was never accepted, from an accepted one that is damaged now. It
+    is never synced by itself: it helps most if the process died and the machine did not."""
 
     def __init__(self, folder: Folder) -> None:
         there = ACCEPTED in folder.names()
         self._writer = folder.open(ACCEPTED) if there else folder.create(ACCEPTED)
 
     def put(self, segment: int, sequence: int) -> None:
-        """Note that every entry up to `sequence`, which is in this segment, is accepted."""
+        """Every entry up to `sequence`, which is in this segment, is accepted."""
         with suppress(OSError):  # it is a hint
             self._writer.write_at(0, _mark(segment, sequence))
 
@@ -253,7 +208,7 @@ class Mark:
 
 def write_mark(folder: Folder, segment: int, sequence: int) -> None:
     """As `Mark.put`, and durable when it returns. Raises as `write_cursor`."""
-    _put(folder, ACCEPTED, _mark(segment, sequence))
+    _put(folder, ACCEPTED, [_mark(segment, sequence)])
 
 
 def _mark(segment: int, sequence: int) -> bytes:

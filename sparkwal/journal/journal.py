@@ -1,8 +1,7 @@
 """Accepted entries on a local disk, in order, until the log has them.
 
-Segments of a fixed size hold the entries, and a ring holds the place of each. One fsync serves all
-appends that wait. The design follows Apache Iggy's metadata journal, but evicts nothing: a full
-journal refuses appends.
+Segments hold the entries, and a ring the place of each. One fsync serves all appends that wait. The
+design follows Apache Iggy's metadata journal, but a full journal refuses appends.
 
     open → ending (`close`: nothing is appended, all is synced) → closed
     open, ending → failed (`_stop`) → closed
@@ -32,19 +31,8 @@ _LOOK_SECONDS = 0.5
 
 
 class Journal:
-    """An open journal; made by `sparkwal.journal.opening`. Thread-safe.
-
-    Args:
-        acked: the log has every entry up to this sequence.
-
-    Attributes:
-        path: the folder's, for messages.
-        last: the sequence of the newest entry written.
-        failure: why it has stopped.
-        is_closed: whether `close` has ended.
-        wants_room: an append waits or was refused: `drain` should make room.
-        on_accepted: called when there may be something to read or to drain; must return quickly.
-    """
+    """An open journal; made by `sparkwal.journal.opening`. Thread-safe. `last` is the sequence of
+    the newest entry written; the log has every entry up to `acked`."""
 
     def __init__(
         self,
@@ -61,11 +49,13 @@ class Journal:
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
         self._turn = threading.Lock()  # held by the thread whose sync runs or comes next
         self._room, self._ending = threading.Event(), threading.Event()
-        self.failure: JournalError | None = None
-        self.is_closed = self._reported_full = self.wants_room = False
+        self.failure: JournalError | None = None  # why it has stopped
+        self.is_closed = self._reported_full = False
+        self.wants_room = False  # an append waits or was refused: `drain` should make room
         self.last, self._synced, self._acked = segments.newest.last, -1, acked
         # SAFETY(mark-at-opening) §11: the mark is written at each opening
         self._have_synced(segments.newest.header.id, self.last)
+        # Called when there may be something to read or to drain; must return quickly.
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
             threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()
@@ -77,34 +67,33 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
         return self._segments.size
 
     def remaining_capacity(self) -> int:
         """How many more entries fit before the log has taken some."""
         return self._segments.slots - (self.last - self._acked)
 
-    # Appending.
-
     def write(self, content: Bytes) -> int:
-        """The sequence of a new entry. It may be lost until `wait` has returned.
-
-        Raises:
-            OptionError: the entry is too large for a segment, or the journal is closed.
-            BackPressureError: the journal or its disk is full: `wait_for_room`.
-            JournalError: it has stopped; the next opening shows whether the entry is on the disk.
-        """
+        """The sequence of a new entry, which may be lost until `wait` has returned. Raises
+        OptionError: the entry is too large for a segment, or the journal is closed;
+        BackPressureError: it or its disk is full, see `wait_for_room`; JournalError: it has
+        stopped, and the next opening shows whether the entry is on the disk."""
         length = len(content)
         if length > self._settings.largest:
             raise OptionError(
                 f"an append of {length} bytes; {self._settings.largest} fit into a segment "
                 "of the journal: split it, or raise journalSegmentBytes"
             )
+        most = self._settings.max_bytes - self._settings.segment_bytes
         crc = zlib.crc32(content)  # before the lock: the content may be large
         while True:
             with self._lock:
                 self._check_open()
-                self._check_room(entry_size(length))
+                if self.remaining_capacity() < 1:
+                    slots = self._segments.slots
+                    raise self._full(f"{slots} entries wait in {self.path} (journalSlots)")
+                if self.size + entry_size(length) > most:
+                    raise self._full(f"{self.size} bytes wait in {self.path} (journalMaxBytes)")
                 if self._segments.fits(length, self._settings.segment_bytes):
                     return self._append(content, crc)
                 full = self._segments.newest
@@ -140,12 +129,6 @@ class Journal:
             return self._stop(files.failed(self.path, failed))
         return self._full(f"the disk of {self.path} is full ({error.strerror})")
 
-    def _check_room(self, need: int) -> None:
-        if self.remaining_capacity() < 1:
-            raise self._full(f"{self._segments.slots} entries wait in {self.path} (journalSlots)")
-        if self.size + need > self._settings.max_bytes - self._settings.segment_bytes:
-            raise self._full(f"{self.size} bytes wait in {self.path} (journalMaxBytes)")
-
     def _full(self, why: str) -> BackPressureError:
         self.wants_room = True
         self._room.clear()
@@ -155,7 +138,7 @@ class Journal:
         self.on_accepted()
         return BackPressureError(f"{why}: nothing of this append was accepted, try again later")
 
-    def wait_for_room(self, timeout: float) -> None:
+    def wait_for_room(self, timeout: float = _LOOK_SECONDS) -> None:
         """After a BackPressureError: wait until there may be room, at most `timeout` seconds."""
         if self.wants_room:
             self._room.wait(min(timeout, _LOOK_SECONDS))
@@ -171,20 +154,16 @@ class Journal:
         except JournalError as error:
             raise self._stopped_by(error) from error
 
-    # Syncing.
-
     def wait(self, sequence: int) -> None:
-        """Wait until this entry is on the disk; with `INTERVAL` and `NONE` return at once.
-
-        Raises JournalError if that cannot be known.
-        """
+        """Wait until this entry is on the disk; with `INTERVAL` and `NONE` return at once. Raises
+        JournalError if that cannot be known."""
         # SAFETY(sync-before-return) §11: with journalSync=always an append returns after a sync
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
     def sync(self, sequence: int | None = None) -> None:
-        """Wait until every entry up to `sequence`, or every one, is on the disk. One thread syncs
-        for all."""
+        """Wait until every entry up to `sequence`, or every one, is on the disk. One thread
+        syncs for all."""
         upto = self.last if sequence is None else sequence
         while self._synced < upto:
             turn = self._turn
@@ -219,8 +198,6 @@ class Journal:
             while not self._ending.wait(self._settings.interval_ms / 1000):
                 self.sync()
 
-    # Reading and letting go.
-
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
         """(content, schema) of an entry that the log does not have yet. Raises JournalReadError."""
         try:
@@ -229,7 +206,6 @@ class Journal:
             raise self._stopped_by(error) from error.__cause__
 
     def acknowledge(self, sequence: int) -> None:
-        """The log has every entry up to this one."""
         with self._lock:
             if sequence > self._acked:
                 self._acked = sequence
@@ -278,10 +254,8 @@ class Journal:
         files.keep_reserve(self._folder)
 
     def _checkpoint(self, first: int, ends: tuple[int, int] | None = None) -> None:
-        """Write the cursor: segments below `first` may be removed."""
-        header, acked = self._segments.oldest.header, self._acked
-        following = self._segments.next_id
-        cursor = Cursor(header.log_id, header.producer, acked, first, following, ends)
+        owner, acked = self._segments.oldest.header.owner, self._acked
+        cursor = Cursor(*owner, acked, first, self._segments.next_id, ends)
         files.write_cursor(self._folder, cursor)
         self._publish(events.Checkpointed(path=self.path, sequence=acked))
 
@@ -304,8 +278,6 @@ class Journal:
             self._segments.close()
             self._mark.close()
             self._folder.close()
-
-    # What stops it.
 
     def _stopped_by(self, error: JournalError) -> JournalError:
         """Stop the journal, unless the error is retryable: then nothing has changed."""

@@ -23,21 +23,13 @@ from sparkwal.journal.scanning import Contents, Damage, Segment
 from sparkwal.journal.segment import Header
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.settings import Settings
-from sparkwal.journal.storage import QUARANTINE, Folder, Handle, sync_folder
-
-# Bytes that are written again at once.
-_BLOCK = 4 * 2**20
+from sparkwal.journal.storage import QUARANTINE, Folder, Handle, blocks, sync_folder
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A journal that is open.
-
-    Attributes:
-        lost: accepted sequences that cannot be read: send them again, in this order, before
-            anything else. Each opening reports them until then.
-        quarantine: what is left of the lost entries.
-    """
+    """A journal that is open. `lost` are accepted sequences that cannot be read: send them
+    again, in this order, before anything else. Each opening reports them until then."""
 
     journal: Journal
     lost: range
@@ -51,15 +43,15 @@ def begin(
     settings: Settings,
     publish: Callable[[Event], None],
 ) -> Opened:
-    """Mend the folder and go on with it.
-
-    Raises:
-        OptionError: the journal holds entries of another log or producer that their log may lack,
-            or more entries wait than `slots`.
-        InvalidLogError: the log lacks entries that it had acknowledged.
-        JournalError: the disk failed.
-    """
-    return _Opening(folder, contents, owner, settings, publish).run()
+    """Mend the folder and go on with it. Raises OptionError if the journal holds entries of another
+    log or producer that their log may lack, or more than `slots` wait; InvalidLogError if the log
+    lacks entries that it had acknowledged; JournalError if the disk failed."""
+    try:
+        return _Opening(folder, contents, owner, settings, publish).run()
+    except OSError as error:
+        if files.is_full(error):
+            raise files.no_room(folder.path) from error
+        raise files.failed(folder.path, error) from error
 
 
 def check(folder: Folder, contents: Contents, owner: Owner) -> None:
@@ -84,14 +76,6 @@ class _Opening:
         self._next_id = contents.next_id
 
     def run(self) -> Opened:
-        try:
-            return self._run()
-        except OSError as error:
-            if files.is_full(error):
-                raise files.no_room(self._folder.path) from error
-            raise files.failed(self._folder.path, error) from error
-
-    def _run(self) -> Opened:
         contents, owner = self._contents, self._owner
         # Every check that refuses comes first, and changes nothing.
         foreign = self.check()
@@ -111,15 +95,13 @@ class _Opening:
             acked = max(owner.durable, segments.oldest.header.first - 1)
             journal = Journal(self._folder, self._settings, segments, acked, self._publish)
             failed.pop_all()
+        last, waiting = journal.last, max(0, journal.last - owner.durable)
         self._publish(
             events.JournalOpened(
-                path=self._folder.path,
-                entries=max(0, journal.last - owner.durable),
-                bytes=journal.size,
-                sequence=journal.last,
+                path=journal.path, entries=waiting, bytes=journal.size, sequence=last
             )
         )
-        return Opened(journal, self._quarantine.lost(journal.last), self._quarantine)
+        return Opened(journal, self._quarantine.lost(last), self._quarantine)
 
     def check(self) -> bool:
         """Whether the folder belongs to another owner, who needs none of its entries any more."""
@@ -133,8 +115,6 @@ class _Opening:
                 f"{contents.ring.slots}: open it with more, they may be fewer once these are sent"
             )
         return foreign
-
-    # What a crash, or a bad disk, left.
 
     def _look_for_gap(self) -> None:
         """Report entries that are missing between the log and the first segment as damage."""
@@ -163,67 +143,50 @@ class _Opening:
         contents.segments, self._segments = [], []
 
     def _mend(self, damage: Damage) -> None:
+        path, sequence, reason = self._folder.path, damage.sequence, damage.reason
         if damage.torn:
             segment = self._segments[-1]
-            self._truncate(segment)
+            with self._writer(segment.name) as writer:
+                writer.truncate(segment.size)
+                writer.sync()
             self._publish(
                 events.TailTruncated(
-                    path=self._folder.path,
-                    segment=segment.header.id,
-                    sequence=damage.sequence,
-                    reason=damage.reason,
+                    path=path, segment=segment.header.id, sequence=sequence, reason=reason
                 )
             )
             return
-        owner = self._owner
-        lost = range(max(damage.sequence, owner.durable + 1), damage.newest + 1)
+        lost = range(max(sequence, self._owner.durable + 1), damage.newest + 1)
         there = set(self._folder.names())
         aside = {
             each: self._free(f"{QUARANTINE}/{each}")
             for each in (damage.name, *damage.also) if each in there
         }  # fmt: skip
+        first, last = (lost[0], lost[-1]) if lost else (-1, -1)
         if lost:
-            incident = Incident(
-                damage.name, lost.start, lost.stop - 1, tuple(aside.values()), damage.reason
-            )
+            incident = Incident(damage.name, first, last, tuple(aside.values()), reason)
             # SAFETY(loss-is-noted) §11: a loss is noted durably and reported at each opening until
             # it is sent again
             self._quarantine = self._quarantine.add(incident)
         self._set_aside(damage, aside)
         self._publish(
             events.ReplayStopped(
-                path=self._folder.path,
+                path=path,
                 file=damage.name,
-                sequence=damage.sequence,
-                reason=damage.reason,
+                sequence=sequence,
+                reason=reason,
                 complete=damage.complete,
             )
         )
-        self._publish(
-            events.Quarantined(
-                path=self._folder.path,
-                files=", ".join(aside),
-                first=lost.start if lost else -1,
-                last=lost.stop - 1 if lost else -1,
-            )
-        )
-
-    def _truncate(self, segment: Segment) -> None:
-        with self._writer(segment.name) as writer:
-            writer.truncate(segment.size)
-            writer.sync()
+        names = ", ".join(aside)
+        self._publish(events.Quarantined(path=path, files=names, first=first, last=last))
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
-
-        Copy first, and move the damaged file last: an opening after a crash finds the same.
-        """
+        Copy first, and move the damaged file last: an opening after a crash finds the same."""
         name = damage.name
-        # After a crash in between, the next opening finds no less.
         if damage.newest >= damage.sequence:
-            number = segment_id([name, *damage.also][-1])
-            assert number is not None
-            files.write_mark(self._folder, number, damage.newest)
+            newest = segment_id([name, *damage.also][-1])
+            files.write_mark(self._folder, newest, damage.newest)
         if self._segments and self._segments[-1].name == name:
             kept = self._segments.pop()
             if kept.last >= kept.header.first:
@@ -240,10 +203,11 @@ class _Opening:
     def _copy(self, segment: Segment) -> Segment:
         header = self._header(segment.header.first, segment.header.schema, segment.header.salt)
         with closing(self._folder.read(segment.name)) as reader:
-            begin = files.make_segment(self._folder, header, reader, segment.begin, segment.size)
+            entries = blocks(reader, segment.begin, segment.size)
+            begin = files.make_segment(self._folder, header, entries)
         by = begin - segment.begin
-        entries = range(segment.header.first, segment.last + 1)
-        self._contents.ring.shift(entries, by, into=header.id)
+        sequences = range(segment.header.first, segment.last + 1)
+        self._contents.ring.shift(sequences, by, into=header.id)
         name = segment_name(header.id)
         return Segment(name, header, begin, segment.size + by, segment.last)
 
@@ -254,39 +218,27 @@ class _Opening:
             free, count = f"{name}.{count}", count + 1
         return free
 
-    # Where it goes on.
-
     def _remove_all(self) -> None:
         """Remove all segments. The cursor goes first: after a crash it marks them as old."""
         owner, number = self._owner, self._next_id
-        cursor = Cursor(owner.log_id, owner.producer, owner.durable, number, number)
-        whose = self._segments[0].header if self._segments else cursor
-        if not owner.owns(whose):
+        first = cursor = Cursor(*owner.name, owner.durable, number, number)
+        if self._segments and not owner.owns(theirs := self._segments[0].header):
             # A cursor covers only its owner's segments: first write one of their owner.
-            theirs = Cursor(whose.log_id, whose.producer, self._contents.last, number, number)
-            files.write_cursor(self._folder, theirs)
-        else:
-            files.write_cursor(self._folder, cursor)
+            first = Cursor(*theirs.owner, self._contents.last, number, number)
+        files.write_cursor(self._folder, first)
         for segment in self._segments:
             self._folder.remove(segment.name)
         self._segments = []
-        if not owner.owns(whose):
+        if first is not cursor:
             sync_folder(self._folder)
             files.write_cursor(self._folder, cursor)
 
     def _header(self, first: int, schema: bytes, salt: int | None = None) -> Header:
         number, self._next_id = self._next_id, self._next_id + 1
-        return Header(
-            number,
-            self._owner.log_id,
-            self._owner.producer,
-            self._contents.ring.slots,
-            first,
-            # SAFETY(salt-per-file) §11: each segment has its own salt, so an entry of another file
-            # is invalid
-            secrets.randbits(32) if salt is None else salt,
-            schema,
-        )
+        # SAFETY(salt-per-file) §11: each segment has its own salt, so an entry of another file is
+        # invalid
+        salt = secrets.randbits(32) if salt is None else salt
+        return Header(number, *self._owner.name, self._contents.ring.slots, first, salt, schema)
 
     def _go_on(self, failed: ExitStack) -> Handle:
         """The writer of the segment that takes the next entry; `failed` closes it."""
@@ -329,15 +281,12 @@ class _Opening:
         )
 
     def _write_again(self, segment: Segment, handle: Handle) -> None:
-        """Put a segment's bytes on the disk: reading them proves only that memory has them.
-
-        After a failed fsync Linux marks pages as clean that are not on the disk, and syncs them
-        only if they are written again. The bytes stay the same, so a crash in between changes none.
-        """
+        """Put a segment's bytes on the disk: reading them proves only that memory has them. After a
+        failed fsync Linux marks pages as clean that are not on the disk, and syncs them only if
+        they are written again. The bytes stay the same, so a crash in between changes none."""
         with closing(self._folder.read(segment.name)) as reader:
             offset = 0
-            while offset < segment.size:
-                part = reader.read_at(offset, min(_BLOCK, segment.size - offset))
+            for part in blocks(reader, 0, segment.size):
                 # SAFETY(rewrite-before-sync) §11: the opening writes what it read again before it
                 # syncs
                 handle.write_at(offset, part)

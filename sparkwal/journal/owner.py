@@ -15,19 +15,13 @@ from sparkwal.journal.segment import Header
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose entries a journal takes.
+    """Whose entries a journal takes."""
 
-    Attributes:
-        log: for messages.
-        durable: the newest sequence of the producer that the log has; −1 for none.
-        schema: how to read the content of new entries.
-    """
-
-    log: str
+    log: str  # for messages
     log_id: str
     producer: str
-    durable: int
-    schema: bytes
+    durable: int  # the newest sequence of the producer that the log has; −1 for none
+    schema: bytes  # how to read the content of new entries
 
     @property
     def name(self) -> tuple[str, str]:
@@ -40,12 +34,9 @@ class Owner:
 def check_owner(
     path: str, contents: Contents, owner: Owner, publish: Callable[[Event], None]
 ) -> bool:
-    """Whether the journal at `path` has another owner, who needs none of it any more.
-
-    Raises:
-        OptionError: the journal holds entries of another log or producer that their log may lack.
-        InvalidLogError: the log lacks entries that it had acknowledged.
-    """
+    """Whether the journal at `path` has another owner, who needs none of it any more. Raises
+    OptionError if their log may lack entries, InvalidLogError if this log lacks some that it had
+    acknowledged."""
     cursor, segments = contents.cursor, contents.segments
     rejected = contents.rejected
     if cursor is not None and not owner.owns(cursor):

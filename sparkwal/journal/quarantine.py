@@ -1,8 +1,6 @@
-"""What damage took from a journal: a note of each incident, and the files in `quarantine/`.
-
-A lost append's sequence is used again, and may be lost again with other rows. So each incident
-names its own files. If several incidents took a sequence, only the newest counts.
-"""
+"""What damage took from a journal: a note of each incident, and the files in `quarantine/`. A lost
+append's sequence is used again, and may be lost again with other rows: so each incident names its
+own files."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
-from sparkwal.journal.segment import Invalid, Scan, read_content, read_header
+from sparkwal.journal.segment import Invalid, intact, read_content
 from sparkwal.journal.storage import QUARANTINE, Folder, Reader, content_of
 
 LOST = files.LOST
@@ -27,25 +25,18 @@ Entry = tuple[memoryview, bytes]
 
 @dataclass(frozen=True)
 class Incident:
-    """Accepted appends that one damage took.
+    """Accepted appends that one damage took."""
 
-    Attributes:
-        name: of the file in which the damage begins.
-        first, last: sequences of the appends.
-        files: names, in the journal's folder, of what is left; in the order of the entries.
-        reason: what was wrong.
-    """
-
-    name: str
-    first: int
-    last: int
-    files: tuple[str, ...]
+    name: str  # of the file in which the damage begins
+    first: int  # sequence of the first append
+    last: int  # and of the last
+    files: tuple[str, ...]  # names in the journal's folder of what is left, in the order of entries
     reason: str
 
     def took(self, name: str) -> bool:
         """Whether this incident took a segment: it takes all from the damaged one to the last."""
-        numbers = [*map(files.segment_number, (self.name, *self.files))]
-        return min(numbers) <= files.segment_number(name) <= max(numbers)
+        numbers = [*map(files.segment_id, (self.name, *self.files))]
+        return min(numbers) <= files.segment_id(name) <= max(numbers)
 
 
 @dataclass(frozen=True)
@@ -58,11 +49,8 @@ class Quarantine:
     incidents: tuple[Incident, ...] = ()
 
     def waiting(self, last: int) -> list[tuple[Incident, range]]:
-        """Incidents with sequences that were not appended again, and those sequences, in order.
-
-        Args:
-            last: the newest sequence that was appended.
-        """
+        """Incidents with sequences after `last` that were not appended again, and those
+        sequences, in order."""
         found = []
         # SAFETY(newest-incident) §11: of the incidents that took a sequence only the newest counts
         for incident in reversed(self.incidents):
@@ -72,12 +60,12 @@ class Quarantine:
         return found
 
     def lost(self, last: int) -> range:
-        """All sequences that were not appended again."""
         newest = max([each.last for each in self.incidents], default=-1)
         return range(last + 1, max(newest, last) + 1)
 
     def entries(self, last: int) -> Iterator[tuple[int, Entry | None]]:
-        """Each lost append not yet appended again, in order; None if unreadable. Raises OSError."""
+        """Each append after `last` that was not appended again, in order; None if unreadable.
+        Raises OSError."""
         for incident, sequences in self.waiting(last):
             for sequence in range(last + 1, sequences.start):
                 yield sequence, None
@@ -102,17 +90,12 @@ class Quarantine:
 
     def _intact(self, reader: Reader) -> Iterator[tuple[int, Entry]]:
         try:
-            header, begin = read_header(reader)
+            header, entries = intact(reader)
         except Invalid:
             return
-        if header.owner != (self.log_id, self.producer):
-            return
-        scan = Scan(reader, begin, header.salt)
-        for entries in (scan, scan.rest()):
+        if header.owner == (self.log_id, self.producer):
             for each in entries:
                 yield each.sequence, (read_content(reader, each, header.salt), header.schema)
-
-    # The note.
 
     def add(self, new: Incident) -> Quarantine:
         """This quarantine with one more incident, durable. Raises as `files.write_cursor`."""
@@ -127,21 +110,17 @@ class Quarantine:
         # Drop an incident if its appends were sent again and somebody removed its files.
         kept = [each for each in before if each.last >= new.first or names & {*each.files}]
         found = replace(self, incidents=(*kept, new))
-        files.put_with_reserve(self.folder, LOST, found._encode())
-        return found
-
-    def _encode(self) -> bytes:
-        document = json.dumps(
-            [self.log_id, self.producer, [asdict(each) for each in self.incidents]]
-        )
+        plain = [self.log_id, self.producer, [asdict(each) for each in found.incidents]]
+        document = json.dumps(plain)
         line = json.dumps({"crc32": zlib.crc32(document.encode()), "lost": document}).encode()
         # Written twice: one flipped bit does not hide it.
-        return line + line
+        files.put_with_reserve(self.folder, LOST, line + line)
+        return found
 
 
 def read_quarantine(folder: Folder) -> Quarantine:
-    """What the note says. Raises OSError, and JournalReadError if the note cannot be read: that
-    does not mean that nothing was lost."""
+    """Raises OSError, and JournalReadError if the note cannot be read: that does not mean that
+    nothing was lost."""
     data = content_of(folder, LOST, _MOST)
     if data is None:
         return Quarantine(folder, "", "")

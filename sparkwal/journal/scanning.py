@@ -11,90 +11,61 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from sparkwal.errors import JournalReadError
-from sparkwal.journal.files import (
-    Cursor,
-    is_temporary,
-    read_cursor,
-    read_mark,
-    segment_id,
-    segment_name,
-)
+from sparkwal.journal import files
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
-from sparkwal.journal.ring import Ring
 from sparkwal.journal.segment import (
     ENTRY_BYTES,
     Found,
     Header,
     Invalid,
+    Ring,
     Scan,
     entry_size,
+    intact,
     read_header,
 )
 from sparkwal.journal.sender import Sender, read_sender
+from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
 
 
 @dataclass
 class Segment:
-    """A segment of a journal.
-
-    Attributes:
-        begin: where its entries begin.
-        size: bytes up to the end of its last entry.
-        last: sequence of its last entry; `header.first` − 1 if it has none.
-    """
+    """A segment of a journal."""
 
     name: str
     header: Header
-    begin: int
-    size: int
-    last: int
+    begin: int  # where its entries begin
+    size: int  # bytes up to the end of its last entry
+    last: int  # sequence of its last entry; `header.first` − 1 if it has none
 
 
 @dataclass
 class Damage:
-    """The first invalid entry, or the first accepted entry that is missing.
+    """The first invalid entry, or the first accepted entry that is missing."""
 
-    Attributes:
-        name: of its file; `also` names the files after it.
-        sequence: the one that it has, or would have.
-        reason: what is wrong.
-        complete: how many complete entries lie after it.
-        newest: the highest sequence that may have been there; `sequence` − 1 if none.
-        torn: whether it is a torn tail and no damage.
-    """
-
-    name: str
-    sequence: int
+    name: str  # of its file
+    sequence: int  # the one that it has, or would have
     reason: str
-    complete: int = 0
-    newest: int = -1
-    torn: bool = False
-    also: list[str] = field(default_factory=list)
+    complete: int = 0  # complete entries that lie after it
+    newest: int = -1  # the highest sequence that may have been there; `sequence` − 1 if none
+    torn: bool = False  # a torn tail and no damage
+    also: list[str] = field(default_factory=list)  # the files after it
 
 
 @dataclass
 class Contents:
-    """What `scan_folder` found.
+    """What `scan_folder` found."""
 
-    Attributes:
-        segments: in order, up to the damage; the last may be the intact beginning of a damaged one.
-        rejected: why the cursor cannot be used; "" if it can, or there is none.
-        quarantine: earlier losses.
-        sender: the last appender that may have sent entries, or why it is unknown.
-        stale: unfinished files, and segments that were removed before.
-        next_id: no segment ever had this id or a higher one.
-    """
-
-    segments: list[Segment]
+    segments: list[Segment]  # up to the damage; of a damaged one its intact beginning
     ring: Ring
-    cursor: Cursor | None
-    rejected: str
+    cursor: files.Cursor | None
+    rejected: str  # why the cursor cannot be used; "" if it can, or there is none
     damage: Damage | None
-    stale: list[str]
-    next_id: int
-    sender: Sender | str
-    quarantine: Quarantine
+    stale: list[str]  # unfinished files, and segments that were removed before
+    next_id: int  # no segment ever had this id or a higher one
+    sender: Sender | str  # the last appender that may have sent entries, or why it is unknown
+    quarantine: Quarantine  # earlier losses
 
     @property
     def last(self) -> int:
@@ -107,32 +78,26 @@ class Contents:
         return self.segments[0].header.first if self.segments else 0
 
 
-def scan_folder(folder: Folder, largest: int, slots: int | None, default_slots: int) -> Contents:
-    """Read everything in the folder.
-
-    Args:
-        largest: the largest size of an entry's content, in bytes.
-        slots: the ring's; None: those of the newest segment, or `default_slots`.
-
-    Raises JournalReadError if the disk cannot be read, or the note of losses cannot.
-    """
+def scan_folder(folder: Folder, settings: Settings) -> Contents:
+    """Read everything in the folder. Raises JournalReadError if the disk cannot be read, or the
+    note of losses cannot."""
     try:
-        return _scan(folder, largest, slots, default_slots)
+        return _scan(folder, settings)
     except OSError as error:
         raise JournalReadError(
             f"journal {folder.path} cannot be read ({error}): look at the disk"
         ) from error
 
 
-def _scan(folder: Folder, largest: int, slots: int | None, default_slots: int) -> Contents:
+def _scan(folder: Folder, settings: Settings) -> Contents:
     names = folder.names()
-    ids = {name: number for name in names if (number := segment_id(name)) is not None}
-    cursor, rejected = read_cursor(folder)
-    mark = read_mark(folder)
-    stale = [name for name in names if is_temporary(name)]
-    live = sorted(name for name in ids if name == segment_name(ids[name]))
+    ids = {name: number for name in names if (number := files.segment_id(name)) >= 0}
+    cursor, rejected = files.read_cursor(folder)
+    mark = files.read_mark(folder)
+    stale = [name for name in names if files.is_temporary(name)]
+    live = sorted(name for name in ids if name == files.segment_name(ids[name]))
     next_id = max([*ids.values(), mark[0]]) + 1
-    reading = _Reading(folder, largest, slots, default_slots, mark)
+    reading = _Reading(folder, settings, mark)
     oldest = 0
     if cursor is not None:
         # SAFETY(removed-stays-removed) §11: a segment below the cursor's first_segment is old,
@@ -165,16 +130,9 @@ def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
 
 
 class _Reading:
-    def __init__(
-        self,
-        folder: Folder,
-        largest: int,
-        slots: int | None,
-        default_slots: int,
-        mark: tuple[int, int],
-    ) -> None:
-        self._folder, self._largest, self._given, self._mark = folder, largest, slots, mark
-        self.ring = Ring(slots or default_slots)
+    def __init__(self, folder: Folder, settings: Settings, mark: tuple[int, int]) -> None:
+        self._folder, self._settings, self._mark = folder, settings, mark
+        self.ring = Ring(settings.slots or settings.default_slots)
         self.segments: list[Segment] = []
         self.damage: Damage | None = None
         self.first = 0  # the sequence to expect if no segment is there
@@ -214,7 +172,7 @@ class _Reading:
                     not after
                     # SAFETY(torn-is-last) §11: a torn tail has no complete entry after it
                     and not damage.complete
-                    and rest <= ENTRY_BYTES + entry_size(self._largest)
+                    and rest <= ENTRY_BYTES + entry_size(self._settings.largest)
                     # SAFETY(accepted-not-torn) §11: an entry that the mark counts as accepted is
                     # never cut off
                     and not self._acknowledged(number, damage.sequence)
@@ -226,33 +184,28 @@ class _Reading:
         there = self.segments[-1].header.id if self.segments else oldest
         # SAFETY(missing-is-damage) §11: an entry that the mark knows and that is missing is damage
         if number >= there and upto >= self._next():
-            name = segment_name(number)
+            name = files.segment_name(number)
             self._damaged(name, f"entries up to {upto} were accepted and are not there", [])
             self._include_acknowledged(number)
 
     def _check(self, header: Header, number: int) -> None:
         if header.id != number:
             raise Invalid(f"it says that it is segment {header.id}")
-        if not self.segments:
-            self._use(header)
-            return
-        before = self.segments[-1]
         if not self._is_ours(header):
             raise Invalid("it is of another log or producer than the segments before it")
-        if header.first != before.last + 1:
-            raise Invalid(f"it begins at entry {header.first} after entry {before.last}")
+        if self.segments and header.first != self._next():
+            raise Invalid(f"it begins at entry {header.first} after entry {self._next() - 1}")
         self._use(header)
 
     def _use(self, header: Header) -> None:
         """Use the newest segment's number of slots, unless the caller gave one."""
-        if self._given is not None or header.slots == self.ring.slots:
+        if self._settings.slots is not None or header.slots == self.ring.slots:
             return
         former, self.ring = self.ring, Ring(header.slots)
-        for segment in self.segments:
+        if self.segments:
             # Copy what the former ring still has; no more can be live.
-            for sequence in range(
-                max(segment.header.first, segment.last + 1 - former.slots), segment.last + 1
-            ):
+            end = self._next()
+            for sequence in range(max(self.segments[0].header.first, end - former.slots), end):
                 self.ring.put(*former.get(sequence))
         former.close()
 
@@ -263,8 +216,6 @@ class _Reading:
         segment, upto = self._mark
         return number < segment or (number == segment and sequence <= upto)
 
-    # What lies after the first invalid entry.
-
     def _damaged(self, name: str, reason: str, after: list[str]) -> Damage:
         sequence = self._next()
         self.damage = Damage(name, sequence, reason, newest=sequence - 1, also=after)
@@ -274,11 +225,9 @@ class _Reading:
         for name in names:
             with closing(self._folder.read(name)) as reader:
                 try:
-                    header, begin = read_header(reader)
+                    header, entries = intact(reader)
                     if self._is_ours(header):
-                        scan = Scan(reader, begin, header.salt)
-                        self._count(scan)
-                        self._count(scan.rest())
+                        self._count(entries)
                 except Invalid:
                     # Without a salt, an entry may be part of another's content: only the very next
                     # sequence counts.

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import base64
 import json
+import mmap
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from sparkwal.journal.storage import Bytes, Reader
@@ -27,6 +29,7 @@ _ENTRY = struct.Struct("<4sIQII")
 _CHECKED = struct.Struct("<QII")
 ENTRY_BYTES = _ENTRY.size
 _PAD = bytes(8)
+_PLACE = struct.Struct("<QQQ")
 # Larger than any header, which holds a table's schema. Limits a read of an unchecked length.
 LARGEST_HEADER = 16 * 2**20
 # The least that a scan reads at once.
@@ -35,29 +38,19 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a segment.
+    """The header of a segment."""
 
-    Attributes:
-        id: unique among all segments that this journal ever had.
-        log_id, producer: whose entries these are.
-        slots: of the ring when the segment was made.
-        first: sequence of its first entry.
-        salt: the initial value of the CRC-32 of an entry's head.
-        schema: how to read the entries' content; opaque here.
-    """
-
-    id: int
+    id: int  # unique among all segments that this journal ever had
     log_id: str
     producer: str
-    slots: int
-    first: int
-    salt: int
-    schema: bytes
+    slots: int  # of the ring when the segment was made
+    first: int  # sequence of its first entry
+    salt: int  # the initial value of the CRC-32 of an entry's head
+    schema: bytes  # how to read the entries' content; opaque here
     version: int = VERSION
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Whose entries these are."""
         return self.log_id, self.producer
 
     def encode(self) -> bytes:
@@ -110,7 +103,7 @@ def entry_size(length: int) -> int:
 
 
 class Found(NamedTuple):
-    """A complete entry of a file. It is a tuple for speed: a recovery makes one for each entry."""
+    """A complete entry of a file. A tuple for speed: a recovery makes one for each."""
 
     sequence: int
     offset: int
@@ -121,23 +114,44 @@ class Found(NamedTuple):
         return self.offset + ENTRY_BYTES + self.length + -self.length % 8
 
 
+class Ring:
+    """The places of the newest `slots` entries. Each takes 24 bytes of memory once it is used."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._places = mmap.mmap(-1, slots * _PLACE.size)
+
+    def put(self, segment: int, found: Found) -> None:
+        """Note where an entry lies. It replaces the entry `slots` sequences before it."""
+        at = found.sequence % self.slots * _PLACE.size
+        _PLACE.pack_into(self._places, at, segment, found.offset, found.length)
+
+    def get(self, sequence: int) -> tuple[int, Found]:
+        """(segment id, place) of an entry, which must be among the newest `slots`."""
+        at = sequence % self.slots * _PLACE.size
+        segment, offset, length = _PLACE.unpack_from(self._places, at)
+        return segment, Found(sequence, offset, length)
+
+    def shift(self, sequences: range, by: int, into: int) -> None:
+        """These entries now lie `by` bytes further on, in the segment `into`."""
+        for sequence in sequences[-self.slots :]:
+            _, found = self.get(sequence)
+            self.put(into, Found(sequence, found.offset + by, found.length))
+
+    def close(self) -> None:
+        self._places.close()
+
+
 class Scan:
     """The entries of one file in order, up to the first incomplete one. Holds one block, or the
-    largest entry, in memory.
-
-    Args:
-        salt: the header's; None if unknown, for `rest` only.
-
-    Attributes:
-        end: where the last complete entry ends.
-        wrong: why no entry begins at `end`; "" if the file ends there.
-    """
+    largest entry, in memory. `salt` is the header's; None if unknown, for `rest` only."""
 
     def __init__(self, reader: Reader, begin: int, salt: int | None) -> None:
         self._reader, self._salt = reader, salt
         self._size = reader.size
         self._base, self._block = begin, b""
         self._view = memoryview(self._block)
+        # Where the last complete entry ends; why none begins there, "" if the file ends.
         self.end, self.wrong = begin, ""
 
     def __iter__(self) -> Iterator[Found]:
@@ -158,7 +172,7 @@ class Scan:
         if at < 0 or at + ENTRY_BYTES > there:
             if offset == self._size:
                 return None
-            at, there = self._load(offset, ENTRY_BYTES)
+            at, there = self._load(offset)
             if there < ENTRY_BYTES:
                 raise Invalid("the file ends within an entry")
         magic, own, sequence, length, crc = _ENTRY.unpack_from(self._block, at)
@@ -183,24 +197,17 @@ class Scan:
             raise Invalid("an entry's CRC-32 is not that of its content")
         return Found(sequence, offset, length)
 
-    def _load(self, offset: int, size: int) -> tuple[int, int]:
-        """Load a block of at least `size` bytes (fewer at the file's end). Returns 0 and its
-        length."""
+    def _load(self, offset: int, size: int = ENTRY_BYTES) -> tuple[int, int]:
         self._base, self._block = offset, self._reader.read_at(offset, max(size, _BLOCK))
         self._view = memoryview(self._block)
         return 0, len(self._block)
-
-    def _bytes(self, offset: int, size: int) -> memoryview:
-        begin = offset - self._base
-        if begin < 0 or begin + size > len(self._block):
-            begin, _ = self._load(offset, size)
-        return self._view[begin : begin + size]
 
     def rest(self) -> Iterator[Found]:
         """Complete entries anywhere after `end`: those that lie behind the damage."""
         offset = self.end
         while offset + ENTRY_BYTES <= self._size:
-            if not self._bytes(offset, ENTRY_BYTES):
+            at = offset - self._base
+            if (at < 0 or at + ENTRY_BYTES > len(self._block)) and not self._load(offset)[1]:
                 return  # it became shorter
             place = self._block.find(_ENTRY_MAGIC, offset - self._base)
             if place < 0:
@@ -221,6 +228,13 @@ class Scan:
             else:
                 yield found
                 offset = found.end
+
+
+def intact(reader: Reader) -> tuple[Header, Iterator[Found]]:
+    """A file's header and every complete entry, also after damage. Raises Invalid, OSError."""
+    header, begin = read_header(reader)
+    scan = Scan(reader, begin, header.salt)
+    return header, chain(scan, scan.rest())
 
 
 def read_content(reader: Reader, found: Found, salt: int) -> memoryview:

@@ -9,20 +9,14 @@ from contextlib import suppress
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.files import segment_name
-from sparkwal.journal.ring import Ring
 from sparkwal.journal.scanning import Segment
-from sparkwal.journal.segment import Found, Header, Invalid, entry, entry_size, read_content
+from sparkwal.journal.segment import Found, Header, Invalid, Ring, entry, entry_size, read_content
 from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 
 class Segments:
     """The segments in order; the last takes entries. One thread at a time may append, and one may
-    remove; reading goes on beside both.
-
-    Args:
-        writer: of the last segment.
-        next_id: no segment ever had this id or a higher one.
-    """
+    remove; reading goes on beside both. `writer` is the last segment's."""
 
     def __init__(
         self, folder: Folder, found: list[Segment], ring: Ring, writer: Handle, next_id: int
@@ -37,12 +31,10 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
         return sum(each.size for each in tuple(self._list))
 
     @property
     def slots(self) -> int:
-        """Entries that may wait."""
         return self._ring.slots
 
     @property
@@ -59,10 +51,7 @@ class Segments:
         return [each for each in tuple(self._list)[:-1] if each.last <= acked]
 
     def newest_is_done(self, acked: int) -> bool:
-        """Whether the newest segment holds entries, and none after `acked`."""
         return self.newest.header.first <= self.newest.last <= acked
-
-    # Appending.
 
     def append(self, content: Bytes, crc: int) -> int:
         """Append an entry; returns its sequence. Raises OSError; then `undo`, or append no more."""
@@ -78,8 +67,8 @@ class Segments:
         return sequence
 
     def undo(self) -> None:
-        """Undo what was begun and not finished: an entry that did not fit, or an entry or rotation
-        that a signal handler's exception interrupted. Raises OSError."""
+        """Undo an entry that did not fit, or an entry or rotation that a signal handler's exception
+        interrupted. Raises OSError."""
         segment = self.newest
         if self._making is not None:
             if self._making != segment.name:
@@ -96,22 +85,17 @@ class Segments:
             self._begun = None
 
     def fits(self, length: int, limit: int) -> bool:
-        """Whether the newest segment takes an entry with a content of `length` bytes."""
         segment = self.newest
         is_empty = segment.last < segment.header.first
         return is_empty or segment.size + entry_size(length) <= limit
 
     def rotate(self, spare: bool) -> None:
         """Go on in a new segment; `spare` may use the reserve. The former one must be synced.
-
-        Raises JournalError, OSError if there is no room.
-        """
+        Raises JournalError, OSError if there is no room."""
         self.undo()
         former = self.newest
-        header = Header(
-            self.next_id, former.header.log_id, former.header.producer, self.slots,
-            former.last + 1, secrets.randbits(32), former.header.schema,
-        )  # fmt: skip
+        owner, schema, salt = former.header.owner, former.header.schema, secrets.randbits(32)
+        header = Header(self.next_id, *owner, self.slots, former.last + 1, salt, schema)
         self.next_id += 1
         name = self._making = segment_name(header.id)
         begin = files.make_segment(self._folder, header, spare=spare)
@@ -119,8 +103,6 @@ class Segments:
         self._making = None
         before, self.writer = self.writer, Handle(self._folder.open(name), name)
         before.close()
-
-    # Reading.
 
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
         """(content, schema) of an entry, checked. Raises JournalReadError."""
@@ -144,10 +126,7 @@ class Segments:
             self._reader[1].close()
             self._reader = None
 
-    # Letting go.
-
     def remove(self, segment: Segment) -> None:
-        """Raises OSError."""
         with self._reading:
             self._forget_reader()
             self._folder.remove(segment.name)

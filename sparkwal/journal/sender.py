@@ -21,13 +21,8 @@ _HEAD = struct.Struct("<IIQ")
 
 @dataclass(frozen=True)
 class Sender:
-    """An appender that may send entries.
-
-    Attributes:
-        whose: see `whose`.
-        leader_id: that each of its records names.
-        sequence: entries up to it were in the log when it began.
-    """
+    """An appender that may send entries: each of its records names `leader_id`, and the log had the
+    entries up to `sequence` when it began. `whose`: see there."""
 
     whose: str
     leader_id: str

@@ -1,5 +1,3 @@
-"""How much a journal may hold, and when an append returns."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,21 +10,16 @@ DEFAULT_SLOTS = 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """How much a journal may hold, and when an append returns.
+    """How much a journal may hold, and when an append returns."""
 
-    Attributes:
-        segment_bytes: of one file, and so of the largest entry.
-        max_bytes: of all files. Appends leave room for one segment.
-        slots: entries that may wait; None: as many as when the journal was made.
-        sync: when an append returns: `ALWAYS` once it is on the disk, `INTERVAL` and `NONE` at
-            once. `INTERVAL` syncs every `interval_ms`, `NONE` when a segment is full.
-    """
-
-    segment_bytes: int = 64 * 2**20
-    max_bytes: int = 2**30
-    slots: int | None = None
+    segment_bytes: int = 64 * 2**20  # of one file, and so of the largest entry
+    max_bytes: int = 2**30  # of all files; appends leave room for one segment
+    slots: int | None = None  # entries that may wait; None: as many as the newest segment says
+    # An append returns once it is on the disk, or with INTERVAL and NONE at once. INTERVAL syncs
+    # every `interval_ms`, NONE when a segment is full.
     sync: str = ALWAYS
     interval_ms: int = 100
+    default_slots: int = DEFAULT_SLOTS  # where there is no segment
 
     @property
     def largest(self) -> int:

@@ -1,12 +1,9 @@
-"""The interface of a journal's folder, and the rule that all its handles follow.
-
-As in Apache Iggy's journal, a local disk and a twin in memory share one interface: positional reads
-and writes, appends, truncation and syncs.
-"""
+"""The interface of a journal's folder, which a local disk and a twin in memory share, as in Apache
+Iggy's journal; and the rule that all its handles follow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Protocol
 
@@ -16,20 +13,17 @@ from sparkwal.errors import JournalFolderSyncError, JournalSyncError
 Bytes = bytes | memoryview
 # A folder inside the folder, for files that must not change again.
 QUARANTINE = "quarantine"
+_BLOCK = 4 * 2**20
 
 
 class Writer(Protocol):
-    """A file open for writing. Each call may raise OSError.
-
-    Attributes:
-        size: bytes from its beginning up to where the next `append` writes.
-    """
+    """A file open for writing at `size`. Each call may raise OSError."""
 
     size: int
 
     def append(self, parts: Sequence[Bytes]) -> int:
-        """Write at the end and return the offset. After an error `size` is as before, and the file
-        may be longer."""
+        """Write at the end and return the offset. After an error `size` is as before, and the
+        file may be longer."""
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write over what is there."""
@@ -56,10 +50,8 @@ class Reader(Protocol):
 
 
 class Folder(Protocol):
-    """The files of one journal, by name. Each call may raise OSError.
-
-    A name may begin with `QUARANTINE` and a slash.
-    """
+    """The files of one journal, by name; a name may begin with `QUARANTINE` and a slash. Each
+    call may raise OSError."""
 
     @property
     def path(self) -> str: ...
@@ -88,11 +80,9 @@ class Folder(Protocol):
 
 
 class Handle:
-    """A writer that refuses everything after a failed sync.
-
-    Linux marks pages that it could not write as clean: the next fsync succeeds, though nothing is
-    on the disk. Only what is read, written and synced again is there.
-    """
+    """A writer that refuses everything after a failed sync. Linux marks pages that it could not
+    write as clean: the next fsync succeeds, though nothing is on the disk. Only what is read,
+    written and synced again is there."""
 
     def __init__(self, writer: Writer, name: str) -> None:
         self._writer, self.name = writer, name
@@ -140,6 +130,16 @@ def content_of(folder: Folder, name: str, most: int) -> bytes | None:
         return None
     with closing(reader):
         return reader.read_at(0, most)
+
+
+def blocks(reader: Reader, begin: int, end: int) -> Iterator[bytes]:
+    """The bytes from `begin` to `end`, a block at a time. Raises OSError."""
+    while begin < end:
+        part = reader.read_at(begin, min(_BLOCK, end - begin))
+        if not part:
+            raise OSError(f"the file ends at {begin} and not at {end}")
+        yield part
+        begin += len(part)
 
 
 def sync_folder(folder: Folder) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from sparkwal import Appender
-from sparkwal.appender.appender import appender_over
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.recovery import find_head
@@ -85,7 +84,7 @@ class Plot:
         """An appender over this store, four records in flight, one append a batch."""
         given = {"maxInFlightRequests": 4, "batchSizeThreshold": 1, **options}
         store = self.retrying(retries)
-        return appender_over(LogStore(store, PREFIX), SCHEMA, producer_id=producer, **given)
+        return Appender(LogStore(store, PREFIX), SCHEMA, producer_id=producer, **given)
 
     def gap(self) -> int:
         """The first free position."""

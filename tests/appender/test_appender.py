@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sparkwal import Appender, AsyncAppender
-from sparkwal.appender.appender import appender_over
 from sparkwal.errors import (
     BackPressureError,
     FencedError,
@@ -384,7 +383,7 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot
 
 def test_the_first_subscriber_hears_of_the_takeover_too(plot: Plot) -> None:
     told: list[Event] = []
-    with appender_over(LogStore(plot, PREFIX), SCHEMA, producer_id="p", on_event=told.append):
+    with Appender(LogStore(plot, PREFIX), SCHEMA, producer_id="p", on_event=told.append):
         pass
     assert [event.name for event in told][:2] == ["recovered", "leader_claimed"]
 
@@ -429,8 +428,8 @@ def test_a_log_with_other_columns_is_refused(plot: Plot) -> None:
         wal.append(rows(1))
     other = pa.schema([("v", pa.int64()), ("w", pa.string())])
     with pytest.raises(OptionError, match="'w'"):
-        appender_over(LogStore(plot, PREFIX), other, producer_id="p")
-    with appender_over(LogStore(plot, PREFIX), other, producer_id="p", mergeSchema=True) as wal:
+        Appender(LogStore(plot, PREFIX), other, producer_id="p")
+    with Appender(LogStore(plot, PREFIX), other, producer_id="p", mergeSchema=True) as wal:
         wal.append([{"v": 2, "w": "x"}])
     with plot.appender(mergeSchema=True) as wal:
         wal.append(rows(3))

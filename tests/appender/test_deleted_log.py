@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from sparkwal import Appender
-from sparkwal.appender.appender import appender_over
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.lifecycle import FLOOR
 from sparkwal.protocol import chain, recovery
@@ -32,7 +31,7 @@ def clock() -> StoppedClock:
 
 
 def opened(plot: Plot, clock: StoppedClock) -> Appender:
-    return appender_over(
+    return Appender(
         LogStore(plot, PREFIX), SCHEMA, producer_id="p", clock=clock, planTtl="1min",
         maxInFlightRequests=4, batchSizeThreshold=1,
     )  # fmt: skip

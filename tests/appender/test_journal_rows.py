@@ -14,7 +14,6 @@ from journal.disk import MemoryFolder
 
 from sparkwal import Appender, events
 from sparkwal.appender import journal_intake
-from sparkwal.appender.appender import appender_over
 from sparkwal.errors import (
     BackPressureError,
     FencedError,
@@ -217,7 +216,7 @@ def unsent(plot: Away, folder: MemoryFolder, schema: pa.Schema, rows: list[Any])
 def over(plot: Away, folder: MemoryFolder, schema: pa.Schema, **options: Any) -> Appender:
     log = LogStore(plot.retrying(1), PREFIX)
     given = {"journal": "x", "journalSlots": 4096, "mergeSchema": True, **options}
-    return appender_over(log, schema, producer_id="p", folder=folder, **given)
+    return Appender(log, schema, producer_id="p", folder=folder, **given)
 
 
 V = pa.field("v", pa.int64())

@@ -10,7 +10,6 @@ from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.appender import journal_intake
-from sparkwal.appender.appender import appender_over
 from sparkwal.errors import OptionError
 from sparkwal.journal.journal import Journal
 from sparkwal.store.log_store import LogStore
@@ -82,7 +81,7 @@ def test_a_journal_that_is_refused_leads_no_log(what: str) -> None:
     schema = pa.schema([("v", pa.string() if what == "schema" else pa.int64())])
 
     def open_it() -> Appender:
-        return appender_over(
+        return Appender(
             LogStore(other.retrying(), PREFIX),
             schema,
             producer_id="q" if what == "producer" else "p",

@@ -455,7 +455,7 @@ def test_rows_that_cannot_be_written_at_the_end_are_counted_aloud(
     wal, first = held_back(plot)
     wal.append(rows(1))
     monkeypatch.setattr(exits, "WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(exits, "_open", {wal})
+    monkeypatch.setattr(exits, "_open", {wal._close_at_exit})
     with caplog.at_level(logging.ERROR, "sparkwal"):
         exits._close_all()
     assert "2 appends were accepted and are not known to be durable" in caplog.text

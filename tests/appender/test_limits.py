@@ -74,7 +74,7 @@ class Limited(Plot):
         assert watch is not None
         watch.wake()
         # Its look, if there is one, is over: it could not tell a later minute from this one.
-        until(lambda: watch.size < watch._limits.first or watch._seconds() > 0)
+        until(lambda: watch.size < watch._first or watch._seconds() > 0)
 
     def options(self) -> list[str]:
         return [event.option for event in self.told]

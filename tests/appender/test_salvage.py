@@ -13,7 +13,6 @@ from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.appender.batches import CheckedRows
-from sparkwal.appender.entries import entry_rows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
@@ -172,13 +171,14 @@ def test_a_file_that_tells_nothing_of_itself_is_refused(tmp_path: Path) -> None:
 
 def test_entries_of_another_schema_are_refused_by_column() -> None:
     content = memoryview(pa.record_batch([[1], ["x"]], schema=SCHEMA).serialize())
+    kept = SCHEMA.serialize().to_pybytes()
     other = RowSchema(pa.schema([("v", pa.string()), ("s", pa.string())]))
     with pytest.raises(OptionError, match="column 'v' is int64 here, and string in the schema"):
-        entry_rows(content, SCHEMA, other)
+        other.restore(content, kept)
     with pytest.raises(OptionError, match="column 's' is not in the schema any more"):
-        entry_rows(content, SCHEMA, RowSchema(SCHEMA.remove(1)))
+        RowSchema(SCHEMA.remove(1)).restore(content, kept)
     wider = RowSchema(pa.schema([*SCHEMA, ("later", pa.date32())]))
-    (found, *_) = entry_rows(content, SCHEMA, wider)
+    (found, *_) = wider.restore(content, kept)
     assert found.to_pylist() == [{"v": 1, "s": "x", "later": None}]
 
 

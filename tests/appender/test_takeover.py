@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.appender.appender import appender_over
+from sparkwal.appender.appender import Appender
 from sparkwal.errors import FencedError
 from sparkwal.format import keys
 from sparkwal.format.header import LeaderHeader
@@ -322,7 +322,7 @@ def test_takeovers_with_changing_limits_keep_order_and_lose_nothing(
 
 def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plot) -> None:
     clock = StoppedClock()
-    wal = appender_over(
+    wal = Appender(
         LogStore(plot, PREFIX),
         SCHEMA,
         producer_id="p",

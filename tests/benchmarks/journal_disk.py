@@ -31,7 +31,7 @@ def open_journal(folder: Path, **given: Any) -> Journal:
     """The journal in a folder, none of which the log has."""
     settings = Settings(max_bytes=2**40, **given)
     disk = DiskFolder(folder)
-    return opened(disk, scan_folder(disk, settings.largest, settings.slots, 2**20), settings)
+    return opened(disk, scan_folder(disk, settings), settings)
 
 
 def opened(disk: DiskFolder, contents: Contents, settings: Settings) -> Journal:

@@ -69,7 +69,7 @@ def measure_replay(folder: Path, size: int, megabytes: int, rounds: int) -> dict
 
 def _scan(folder: Path) -> None:
     disk = DiskFolder(folder)
-    contents = scan_folder(disk, 64 * MIB, None, DEFAULT_SLOTS)
+    contents = scan_folder(disk, Settings())
     disk.close()
     contents.ring.close()
     assert contents.damage is None
@@ -154,7 +154,7 @@ def _recover(what: str, journal: Path) -> None:
         return
     disk = DiskFolder(journal)
     settings = Settings(max_bytes=2**40)
-    contents = scan_folder(disk, settings.largest, settings.slots, DEFAULT_SLOTS)
+    contents = scan_folder(disk, settings)
     opened(disk, contents, settings).close()
 
 

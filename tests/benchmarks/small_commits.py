@@ -23,7 +23,7 @@ from benchmarks.microbatch import reset, seen
 from benchmarks.peers import start_session
 from benchmarks.report import table
 from sparkwal import Log
-from sparkwal.appender.appender import appender_over
+from sparkwal.appender.appender import Appender
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -54,7 +54,7 @@ def _serve(commits: int, seed: int, pipe: Connection) -> None:
     for name, count in (("small", commits), ("large", LARGE), ("tail", TAIL)):
         rows = _rows(ROWS * commits // count if name == "large" else ROWS, rng)
         options: Any = {"maxInFlightRequests": 1, "batchSizeThreshold": 1}
-        with appender_over(LogStore(memory, name), _SCHEMA, producer_id="p", **options) as wal:
+        with Appender(LogStore(memory, name), _SCHEMA, producer_id="p", **options) as wal:
             for _ in range(count):
                 wal.append(rows)
     with serve(SortedDict({f"{BUCKET}/{k}": body for k, body in memory.objects.items()})) as url:

@@ -18,8 +18,8 @@ from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
 
 OWNER = Owner("memory:log", "log-1", "orders", -1, b"schema")
-SMALL = Settings(segment_bytes=1024, max_bytes=6 * 1024)
 SLOTS = 64
+SMALL = Settings(segment_bytes=1024, max_bytes=6 * 1024, default_slots=SLOTS)
 # What nobody wants to see in a journal that nothing happened to.
 WARNINGS = ("tail_truncated", "replay_stopped", "quarantined", "cursor_rejected")
 
@@ -62,7 +62,7 @@ def open_journal(
     folder: Folder, durable: int = -1, settings: Settings = SMALL, owner: Owner = OWNER
 ) -> Run:
     told: list[Event] = []
-    contents = scan_folder(folder, settings.largest, settings.slots, SLOTS)
+    contents = scan_folder(folder, settings)
     opened = begin(folder, contents, replace(owner, durable=durable), settings, told.append)
     return Run(opened.journal, opened.lost, opened.quarantine, told, contents)
 
@@ -109,7 +109,7 @@ class Ids:
     def look(self, folder: Folder) -> None:
         for name in folder.names():
             number = segment_id(name)
-            if number is None or name.endswith(".tmp"):
+            if number < 0 or name.endswith(".tmp"):
                 continue
             reader = folder.read(name)
             try:

@@ -39,7 +39,7 @@ def test_entries_beyond_the_damage_are_read_once_and_not_a_block_for_each() -> N
 
     reader.read_at = counting  # type: ignore[method-assign]
     try:
-        contents = scan_folder(hurt, settings.largest, settings.slots, SLOTS)
+        contents = scan_folder(hurt, settings)
     finally:
         reader.read_at = read_at  # type: ignore[method-assign]
     assert contents.damage is not None

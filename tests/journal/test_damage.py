@@ -17,6 +17,7 @@ from sparkwal.journal import segment
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.segment import Scan, read_header
+from sparkwal.journal.storage import blocks
 
 from .stand import OWNER, SMALL, Run, content, data, everything, fill, open_journal, segments
 
@@ -342,7 +343,8 @@ def test_a_segment_of_another_journal_lies_behind() -> None:
     run.journal.close()
     reader = other.read(segments(other)[0])
     header, begin = read_header(reader)
-    make_segment(folder, replace(header, id=60, first=max(written) + 1), reader, begin, reader.size)
+    entries = blocks(reader, begin, reader.size)
+    make_segment(folder, replace(header, id=60, first=max(written) + 1), entries)
     run = open_journal(folder, settings=TINY)
     assert not run.lost and run.entries() == written
     assert "of another log or producer" in run.only("replay_stopped").reason

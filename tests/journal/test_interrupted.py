@@ -13,7 +13,7 @@ from journal.disk import MemoryFolder
 from sparkwal.errors import JournalSyncError, OptionError
 from sparkwal.journal import files
 from sparkwal.journal.disk import DiskFolder
-from sparkwal.journal.ring import Ring
+from sparkwal.journal.segment import Ring
 
 from .stand import fill, open_journal, segments
 

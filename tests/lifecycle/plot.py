@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from sparkwal.appender.appender import appender_over
+from sparkwal.appender.appender import Appender
 from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.lifecycle.policy import LogState, Policy, measure
 from sparkwal.protocol.chain import beginning
@@ -30,7 +30,7 @@ class Plot:
 
     def write(self, *seconds: int, rows: int = 1) -> None:
         """One commit of so many rows at each of these seconds, by a writer that comes for them."""
-        with appender_over(
+        with Appender(
             self.log, SCHEMA, producer_id="p", clock=self.clock, maxInFlightRequests=1
         ) as wal:
             for second in seconds:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkwal.appender.appender import appender_over
+from sparkwal.appender.appender import Appender
 from sparkwal.errors import InvalidLogError
 from sparkwal.protocol import archive
 from sparkwal.protocol.recovery import find_head
@@ -81,11 +81,11 @@ def test_a_producer_of_the_archive_knows_its_last_sequence(
     query: Query, store: MemoryStore
 ) -> None:
     schema = pa.schema([("v", pa.int64())])
-    with appender_over(query.open(), schema, producer_id="gateway") as wal:
+    with Appender(query.open(), schema, producer_id="gateway") as wal:
         wal.append([{"v": 1}])
         wal.append([{"v": 2}])
     many(query)
-    with appender_over(query.open(), schema, producer_id="gateway") as wal:
+    with Appender(query.open(), schema, producer_id="gateway") as wal:
         assert wal.last_sequence == 1
 
 

@@ -421,11 +421,11 @@ def test_a_log_of_which_only_a_thousand_slots_are_left_goes_on(
 
 
 def test_the_first_record_above_the_floor_may_be_dead(tmp_path: Path) -> None:
-    from sparkwal.appender.appender import appender_over
+    from sparkwal.appender.appender import Appender
 
     log = LogStore(MemoryStore(), "wal")
     for producer in ("p", "q"):
-        with appender_over(
+        with Appender(
             log, pa.schema([("v", pa.int64())]), producer_id=producer, maxInFlightRequests=3
         ) as wal:
             for value in range(5):

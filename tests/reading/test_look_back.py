@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparkwal.appender.appender import appender_over
+from sparkwal.appender.appender import Appender
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("v", pa.int64())])
 
 def test_a_stream_over_an_appenders_log_looks_back_once_and_not_at_every_trigger() -> None:
     log = LogStore(MemoryStore(), "wal")
-    with appender_over(log, SCHEMA, producer_id="p", maxInFlightRequests=50) as wal:
+    with Appender(log, SCHEMA, producer_id="p", maxInFlightRequests=50) as wal:
         for value in range(100):
             wal.append([{"v": value}]).result()
         stream = LogRange(parse(SourceOptions, {"path": "memory"}), "default", log)

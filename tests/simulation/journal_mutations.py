@@ -89,8 +89,8 @@ MUTATIONS = [
         "salt-per-file",
         "test_an_entry_of_another_file_is_none",
         "journal/opening.py",
-        "secrets.randbits(32) if salt is None else salt,",
-        "0,",
+        "salt = secrets.randbits(32) if salt is None else salt",
+        "salt = 0",
     ),
     Mutation(
         "sync-before-name",
@@ -251,8 +251,8 @@ MUTATIONS = [
         "send-from-log-end",
         KILL,
         "appender/journal_sender.py",
-        "self._fed = session.known\n        self._schema",
-        "self._fed = intake.journal.last\n        self._schema",
+        "self._fed = session.known\n        self._seconds",
+        "self._fed = intake.journal.last\n        self._seconds",
     ),
     Mutation(
         "ack-when-decided",

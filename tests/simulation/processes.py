@@ -3,18 +3,21 @@ they call of the world is simulated."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from sparkwal.appender.batches import Callbacks, Ticket
+from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Buffer, Intake
 from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.sender import Sender, Target
+from sparkwal.appender.sender import Sender
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.memory import Checkpoint
+from sparkwal.options.appender import AppenderOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import commit
@@ -149,11 +152,12 @@ def appender(
         pipeline = Pipeline(leadership, name, producer_id, None)
         every = 1 if looks else 10**9
         lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
-        target = Target(log, producer_id, pipeline, age, lookout, limit)
+        options = replace(AppenderOptions(path="wal"), max_in_flight=limit)
+        context = AppenderContext(log, options, rows, producer_id, Nobody(), clock)
         # Each append is a batch of its own, and goes at once.
         callbacks = Callbacks()
         intake = Intake(Buffer(1, 0.0, 2**30, first, callbacks), callbacks)
-        wal = Sender(target, rows, intake, clock, Nobody())
+        wal = Sender(context, intake, pipeline, age, lookout)
 
         def told(ticket: Ticket) -> None:
             try:

@@ -66,7 +66,7 @@ def test_a_seed_repeats_its_run() -> None:
 
 def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Opened:
     owner = Owner("log", "id", "producer", -1, schema)
-    contents = scan_folder(folder, SETTINGS.largest, SETTINGS.slots, 100)
+    contents = scan_folder(folder, SETTINGS)
     return begin(folder, contents, owner, SETTINGS, lambda event: None)
 
 

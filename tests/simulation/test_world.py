@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from sparkwal.appender import workers as library
+from sparkwal.appender import sender as library
 
 from . import oracle
 from .codec import searching
