@@ -20,13 +20,10 @@ class OptionError(SparkWalError, ValueError):
 class StoreUnavailableError(SparkWalError):
     """The object store did not do what was asked, after all attempts.
 
-    Nothing was acknowledged. Run again with the same checkpoint once the store
-    answers.
+    Nothing was acknowledged. Run again with the same checkpoint once the store answers.
 
     Args:
-        message: what was tried and what the store said last.
-        maybe_applied: a write among the attempts may have taken effect although
-            no answer came. False when no attempt reached the store.
+        maybe_applied: a write among the attempts may have taken effect although no answer came.
     """
 
     def __init__(self, message: str, *, maybe_applied: bool = False) -> None:
@@ -42,8 +39,7 @@ class FencedError(SparkWalError):
     checkpoint, or a new appender with the same producer_id, takes the log over again.
 
     Args:
-        message: who leads, and what to do.
-        leader: the part of it that names who leads.
+        leader: the part of the message that names who leads.
     """
 
     def __init__(self, message: str, *, leader: str = "") -> None:
@@ -78,11 +74,9 @@ class OutcomeUnknownError(SparkWalError):
 
 
 class InvalidLogError(SparkWalError):
-    """The log holds something that the protocol never writes, or lacks
-    something that it must hold. The message names the position and the object.
+    """The log holds something that the protocol never writes, or lacks something that it must hold.
 
-    Attributes:
-        position: of the record that is damaged or missing, where it is a record.
+    `position` is that of the record that is damaged or missing, where it is a record.
     """
 
     position: int | None = None
@@ -211,7 +205,7 @@ class JournalFolderSyncError(JournalError):
 
 
 def need(library: str, install: str) -> None:
-    """Raises OptionError where a library is not installed; call it before what takes long."""
+    """Raises OptionError where a library is not installed."""
     if find_spec(library) is None:
         raise OptionError(f"{library} is not installed for this Python: pip install '{install}'")
 

@@ -31,11 +31,7 @@ _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 
 def parse(kind: type[T], given: Mapping[str, str]) -> T:
-    """Checked options from what a user wrote; names without regard to case.
-
-    Raises OptionError for an unknown name (with the nearest known one), a wrong
-    value, or a pair that contradicts itself.
-    """
+    """Checked options from what a user wrote; names without regard to case. Raises OptionError."""
     known = {f.metadata["name"].lower(): f for f in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -74,7 +70,6 @@ def _unknown(name: str, kind: type[Table]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that somebody meant."""
     lowered = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.6)
     return lowered[near[0]] if near else None

@@ -45,7 +45,7 @@ class SourceOptions(StoreOptions):
 
     @property
     def tolerant(self) -> bool:
-        """Whether to go on where positions are missing; the protocol's word for it."""
+        """The protocol's word for it."""
         return not self.fail_on_data_loss
 
     def check(self) -> None:

@@ -94,7 +94,6 @@ class StoreOptions:
 
     @property
     def s3(self) -> S3Config:
-        """What the S3 client needs of these."""
         return S3Config(
             endpoint=self.endpoint,
             region=self.region,
@@ -116,5 +115,4 @@ class StoreOptions:
 
     @property
     def retry(self) -> RetryPolicy:
-        """The retry policy these describe."""
         return RetryPolicy(max_retry_attempts=self.max_retries, base_delay_ms=self.retry_delay_ms)

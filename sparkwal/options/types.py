@@ -44,28 +44,25 @@ def duration(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """A whole number, not negative."""
     if not text.strip().isdecimal():
         raise ValueError("a whole number")
     return int(text)
 
 
 def boolean(text: str) -> bool:
-    """true or false."""
     if text.strip().lower() not in ("true", "false"):
         raise ValueError("true or false")
     return text.strip().lower() == "true"
 
 
 def text(value: str) -> str:
-    """Any text but the empty one."""
     if not value.strip():
         raise ValueError("a text that is not empty")
     return value.strip()
 
 
 def secret(value: str) -> str:
-    """As `text`; the value never appears in a message."""
+    """A text that appears in no message."""
     return text(value)
 
 
@@ -73,36 +70,30 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def sequencer_name(value: str) -> str:
-    """The name of one sequencer."""
     if not _NAME.fullmatch(value.strip()):
         raise ValueError("a name of letters, digits, _ and - (to read all: sequencers=*)")
     return value.strip()
 
 
 def consumer_name(value: str) -> str:
-    """The name of one reader of a log."""
     if not _NAME.fullmatch(value.strip()):
         raise ValueError("a name of letters, digits, _ and -")
     return value.strip()
 
 
 def account_id(value: str) -> str:
-    """The number of an AWS account."""
     if not re.fullmatch("[0-9]{12}", value.strip()):
         raise ValueError("the 12 digits of an AWS account")
     return value.strip()
 
 
 def star(value: str) -> str:
-    """* and nothing else."""
     if value.strip() != "*":
         raise ValueError("* (for one of them: sequencer=NAME)")
     return "*"
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of a few words."""
-
     def parse_choice(value: str) -> str:
         if value.strip().lower() not in choices:
             raise ValueError(" or ".join(choices))
@@ -112,7 +103,6 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def position(value: str) -> str | int:
-    """earliest, latest or a position."""
     word = value.strip().lower()
     if word in ("earliest", "latest"):
         return word

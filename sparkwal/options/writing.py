@@ -41,7 +41,7 @@ class WriterOptions(StoreOptions):
 
     @property
     def codec(self) -> str | None:
-        """The compression as Arrow names it."""
+        """As Arrow names it."""
         return None if self.compression == "none" else self.compression
 
 

@@ -37,13 +37,8 @@ def own_session(spark: SparkSession) -> SparkSession:
 
 
 def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[str]) -> DataFrame:
-    """Rows of the log as a table keeps them: of its types where those are wider, and null for
-    texts that no partition can have.
-
-    Args:
-        table: the types of its columns, by name.
-        partitioned: the columns that it is partitioned by.
-    """
+    """Rows of the log as a table with columns of these types keeps them: of its types where those
+    are wider, and null for texts that no partition can have."""
     own = normalize(rows.schema.jsonValue())
     parts = {name.lower() for name in partitioned}
     stored = []
@@ -59,10 +54,7 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
 
 
 def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
-    """Of the rows of each key the one that wins, and whether it deletes the key.
-
-    Raises OptionError for a column that has a name of those added here.
-    """
+    """Of the rows of each key the one that wins, and whether it deletes the key."""
     check_reserved(rows.columns)
     # Safe only over the scan itself, and what looks at one row after the other: read tasks come
     # in the log's order, and the number counts first by task, then by row.
@@ -79,5 +71,4 @@ def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """A column's name in SQL."""
     return "`" + name.replace("`", "``") + "`"

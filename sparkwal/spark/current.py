@@ -108,8 +108,6 @@ def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A plan as a DataFrame."""
-
     spark: SparkSession
     path: str
     options: dict[str, Any]
@@ -216,8 +214,7 @@ def _replaced(
 
 
 def _as_often(living: DataFrame, gone: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Each row as often as its key is in `gone`, and once where it is not: a key that the table
-    has twice a MERGE updates twice."""
+    """Each row as often as its key is in `gone`, and once where it is not: as a MERGE does."""
     times = gone.groupBy(*_columns(keys)).agg(F.count(F.lit(1)).alias(_TIMES))
     both = times.alias("t").join(living.alias("s"), _same(keys), "right")
     often = F.array_repeat(F.lit(0), F.coalesce(F.col(_TIMES), F.lit(1)).cast("int"))

@@ -49,7 +49,6 @@ class WeaselWalDataSource(PickledByValue, DataSource):
 
     @classmethod
     def with_parallelism(cls, tasks: int) -> type[WeaselWalDataSource]:
-        """The same data source for a session that runs so many tasks at once."""
         return type(cls.__name__, (cls,), {"parallelism": tasks, "__doc__": cls.__doc__})
 
     def _options(self, kind: type[T]) -> T:

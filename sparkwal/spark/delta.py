@@ -31,8 +31,7 @@ class SparkDeltaTable:
     Args:
         spark: a session with Delta Lake, not of Spark Connect. Its settings stay as they are:
             every write has a session of its own.
-        log_options: of the log, by their names in docs/options.md: path, sequencer, endpoint,
-            credentials and what else reaches its store.
+        log_options: what reaches the log, by the names in docs/options.md.
     """
 
     def __init__(self, spark: SparkSession, target: Target, log_options: Mapping[str, str]) -> None:
@@ -101,7 +100,7 @@ class SparkDeltaTable:
             raise self._failure(state, error) from error
 
     def _rows(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
-        """The rows of [cut, to), in the log's order from one partition to the next."""
+        """In the log's order, from one partition to the next."""
         return (
             session.read.format("weaselwal")
             .options(**self._options)
@@ -141,9 +140,9 @@ class SparkDeltaTable:
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
         """Without the delete of the key of nulls where the table has no row of this key.
 
-        A MERGE that writes deletion vectors would fail at this row (Delta 4.4): to find what it
-        writes Delta compares the keys once more after its outer join, and to `<=>` the nulls of
-        the row that is not there are those of the key.
+        A MERGE that writes deletion vectors would fail at this row (Delta 4.4): Delta compares the
+        keys once more after its outer join, and to `<=>` the nulls of the row that is not there are
+        those of the key.
         """
         keys = [quoted(key) for key in self.target.keys]
         if self._log.properties.get("delta.enableDeletionVectors", "").lower() != "true":
@@ -231,7 +230,6 @@ class SparkDeltaTable:
         return tuple(".".join(_logical(self._log.spark_schema, path)) for path in found)
 
     def _contradictions(self, schema: StructType) -> Iterator[str]:
-        """What is wrong with each column whose values the table's column does not hold."""
         alter = f"ALTER TABLE delta.`{self.target.table}`"
         for name, kind, other in contradictions(
             columns(schema.json()), columns(self._log.spark_schema)
@@ -268,7 +266,6 @@ def _range(state: LifecycleRecord) -> str:
 
 
 def _metadata(state: LifecycleRecord) -> str:
-    """What the table's history keeps about a range."""
     names = "log_id", "k", "cut", "to", "sequencer"
     return json.dumps({name: getattr(state, name) for name in names})
 
@@ -280,7 +277,6 @@ _CONFLICT = re.compile(
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether another writer of the table was faster."""
     return _CONFLICT.search(f"{type(error).__name__} {cause(error)}") is not None
 
 

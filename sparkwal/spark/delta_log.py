@@ -44,8 +44,6 @@ def spark_path(table: str) -> str:
 
 
 class HadoopFiles:
-    """`Files` of a table, by a file system of Hadoop's."""
-
     def __init__(self, session: SparkSession, path: str) -> None:
         assert session._jvm is not None
         self._jvm, self._session, self._path = session._jvm, session, path
@@ -106,7 +104,6 @@ def _from(start: int) -> str:
 
 
 def delta_log(session: SparkSession, table: str) -> DeltaLog:
-    """The transaction log of a table, read as Spark reaches it."""
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
 
@@ -133,11 +130,8 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
 
 @contextmanager
 def held(path: str) -> Iterator[None]:
-    """Nobody else of this library writes the table at `path` meanwhile.
-
-    Needed on a local disk only: there Delta looks whether a version is absent and then
-    renames a file over it.
-    """
+    """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
+    only: there Delta looks whether a version is absent and then renames a file over it."""
     if _scheme(path) != "file":
         yield
         return
@@ -160,7 +154,6 @@ def _scheme(path: str) -> str:
 
 
 def _log_store(session: SparkSession, path: str) -> str:
-    """The class that writes the table's versions."""
     jvm = session._jvm
     assert jvm is not None
     stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
@@ -173,5 +166,4 @@ def _log_store(session: SparkSession, path: str) -> str:
 
 
 def _is(java: Any, name: str) -> bool:
-    """Whether a Java object is of the class of this simple name."""
     return bool(java.getClass().getSimpleName() == name)

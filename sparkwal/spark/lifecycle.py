@@ -126,6 +126,5 @@ def target_of(
 
 
 def reach(settings: StoreOptions) -> dict[str, str]:
-    """The options that reach the log, as Spark's source takes them."""
     given = ((each.metadata["name"], getattr(settings, each.name)) for each in fields(StoreOptions))
     return {name: str(value) for name, value in given if value is not None}

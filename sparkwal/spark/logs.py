@@ -22,11 +22,7 @@ L = TypeVar("L", bound=LogRange)
 
 
 class Logs(Generic[L]):
-    """The logs of a read, by sequencer; a stream keeps them: they remember what they have seen.
-
-    Args:
-        made: one of them.
-    """
+    """The logs of a read, by sequencer; a stream keeps them: they remember what they have seen."""
 
     def __init__(
         self,
@@ -46,17 +42,11 @@ class Logs(Generic[L]):
         return name in self._known
 
     def known(self) -> list[L]:
-        """Those that were asked for, by name."""
         return [log for _, log in sorted(self._known.items())]
 
     def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[L]:
-        """Every log that exists now, with its head; by name.
-
-        Args:
-            wanted: columns that logs which appear must have.
-
-        Raises OptionError where they have others, InvalidLogError.
-        """
+        """Every log that exists now, with its head. Raises OptionError where one that appears has
+        not the columns that are wanted, and InvalidLogError."""
         waited = any(log.spark_schema is None for log in self._known.values())
         before = len(self._known)
         if self._options.sequencers:
@@ -91,10 +81,8 @@ class Logs(Generic[L]):
 
 
 def log_schema(options: SourceOptions) -> StructType:
-    """The schema of the log's head, with the metadata columns if asked for.
-
-    Of several logs: all their columns. Raises OptionError when there is no log.
-    """
+    """All columns of the logs, and the metadata columns if asked for. Raises OptionError when there
+    is no log."""
     logs = Logs(options, open_log(options, fail_fast=True), LogRange)
     logs.look(floor=False)
     spark_schema = logs.columns()
@@ -106,7 +94,6 @@ def log_schema(options: SourceOptions) -> StructType:
 
 
 def no_log(options: SourceOptions) -> OptionError:
-    """The error for a path without a log."""
     return OptionError(
         f"there is no log at {options.log_path}: check the path. A stream waits for one if it is "
         "given the schema, with .schema(…)"

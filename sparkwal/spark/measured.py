@@ -35,7 +35,6 @@ class Counted:
 
 @contextmanager
 def counting() -> Iterator[Counted]:
-    """Count what happens in this process meanwhile."""
     counted = Counted()
     forget = events.subscribe(counted.count)
     try:

@@ -24,11 +24,7 @@ def offset_of(
     positions: Mapping[str, int],
     entries: Mapping[str, int] = MappingProxyType({}),
 ) -> Offset:
-    """The offset of a stream that has come so far.
-
-    Args:
-        entries: where the logs begin that appear in this offset.
-    """
+    """The offset of a stream that has come so far; `entries` says where logs that appear begin."""
     offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
     offset.update(positions)
     for name in positions:
@@ -39,10 +35,7 @@ def offset_of(
 
 
 def positions_in(offset: Offset, options: SourceOptions) -> dict[str, int]:
-    """The next position of each log.
-
-    Raises InvalidLogError: an offset comes from the checkpoint's files.
-    """
+    """The next position of each log. Raises InvalidLogError."""
     found = {name: place for name, place in offset.items() if isinstance(place, int)}
     others = [n for n in offset if n not in found and not n.startswith((LOG_ID, _FROM))]
     several, single = options.sequencers, options.sequencer

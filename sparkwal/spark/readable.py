@@ -14,13 +14,11 @@ from sparkwal.errors import OptionError, SparkWalError
 
 @contextmanager
 def readable_errors(*, pickling: bool = False) -> Iterator[None]:
-    """In one of Spark's Python workers: let an error of ours reach the user as its message.
-
-    The worker ends with the error, so nothing else needs the frames of its traceback.
+    """In one of Spark's Python workers, which ends with the error: let it reach the user as its
+    message.
 
     Args:
-        pickling: the error passes through a pickler, which replaces every error
-            that is not a PickleError by one of its own.
+        pickling: the error passes through a pickler, which replaces all but a PickleError.
     """
     try:
         yield
@@ -63,7 +61,7 @@ def cause(error: BaseException) -> str:
 
 
 def failure_of_ours(error: BaseException) -> bool:
-    """Whether one of our errors lies under an error of Spark: the data source's, not Spark's."""
+    """Whether one of our errors lies under an error of Spark."""
     return isinstance(error, SparkWalError) or bool(_OURS.search(str(error)))
 
 

@@ -81,10 +81,8 @@ def _choose_python(context: SparkContext) -> None:
 
 
 def _write_files_plainly(spark: SparkSession, context: SparkContext) -> None:
-    """Checkpoints on the disk of a local Spark, without a process for each file.
-
-    A session that knows an object store may have a checkpoint there: `sparkwal.checkpoint` advises.
-    """
+    """Checkpoints on the disk of a local Spark, without a process for each file. A session that
+    knows an object store may have a checkpoint there."""
     if not _is_local(context) or spark.conf.get(FILE_MANAGER, None) is not None:
         return
     hadoop = context._jsc.hadoopConfiguration()
@@ -117,8 +115,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 
 def _knows(spark: SparkSession) -> bool:
-    # Another wrapper around the same session, foreachBatch's for example. Spark Connect has
-    # no such object; there each session has one wrapper.
+    # Another wrapper around the same session, foreachBatch's for example; Spark Connect has none.
     session = getattr(spark, "_jsparkSession", None)
     if session is None:
         return False
@@ -127,7 +124,6 @@ def _knows(spark: SparkSession) -> bool:
 
 
 def _note_ends(spark: SparkSession) -> None:
-    """Let planners know which runs of this session's queries have ended."""
     session = getattr(spark, "_jsparkSession", None)
     if session is None:  # Spark Connect: planners are on the server's machine
         return

@@ -57,8 +57,6 @@ class Message(WriterCommitMessage):
 
 
 class _Writer(PickledByValue):
-    """What writing a stream's microbatch and writing a batch have in common."""
-
     def __init__(self, options: SinkOptions, spark_schema: StructType, checkpoint: str) -> None:
         self.options = options
         self.spark_schema = spark_schema
@@ -129,7 +127,7 @@ class _Writer(PickledByValue):
                 )
 
     def _task_log(self) -> LogStore:
-        """The log as a task reaches it. Raises OptionError where it is not the driver's."""
+        """Raises OptionError where a task reaches another log than the driver."""
         assert self.plan is not None
         log = open_log(self.options)
         if is_local(self.options.path):
@@ -192,8 +190,7 @@ class _Writer(PickledByValue):
         return None
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        # Deletes nothing: Spark calls this also after a commit that failed, and that
-        # commit may be durable all the same.
+        # Deletes nothing: Spark calls this also after a commit that failed, which may be durable.
         events.emit(events.Aborted(path=self.options.log_path))
 
 
@@ -245,10 +242,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 def ended_runs() -> Path:
-    """Which runs of queries have ended: the session notes it, planners on its machine read it.
+    """The file of `protocol.hint.note_ended`: a session writes it, planners on its machine read it.
 
-    The file of `protocol.hint.note_ended`, in the folder that Spark makes for the application
-    and removes with it. In a planner it is the session's; under Spark Connect nobody writes it.
+    Spark makes and removes its folder. Under Spark Connect nobody writes it.
     """
     return Path(SparkFiles.getRootDirectory()) / "sparkwal-ended-runs"
 

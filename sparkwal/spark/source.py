@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 
 class _Reader(PickledByValue):
-    """What a batch read and a stream have in common: it is pickled to the tasks."""
-
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None
     ) -> None:
@@ -53,7 +51,6 @@ class _Reader(PickledByValue):
         acknowledge_at_once()
 
     def _tasks(self, log: LogRange, start: int, end: int, logs: int) -> list[ReadTask]:
-        """Of one of so many logs that are read together."""
         asked = self.options.min_partitions
         least = None if asked is None else -(-asked // logs)
         return read_tasks(log, start, end, least, self.parallelism)
@@ -104,11 +101,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`: the log as it grows.
-
-    Offsets are {sequencer: next position, "log_id:" + sequencer: its log's id}; the log at
-    the path itself is "default".
-    """
+    """`spark.readStream`: the log as it grows."""
 
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None = None

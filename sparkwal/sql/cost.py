@@ -39,13 +39,8 @@ LEFT JOIN ({_STORED}) USING (began) GROUP BY began ORDER BY 1
 
 @dataclass(frozen=True)
 class Line:
-    """The cost of a time.
-
-    Attributes:
-        stored: bytes in the store at its end, of what is there now.
-        requests: of the writers, by kind, that the records prove.
-        request_cost, storage_cost: in dollars.
-    """
+    """The cost of a time, in dollars. `stored` bytes of what is there now are there at its end;
+    `requests` are those of the writers that the records prove, by kind."""
 
     start_ms: int
     end_ms: int
@@ -59,7 +54,6 @@ class Line:
 
     @property
     def cost(self) -> float:
-        """In dollars."""
         return self.request_cost + self.storage_cost
 
 
@@ -118,7 +112,7 @@ def month(past: Past, prices: Prices) -> dict[str, Any] | None:
 
 
 def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
-    """What a reader pays for all that is counted; within the region bytes cost nothing."""
+    """What a reader of all that is counted pays; within the region bytes cost nothing."""
     (read,) = past.ask(
         "SELECT coalesce(sum(read_gets + dead), 0)::BIGINT AS gets, "
         "coalesce(sum(bytes), 0)::BIGINT AS bytes FROM steps"
@@ -130,7 +124,6 @@ def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
 
 
 def total(every: Sequence[Line]) -> Line:
-    """All lines as one."""
     requests = dict(sum((Counter(line.requests) for line in every), Counter[str]()))
     return Line(
         start_ms=every[0].start_ms, end_ms=every[-1].end_ms,

@@ -38,23 +38,16 @@ _SCAN = "PYTHON_ARROW_SCAN"
 
 @dataclass(frozen=True)
 class Needs:
-    """Of one relation.
-
-    Attributes:
-        columns: that are read; None for all.
-        ranges: of whole numbers and of times (microseconds since 1970), by column; a column that
-            is not there has no bound.
-    """
+    """Of one relation: the columns that are read (None: all), and by column ranges of whole numbers
+    and of times (microseconds since 1970)."""
 
     columns: frozenset[str] | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
     def of(self, column: str) -> Range:
-        """The range of a column."""
         return self.ranges.get(column, EVERYTHING)
 
     def joined(self, other: Needs) -> Needs:
-        """What two scans of one relation need."""
         columns = None
         if self.columns is not None and other.columns is not None:
             columns = self.columns | other.columns
@@ -65,14 +58,8 @@ class Needs:
 def needs_of(
     connection: duckdb.DuckDBPyConnection, query: str, schemas: Mapping[str, pa.Schema]
 ) -> dict[str, Needs]:
-    """What a query needs of each relation that it scans; others are not in it.
-
-    Args:
-        connection: knows the relations, as empty Arrow datasets.
-        schemas: of the relations.
-
-    Raises duckdb.Error for a query that is wrong.
-    """
+    """What a query needs of each relation that it scans. The connection knows them, as empty Arrow
+    datasets. Raises duckdb.Error for a query that is wrong."""
     explained = connection.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()
     found: dict[str, Needs] = {}
     for scan in _scans(json.loads(explained[-1][1])):
@@ -111,7 +98,6 @@ def _matches(name: str, schema: pa.Schema) -> list[str]:
 
 
 def parsed(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
-    """The tree of a SELECT."""
     (found,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     return json.loads(found[0])
 
@@ -126,7 +112,6 @@ def _parsed(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All that a tree is made of."""
     if isinstance(tree, dict):
         yield tree
         tree = list(tree.values())

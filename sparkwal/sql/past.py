@@ -41,16 +41,8 @@ CREATE TEMP VIEW steps AS SELECT *, epoch_ms(time) AS ms FROM (
 
 @dataclass(frozen=True)
 class Looked:
-    """One log, as it was found.
-
-    Attributes:
-        start, end: the positions that are covered, start … end−1.
-        head: its last live record.
-        floor: positions below may be gone.
-        chain: the newest record of its lifecycle.
-        stored, objects: all of the log in the store now.
-        held: bytes of positions before `start`.
-    """
+    """One log: start … end−1 are covered. `stored` bytes in `objects` are in the store now, `held`
+    of them of positions before `start`. `chain` is the newest record of its lifecycle."""
 
     log: LogRange
     start: int
@@ -66,15 +58,9 @@ class Looked:
 class Past:
     """Logs in the tables `records`, `objects` and `chain` of a database.
 
-    Args:
-        logs: that have looked; their options say which range is covered.
-        progress: is called with how many records were read, and of how many.
-
-    Attributes:
-        since_ms, until_ms: the time that is covered; what lies in the store is as of now.
-
-    Raises CollectedError, InvalidLogError for a log that was recreated, StoreUnavailableError.
-    `passed_over` of a log gets what is damaged there; without one damage is an error.
+    The options of the logs, which have looked, say which range is covered, and `progress` is called
+    with how many records were read, and of how many. `since_ms` … `until_ms` is the time that is
+    covered. `passed_over` of a log gets what is damaged there; without one damage is an error.
     """
 
     def __init__(self, logs: Sequence[LogRange], progress: Callable[[int, int], None]) -> None:
@@ -111,7 +97,6 @@ class Past:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def value(self, query: str, **given: Any) -> Any:
-        """The first value of an answer."""
         return self._run(query, given)[0][0]
 
     def _insert(self, table: str, rows: pa.RecordBatch) -> None:

@@ -58,11 +58,8 @@ _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
 
 def records(logs: Sequence[LogRange], needs: Needs) -> Iterator[pa.RecordBatch]:
-    """`records`: one row for each live record of logs.
-
-    Where `passed_over` of a log gets what cannot be read, a row says of it no more than its
-    position; else that is an error.
-    """
+    """`records`: one row for each live record. Where `passed_over` of a log gets what cannot be
+    read, a row says of it no more than its position; else that is an error."""
     for log in logs:
         if log.log_id is None:
             continue
@@ -136,7 +133,7 @@ CONSUMERS = pa.schema([
 
 
 class Current(Protocol):
-    """A log's table and the log after it, as `Log.current` returns it."""
+    """As `Log.current` returns it."""
 
     schema: pa.Schema
 
@@ -147,13 +144,8 @@ class Current(Protocol):
 def relations(
     logs: Sequence[LogRange], consumers_of: ConsumersOf, current: Callable[[], Current]
 ) -> Mapping[str, Callable[[], Relation]]:
-    """All that may be asked of these logs, which have looked. Nothing else is read before a
-    query's plan is known.
-
-    Args:
-        consumers_of: the consumers of a log, with the fields of CONSUMERS.
-        current: the log's table and the log after it, as one.
-    """
+    """All that may be asked of these logs, which have looked. Nothing else is read before a query's
+    plan is known. Consumers have the fields of CONSUMERS."""
 
     def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in logs:

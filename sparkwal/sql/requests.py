@@ -14,13 +14,11 @@ _RUN = 8 * 2**20
 
 
 def made(header: SlotHeader, before: SlotHeader | None) -> Counter[str]:
-    """What was sent until this record was there, by kind; at least this much.
+    """What was sent until this record was there, by kind; refused and repeated requests leave no
+    trace.
 
-    The PUT of the record and of its data objects; of a leader record the look at the log before
-    it, and the archive that it began. Refused and repeated requests leave no trace.
-
-    Args:
-        before: the live record before it, where it is known.
+    The PUT of the record and of its data objects; of a leader record the look at the log before it,
+    and the archive that it began. `before` is the live record before it, where it is known.
     """
     found = Counter(PUT=1)
     if isinstance(header, CommitHeader):
@@ -39,8 +37,7 @@ def made(header: SlotHeader, before: SlotHeader | None) -> Counter[str]:
 
 
 def uploads(size: int) -> int:
-    """Requests that store an object: one, or with the default multipartThreshold its parts, and
-    that they begin and end."""
+    """Requests that store an object: one, or its parts, and that they begin and end."""
     return 1 if size <= MULTIPART else 2 + -(-size // PART_SIZE)
 
 

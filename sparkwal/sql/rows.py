@@ -44,7 +44,6 @@ class Numbering:
     rows: int = 0
 
     def of(self, position: int, partition: int, rows: int) -> pa.Array:
-        """The numbers of the next rows of a partition."""
         if (position, partition) != self.last:
             self.last, self.rows = (position, partition), 0
         first, self.rows = self.rows, self.rows + rows
@@ -54,13 +53,8 @@ class Numbering:
 def read(
     log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces of one log with `target`'s columns.
-
-    Args:
-        numbering: of a read that begins in the middle of a partition, or goes on.
-
-    Raises InvalidLogError, CollectedError.
-    """
+    """The rows of pieces of one log with `target`'s columns; `numbering` is that of a read that
+    begins in the middle of a partition, or goes on. Raises InvalidLogError, CollectedError."""
     own = [each for each in target if each.name in OWN.names and each.name not in _theirs(log)]
     base = pa.schema([each for each in target if each not in own])
     if "_wal_row" in [each.name for each in own]:
@@ -88,8 +82,8 @@ def _theirs(log: LogRange) -> list[str]:
 
 
 def bounds(log: LogRange, needs: Needs | None = None) -> tuple[int, int]:
-    """The first position to read and the one after the last, as the log's options say; and
-    within those the rows that are needed. A range of times takes log₂ n GETs for each end."""
+    """The first position to read and the one after the last: as the log's options say, and within
+    those what is needed. A range of times takes log₂ n GETs for each end."""
     first = log.start()
     after = log.intact_end(first, log.end())
     if needs is None or {"_wal_position", "_wal_timestamp"} & {*_theirs(log)}:
@@ -114,11 +108,8 @@ def narrowed(
 def rows(
     logs: Sequence[LogRange], target: pa.Schema, needs: Needs | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a range, of several logs in the order of their commits' times.
-
-    Where `target` has no column of the writers' own, their objects are not read: records alone
-    know how many rows there are.
-    """
+    """All rows of a range, of several logs in the order of their commits' times. Where `target` has
+    no column of the writers' own, records alone are read: they know how many rows there are."""
     there = [log for log in logs if log.log_id is not None]
     own = {name for log in there for name in _theirs(log)}
     records_suffice = not own & {*target.names}
