@@ -24,7 +24,7 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
     TableReadError,
-    need_pyspark,
+    need,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def register(spark: SparkSession) -> None:
 
     Raises OptionError for a Spark before 4.2, or none.
     """
-    need_pyspark()
+    need("pyspark", "sparkwal[spark]")
     import pyspark
 
     from sparkwal.options.spark_versions import require
@@ -126,6 +126,6 @@ def __getattr__(name: str) -> Any:
         return version("sparkwal")
     if name in _LAZY:
         if name == "read_current":
-            need_pyspark()
+            need("pyspark", "sparkwal[spark]")
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

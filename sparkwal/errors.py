@@ -213,8 +213,3 @@ def need(library: str, install: str) -> None:
 def need_pandas() -> None:
     """Raises OptionError."""
     need("pandas", "pandas>=2.2,<3")
-
-
-def need_pyspark() -> None:
-    """Raises OptionError."""
-    need("pyspark", "sparkwal[spark]")

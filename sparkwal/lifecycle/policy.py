@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
-from sparkwal.options.limits import check_limits
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import duration, option, size, whole
+from sparkwal.options.writing import check_limits
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
 # reader's clock show nothing: to wait for them might take years.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkwal.errors import OptionError
-from sparkwal.options.limits import check_limits
 from sparkwal.options.types import duration, one_of, option, size, text, whole
-from sparkwal.options.writing import WriterOptions
+from sparkwal.options.writing import WriterOptions, check_limits
 
 
 @dataclass(frozen=True)

@@ -50,31 +50,20 @@ class SourceOptions(StoreOptions):
 
     def check(self) -> None:
         super().check()
-        if self.starting_position is not None and self.starting_timestamp_ms is not None:
+        start, end = self.starting_position, self.ending_position
+        since_ms, until_ms = self.starting_timestamp_ms, self.ending_timestamp_ms
+        if start is not None and since_ms is not None:
             raise OptionError("startingPosition and startingTimestamp: give one of them")
-        if self.ending_position is not None and self.ending_timestamp_ms is not None:
+        if end is not None and until_ms is not None:
             raise OptionError("endingPosition and endingTimestamp: give one of them")
-        if (
-            isinstance(self.starting_position, int)
-            and self.ending_position is not None
-            and self.ending_position < self.starting_position
-        ):
-            raise OptionError(
-                f"endingPosition {self.ending_position} lies before startingPosition "
-                f"{self.starting_position}"
-            )
-        if (
-            self.starting_timestamp_ms is not None
-            and self.ending_timestamp_ms is not None
-            and self.ending_timestamp_ms < self.starting_timestamp_ms
-        ):
+        if isinstance(start, int) and end is not None and end < start:
+            raise OptionError(f"endingPosition {end} lies before startingPosition {start}")
+        if since_ms is not None and until_ms is not None and until_ms < since_ms:
             raise OptionError("endingTimestamp lies before startingTimestamp")
         self.check_above_zero(*TRIGGERS, "minPartitions", "cursorInterval", "lease")
         if self.sequencers and self.sequencer != ROOT:
             raise OptionError("sequencer and sequencers: give one of them")
-        if self.sequencers and (
-            isinstance(self.starting_position, int) or self.ending_position is not None
-        ):
+        if self.sequencers and (isinstance(start, int) or end is not None):
             raise OptionError(
                 "sequencers=* reads logs whose positions have nothing in common: use "
                 "startingTimestamp and endingTimestamp, or read one sequencer"

@@ -15,6 +15,19 @@ from sparkwal.options.types import boolean, duration, one_of, option, size, text
 LONGEST_PLAN_TTL_MS = 40 * 60_000
 
 
+def check_limits(soft: int | None, hard: int | None) -> None:
+    """Raises OptionError for limits of a log's size that none could keep, or that contradict each
+    other."""
+    for name, limit in (("softLimitBytes", soft), ("hardLimitBytes", hard)):
+        if limit == 0:
+            raise OptionError(f"{name} must be greater than 0; leave it out for no limit")
+    if soft is not None and hard is not None and soft > hard:
+        raise OptionError(
+            f"softLimitBytes {soft} is above hardLimitBytes {hard}: raise the one or lower the "
+            "other"
+        )
+
+
 @dataclass(frozen=True)
 class WriterOptions(StoreOptions):
     """Options of writing, by Spark or by an appender."""

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
 
-from sparkwal.options.parsing import Table
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
@@ -23,7 +22,9 @@ _TYPES = {
 }
 
 
-def described(kind: type[Table], listed: type[Table] | None) -> Iterator[tuple[str, str, str]]:
+def described(
+    kind: type[StoreOptions], listed: type[StoreOptions] | None
+) -> Iterator[tuple[str, str, str]]:
     """Of each option, unless `listed` has the same: its name, type and default, and meaning."""
     known = {} if listed is None else {each.name: each.metadata for each in fields(listed)}
     for each in fields(kind):

@@ -19,7 +19,6 @@ from sparkwal.events import Event
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
 from sparkwal.options.appender import AppenderOptions
-from sparkwal.options.parsing import Table
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions, WriterOptions
@@ -56,7 +55,7 @@ def metrics() -> str:
 
 
 # Section → its options, and those that an earlier section lists already.
-SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
+SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
     "Reading and writing": (StoreOptions, None),
     "Writing": (SinkOptions, StoreOptions),
     "Reading": (SourceOptions, StoreOptions),
