@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Literal, overload
 
@@ -88,11 +88,22 @@ def read_current(
         return pinned[-1]
 
     plan = plan_current([*logs.values()], open_table)
-    reading = {
-        name: value for name, value in options.items() if name.lower() not in ("sequencers", "path")
-    }
-    parts = pinned[-1].partitioned if plan.target else ()
-    rows = _Reading(spark, settings.path, reading, logs, plan, parts).rows()
+    given = {n: value for n, value in options.items() if n.lower() not in ("sequencers", "path")}
+    reading = {**given, "path": settings.path}
+    in_logs = StructType.fromJson(json.loads(plan.spark_schema))
+    # Its settings are those of a compaction, so the same rows win and delete.
+    session = own_session(spark) if plan.target else spark
+    tails = [
+        _with_columns(_tail(session, reading, tail), in_logs)
+        for tail in plan.tails
+        if tail.end > tail.start
+    ]
+    if plan.target is not None:
+        rows = _with_table(spark, plan, plan.target, tails, pinned[-1].partitioned, logs)
+    elif tails:
+        rows = reduce(DataFrame.union, tails)
+    else:
+        rows = spark.createDataFrame([], in_logs)
     return (rows, plan) if include_position else rows
 
 
@@ -106,85 +117,59 @@ def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
     return delta_log(spark, target.table)
 
 
-@dataclass(frozen=True)
-class _Reading:
-    spark: SparkSession
-    path: str
-    options: dict[str, Any]
-    logs: dict[str, LogRange]
-    plan: CurrentPlan
-    partitioned: Sequence[str]
+def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> DataFrame:
+    # Always these columns: the log may have gained others since.
+    columns = StructType.fromJson(json.loads(tail.spark_schema))
+    reader = session.read.format("weaselwal").options(**options).schema(columns)
+    own: dict[str, str | int] = {
+        "sequencer": tail.name,
+        "startingPosition": tail.start,
+        "endingPosition": tail.end - 1,
+        PINNED: tail.pinned.text(),
+    }
+    return reader.options(**own).load()
 
-    def rows(self) -> DataFrame:
-        plan = self.plan
-        log = StructType.fromJson(json.loads(plan.spark_schema))
-        # Its settings are those of a compaction, so the same rows win and delete.
-        session = own_session(self.spark) if plan.target else self.spark
-        tails = [
-            _with_columns(self._tail(session, tail), log)
-            for tail in plan.tails
-            if tail.end > tail.start
-        ]
-        if plan.target is None:
-            if not tails:
-                return self.spark.createDataFrame([], log)
-            return reduce(DataFrame.union, tails)
-        table = self._table(plan.target)
-        in_table = schema.normalize(table.schema.json())
-        whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
-        if not tails:
-            return _with_columns(table, whole)
-        columns = schema.columns(in_table)
-        tails = [as_stored(tail, columns, self.partitioned) for tail in tails]
-        # The table comes first: the rows are of its session, the user's.
-        if plan.target.mode != MERGE:
-            return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
-        return self._merged(plan.target, table, reduce(DataFrame.union, tails), whole)
 
-    def _table(self, target: Target) -> DataFrame:
-        reader = self.spark.read.format("delta").option("versionAsOf", self.plan.table_version)
-        return reader.load(spark_path(target.table))
+def _with_table(
+    spark: SparkSession,
+    plan: CurrentPlan,
+    target: Target,
+    tails: Sequence[DataFrame],
+    partitioned: Sequence[str],
+    logs: Mapping[str, LogRange],
+) -> DataFrame:
+    reader = spark.read.format("delta").option("versionAsOf", plan.table_version)
+    table = reader.load(spark_path(target.table))
+    in_table = schema.normalize(table.schema.json())
+    whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
+    if not tails:
+        return _with_columns(table, whole)
+    types = schema.columns(in_table)
+    tails = [as_stored(tail, types, partitioned) for tail in tails]
+    # The table comes first: the rows are of its session, the user's.
+    if target.mode != MERGE:
+        return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
+    tail = reduce(DataFrame.union, tails)
+    check_reserved(table.columns)
+    keys = resolve(target.keys, [*tail.columns])
+    by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
+    last = last_of_each(tail, replace(target, keys=tuple(keys), sequence_by=by))
+    deletes = F.col(DELETES) if target.delete_when else F.lit(False)
+    known = {name.lower() for name in tail.columns}
+    only_table = any(name.lower() not in known for name in table.columns)
+    if by or only_table or _size(plan, logs) > BROADCAST_BYTES:
+        return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
+    # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
+    keyed = F.broadcast(tail.select(*_columns(keys)).distinct()).alias("s")
+    stays = table.alias("t").join(keyed, _same(keys), "left_anti")
+    gone = table.select(*_columns(keys)).alias("t").join(keyed, _same(keys), "left_semi")
+    living = last.where(~deletes) if target.delete_when else last
+    return _with_columns(stays, whole).union(_with_columns(_as_often(living, gone, keys), whole))
 
-    def _tail(self, session: SparkSession, tail: Tail) -> DataFrame:
-        # Always these: the log may have gained others since.
-        columns = StructType.fromJson(json.loads(tail.spark_schema))
-        reader = session.read.format("weaselwal").options(**self.options).schema(columns)
-        own: dict[str, str | int] = {
-            "sequencer": tail.name,
-            "startingPosition": tail.start,
-            "endingPosition": tail.end - 1,
-            PINNED: tail.pinned.text(),
-        }
-        return reader.options(**own).load(self.path)
 
-    def _merged(
-        self, target: Target, table: DataFrame, tail: DataFrame, whole: StructType
-    ) -> DataFrame:
-        names = table.columns
-        check_reserved(names)
-        keys = resolve(target.keys, [*tail.columns])
-        by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
-        last = last_of_each(tail, replace(target, keys=tuple(keys), sequence_by=by))
-        deletes = F.col(DELETES) if target.delete_when else F.lit(False)
-        known = {name.lower() for name in tail.columns}
-        only_table = [name for name in names if name.lower() not in known]
-        if by or only_table or self._size() > BROADCAST_BYTES:
-            return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
-        # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
-        keyed = F.broadcast(tail.select(*_columns(keys)).distinct()).alias("s")
-        stays = table.alias("t").join(keyed, _same(keys), "left_anti")
-        gone = table.select(*_columns(keys)).alias("t").join(keyed, _same(keys), "left_semi")
-        living = last.where(~deletes) if target.delete_when else last
-        return _with_columns(stays, whole).union(
-            _with_columns(_as_often(living, gone, keys), whole)
-        )
-
-    def _size(self) -> int:
-        return sum(
-            about_bytes(log.log, log.window, tail.start, tail.end, _SAMPLES)
-            for tail in self.plan.tails
-            for log in [self.logs[tail.name]]
-        )
+def _size(plan: CurrentPlan, logs: Mapping[str, LogRange]) -> int:
+    found = ((logs[tail.name], tail) for tail in plan.tails)
+    return sum(about_bytes(x.log, x.window, t.start, t.end, _SAMPLES) for x, t in found)
 
 
 def _replaced(

@@ -81,11 +81,19 @@ class SparkDeltaTable:
         delta = "spark.databricks.delta"
         session.conf.set(f"{delta}.write.txnAppId", state.log_id)
         session.conf.set(f"{delta}.write.txnVersion", str(state.k))
-        session.conf.set(f"{delta}.commitInfo.userMetadata", _metadata(state))
+        kept = {n: getattr(state, n) for n in ("log_id", "k", "cut", "to", "sequencer")}
+        session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(kept))
+        asked = {
+            "startingPosition": str(state.cut),
+            "endingPosition": str(state.to - 1),
+            PINNED: Pinned(state.log_id).text(),
+        }
+        range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
         try:
-            rows = self._rows(session, state)
+            # In the log's order, from one partition to the next.
+            rows = session.read.format("weaselwal").options(**{**self._options, **asked}).load()
             for problem in self._contradictions(rows.schema):
-                raise WriteError(f"{self.target.table} does not take {_range(state)}: {problem}")
+                raise WriteError(f"{self.target.table} does not take {range_}: {problem}")
             rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
             with held(self._path):
                 if self.target.mode == APPEND:
@@ -97,18 +105,12 @@ class SparkDeltaTable:
         except (TableConflict, ReadError, WriteError):
             raise
         except Exception as error:
-            raise self._failure(state, error) from error
-
-    def _rows(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
-        """In the log's order, from one partition to the next."""
-        return (
-            session.read.format("weaselwal")
-            .options(**self._options)
-            .option("startingPosition", state.cut)
-            .option("endingPosition", state.to - 1)
-            .option(PINNED, Pinned(state.log_id).text())
-            .load()
-        )
+            if is_conflict(error):
+                raise TableConflict(f"{self.target.table}: {line(error)}") from error
+            if failure_of_ours(error):
+                raise ReadError(f"{range_} cannot be read: {line(error)}") from error
+            message = f"{self.target.table} did not take {range_}: {line(error)}"
+            raise WriteError(message) from error
 
     def _merge(self, session: SparkSession, rows: DataFrame) -> None:
         from delta import DeltaTable
@@ -153,14 +155,6 @@ class SparkDeltaTable:
         # Inside the MERGE's transaction Delta reads the snapshot that the MERGE changes.
         there = session.read.format("delta").load(self._path).where(nulls).exists()
         return source.where(~(F.col(DELETES) & nulls) | there)
-
-    def _failure(self, state: LifecycleRecord, error: Exception) -> Exception:
-        range_ = _range(state)
-        if is_conflict(error):
-            return TableConflict(f"{self.target.table}: {line(error)}")
-        if failure_of_ours(error):
-            return ReadError(f"{range_} cannot be read: {line(error)}")
-        return WriteError(f"{self.target.table} did not take {range_}: {line(error)}")
 
     def _check_target(self, schema: StructType) -> None:
         target = self.target
@@ -259,15 +253,6 @@ def _logical(spark_schema: str, path: list[str]) -> list[str]:
                 fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
                 break
     return names
-
-
-def _range(state: LifecycleRecord) -> str:
-    return f"positions {state.cut}…{state.to - 1} (range {state.k})"
-
-
-def _metadata(state: LifecycleRecord) -> str:
-    names = "log_id", "k", "cut", "to", "sequencer"
-    return json.dumps({name: getattr(state, name) for name in names})
 
 
 _CONFLICT = re.compile(

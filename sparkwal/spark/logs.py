@@ -1,20 +1,23 @@
-"""Which logs a read is of, and which columns they have."""
+"""Which logs a read is of, which columns they have, and how far a stream over them has come."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from pyspark.sql.types import StructType
 
-from sparkwal.errors import OptionError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.holds import LOG_ID
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.streaming import StreamedLog
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -98,3 +101,51 @@ def no_log(options: SourceOptions) -> OptionError:
         f"there is no log at {options.log_path}: check the path. A stream waits for one if it is "
         "given the schema, with .schema(…)"
     )
+
+
+# {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
+# Where a log first appears, _FROM + sequencer says which position its rows begin at, unless it is
+# 0: the floor of later is not where they began. No sequencer's name holds a colon.
+Offset = dict[str, int | str]
+_FROM = "from:"
+
+
+def offset_of(
+    logs: Logs[StreamedLog],
+    positions: Mapping[str, int],
+    entries: Mapping[str, int] = MappingProxyType({}),
+) -> Offset:
+    """The offset of a stream that has come so far; `entries` says where logs that appear begin."""
+    offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
+    offset.update(positions)
+    for name in positions:
+        if (log_id := logs[name].log_id) is not None:
+            offset[LOG_ID + name] = log_id
+    # Spark compares offsets as texts.
+    return dict(sorted(offset.items()))
+
+
+def positions_in(offset: Offset, options: SourceOptions) -> dict[str, int]:
+    """The next position of each log. Raises InvalidLogError."""
+    found = {name: place for name, place in offset.items() if isinstance(place, int)}
+    others = [n for n in offset if n not in found and not n.startswith((LOG_ID, _FROM))]
+    several, single = options.sequencers, options.sequencer
+    if others or not (several or single in found):
+        raise InvalidLogError(
+            f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
+            "source; use a new checkpoint"
+        )
+    return found if several else {single: found[single]}
+
+
+def entry_in(offset: Offset, name: str) -> int:
+    """Where the rows of a log begin that appears in this offset."""
+    return int(offset.get(_FROM + name, 0))
+
+
+def check_offset(offset: Offset, positions: Mapping[str, int], logs: Logs[StreamedLog]) -> None:
+    """Raises InvalidLogError where an offset speaks of other logs than there are now."""
+    for name, position in positions.items():
+        if name in logs:
+            log_id = offset.get(LOG_ID + name)
+            logs[name].check_offset(position, None if log_id is None else str(log_id))

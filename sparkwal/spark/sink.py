@@ -57,7 +57,9 @@ class Message(WriterCommitMessage):
 
 
 class _Writer(PickledByValue):
-    def __init__(self, options: SinkOptions, spark_schema: StructType, checkpoint: str) -> None:
+    def __init__(
+        self, options: SinkOptions, spark_schema: StructType, checkpoint: str = ""
+    ) -> None:
         self.options = options
         self.spark_schema = spark_schema
         self.checkpoint = checkpoint
@@ -99,11 +101,9 @@ class _Writer(PickledByValue):
     def _expected(self) -> dict[str, Any]:
         """What the checkpoint, if sparkwal made it, says of the log that it was made for."""
         path = folder.local_folder(self.checkpoint)
-        owner = folder.owner_of(path) if path else None
-        if path is None or owner is None:
+        if path is None or (owner := folder.owner_of(path)) is None:
             return {}
-        continues = folder.latest(path, "commits") >= 0
-        return {"log_id": owner.log_id, "continues": continues}
+        return {"log_id": owner.log_id, "continues": folder.latest(path, "commits") >= 0}
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
@@ -217,9 +217,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """One `df.write`: one commit."""
-
-    def __init__(self, options: SinkOptions, spark_schema: StructType) -> None:
-        super().__init__(options, spark_schema, "")
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         # Nothing ties two batch writes together: each looks at the log.

@@ -26,8 +26,15 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.streaming import Budget, StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.logs import Logs, no_log
-from sparkwal.spark.offsets import Offset, check_offset, entry_in, offset_of, positions_in
+from sparkwal.spark.logs import (
+    Logs,
+    Offset,
+    check_offset,
+    entry_in,
+    no_log,
+    offset_of,
+    positions_in,
+)
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 

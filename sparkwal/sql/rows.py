@@ -51,10 +51,17 @@ class Numbering:
 
 
 def read(
-    log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces of one log with `target`'s columns; `numbering` is that of a read that
-    begins in the middle of a partition, or goes on. Raises InvalidLogError, CollectedError."""
+    log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None,
+    *, counted: bool = False,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The rows of pieces of one log with `target`'s columns.
+
+    Args:
+        numbering: of a read that begins in the middle of a partition, or goes on.
+        counted: `target` has no column of the writers' own, so the rows need not be read.
+
+    Raises InvalidLogError, CollectedError.
+    """
     own = [each for each in target if each.name in OWN.names and each.name not in _theirs(log)]
     base = pa.schema([each for each in target if each not in own])
     if "_wal_row" in [each.name for each in own]:
@@ -62,7 +69,7 @@ def read(
             if name not in base.names:
                 base = base.append(_METADATA.field(name))
     numbering = numbering or Numbering()
-    for batch in log.rows(pieces, base):
+    for batch in _counted(pieces, base) if counted else log.rows(pieces, base):
         if not batch.num_rows:
             continue
         for each in own:
@@ -126,24 +133,12 @@ def rows(
     )  # fmt: skip
     for log, group in groupby(merged, key=itemgetter(2)):
         pieces = (piece for *_, record in group for piece in pieces_of(log.log, record))
-        yield from _counted(log, pieces, target) if records_suffice else read(log, pieces, target)
+        yield from read(log, pieces, target, counted=records_suffice)
 
 
-def _counted(log: LogRange, pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """As `read` of columns that are the same in all rows of a piece, or count them."""
-    numbering = Numbering()
+def _counted(pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """As many rows as the pieces have, with the columns that are the same in all rows of one."""
     for piece in pieces:
-        left = piece.rows
-        while left:
-            count = min(left, 2**17)
-            left -= count
-            columns = {}
-            if "_wal_row" in target.names:
-                columns["_wal_row"] = numbering.of(piece.position, piece.partition, count)
-            if "_wal_sequencer" in target.names:
-                columns["_wal_sequencer"] = pa.repeat(pa.scalar(log.name, pa.string()), count)
-            wanted = pa.schema([each for each in target if each.name not in OWN.names])
-            empty = pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
-            made = with_metadata(empty, piece, wanted)
-            columns |= {name: made.column(name) for name in wanted.names}
-            yield pa.RecordBatch.from_arrays([columns[n] for n in target.names], schema=target)
+        for done in range(0, piece.rows, 2**17):
+            nothing = pa.nulls(min(piece.rows - done, 2**17))
+            yield with_metadata(pa.RecordBatch.from_arrays([nothing], names=[""]), piece, target)
