@@ -219,11 +219,9 @@ def _same(keys: Sequence[str]) -> Column:
 def _with_columns(rows: DataFrame, whole: StructType) -> DataFrame:
     """The rows with all of these columns, null where they have none."""
     there = {name.lower() for name in rows.columns}
-    return rows.select(
-        *(
-            F.col(quoted(field.name)).alias(field.name)
-            if field.name.lower() in there
-            else F.lit(None).cast(field.dataType).alias(field.name)
-            for field in whole.fields
-        )
-    )
+    columns = []
+    for field in whole.fields:
+        is_there = field.name.lower() in there
+        column = F.col(quoted(field.name)) if is_there else F.lit(None).cast(field.dataType)
+        columns.append(column.alias(field.name))
+    return rows.select(*columns)

@@ -41,9 +41,6 @@ class Logs(Generic[L]):
             self._known[name] = self._made(self._options, name, self._root)
         return self._known[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._known
-
     def known(self) -> list[L]:
         return [log for _, log in sorted(self._known.items())]
 
@@ -145,7 +142,7 @@ def entry_in(offset: Offset, name: str) -> int:
 
 def check_offset(offset: Offset, positions: Mapping[str, int], logs: Logs[StreamedLog]) -> None:
     """Raises InvalidLogError where an offset speaks of other logs than there are now."""
-    for name, position in positions.items():
-        if name in logs:
-            log_id = offset.get(LOG_ID + name)
-            logs[name].check_offset(position, None if log_id is None else str(log_id))
+    for log in logs.known():
+        if log.name in positions:
+            log_id = offset.get(LOG_ID + log.name)
+            log.check_offset(positions[log.name], None if log_id is None else str(log_id))

@@ -21,7 +21,6 @@ from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows
 from sparkwal.store.log_store import LogStore
 
 _TIME = pa.timestamp("us", "UTC")
-_TOGETHER = 1024
 _CALENDAR_MS = 253_402_300_799_999
 
 
@@ -61,11 +60,15 @@ def records(logs: Sequence[LogRange], needs: Needs) -> Iterator[pa.RecordBatch]:
     """`records`: one row for each live record. Where `passed_over` of a log gets what cannot be
     read, a row says of it no more than its position; else that is an error."""
     for log in logs:
-        if log.log_id is None:
-            continue
-        found = _records(log, needs)
-        while chunk := list(islice(found, _TOGETHER)):
-            yield pa.RecordBatch.from_pylist(chunk, schema=RECORDS)
+        if log.log_id is not None:
+            yield from in_batches(_records(log, needs), RECORDS, 1024)
+
+
+def in_batches(
+    rows: Iterator[dict[str, Any]], schema: pa.Schema, most: int
+) -> Iterator[pa.RecordBatch]:
+    while chunk := list(islice(rows, most)):
+        yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
 def _records(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
