@@ -11,8 +11,6 @@ from sparkwal.options.writing import WriterOptions, check_limits
 
 @dataclass(frozen=True)
 class AppenderOptions(WriterOptions):
-    """Options of `sparkwal.Appender`."""
-
     batch_size: int = option("batchSizeThreshold", size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb")  # fmt: skip  # noqa: E501
     batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a batch closes at this age of its first append, unless nothing is in flight: then it goes at once", "1ms")  # fmt: skip  # noqa: E501
     max_buffered: int = option("maxBufferedBytes", size, 64 * 2**20, "memory of accepted rows that wait to be sent, what it costs to keep each append included; beyond it append blocks, or raises BackPressureError", "64mb")  # fmt: skip  # noqa: E501

@@ -27,7 +27,7 @@ def check_place(path: str, log: LogStore) -> None:
     """Check `path` before a log begins there. Raises OptionError if it lies inside a Delta table or
     holds Parquet files.
 
-    On S3 it costs 1 LIST: of the folder above, or of the path itself if that is the bucket.
+    On S3 it costs 1 LIST: of the folder above, or of the path itself if only the bucket is above.
     """
     table: str | None = None
     if is_local(path):

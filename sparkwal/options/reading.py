@@ -23,8 +23,6 @@ from sparkwal.options.types import (
 
 @dataclass(frozen=True)
 class SourceOptions(StoreOptions):
-    """Options of reading."""
-
     starting_position: str | int | None = option("startingPosition", position, None, "earliest (the log's floor: what was compacted is not read), latest or the first position to read", "earliest")  # fmt: skip  # noqa: E501
     ending_position: int | None = option("endingPosition", whole, None, "batch reads: the last position to read, inclusive", "the head")  # fmt: skip  # noqa: E501
     starting_timestamp_ms: int | None = option("startingTimestamp", timestamp, None, "read commits at or after this time: ISO 8601 (UTC unless it says otherwise) or milliseconds since 1970")  # fmt: skip  # noqa: E501
@@ -45,7 +43,6 @@ class SourceOptions(StoreOptions):
 
     @property
     def tolerant(self) -> bool:
-        """The protocol's word for it."""
         return not self.fail_on_data_loss
 
     def check(self) -> None:

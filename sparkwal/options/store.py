@@ -24,8 +24,6 @@ from sparkwal.store.path import check_path
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How to reach the store."""
-
     path: str = option("path", text, "", "where the log is: s3://bucket/prefix, file:///folder or a folder", "required")  # fmt: skip  # noqa: E501
     endpoint: str | None = option("endpoint", text, None, "URL of an S3-compatible server")
     region: str | None = option("region", text, None, "AWS region")
@@ -88,7 +86,7 @@ class StoreOptions:
 
     @property
     def log_path(self) -> str:
-        """The path of the log itself, its sequencer included; for people and as a name."""
+        """For people and as a name."""
         inside = sequencer_prefix("", self.sequencer)
         return f"{self.path.rstrip('/')}/{inside}" if inside else self.path
 

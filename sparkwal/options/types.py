@@ -28,12 +28,11 @@ def _quantity(text: str, units: dict[str, int], what: str) -> int:
 
 
 def size(text: str) -> int:
-    """Bytes from "1048576", "1mb", "64KiB"."""
     return _quantity(text, _SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes")
 
 
 def duration(text: str) -> int:
-    """Milliseconds from "500", "500ms", "2s", "1min"."""
+    """Milliseconds."""
     found = _quantity(text, _TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds")
     if found > _LONGEST_MS:
         # Stored in the log it would make a record that nobody can read.

@@ -56,8 +56,8 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
 def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
     """Of the rows of each key the one that wins, and whether it deletes the key."""
     check_reserved(rows.columns)
-    # Safe only over the scan itself, and what looks at one row after the other: read tasks come
-    # in the log's order, and the number counts first by task, then by row.
+    # Read tasks come in the log's order, and the number counts first by task, then by row: safe
+    # only over the scan itself, and what looks at one row after the other.
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
     order = [quoted(target.sequence_by)] if target.sequence_by else []
     whole = F.struct(*(F.col(quoted(name)) for name in rows.columns))

@@ -49,7 +49,6 @@ class SparkDeltaTable:
         self._log = delta_log(self._session, target.table)
 
     def prepare(self, log: LogStore, spark_schema: str) -> None:
-        """Make the table if there is none; see `Table.prepare`."""
         schema = StructType.fromJson(json.loads(spark_schema))
         self._check_target(schema)
         try:
@@ -67,7 +66,6 @@ class SparkDeltaTable:
             raise PlanError(f"{self.target.table} cannot be used: {line(error)}") from error
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """The newest snapshot; see `Table.look`."""
         try:
             self._log.update()
             return self._log.look(log_id, since, k)
@@ -75,9 +73,8 @@ class SparkDeltaTable:
             raise WriteError(str(error)) from error
 
     def write(self, state: LifecycleRecord) -> None:
-        """The rows of the open intent's range as one version of the table; see `Table.write`."""
         session = own_session(self._spark)
-        # Read by a MERGE, which takes no options, and by an append.
+        # A MERGE takes no options.
         delta = "spark.databricks.delta"
         session.conf.set(f"{delta}.write.txnAppId", state.log_id)
         session.conf.set(f"{delta}.write.txnVersion", str(state.k))
@@ -142,9 +139,8 @@ class SparkDeltaTable:
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
         """Without the delete of the key of nulls where the table has no row of this key.
 
-        A MERGE that writes deletion vectors would fail at this row (Delta 4.4): Delta compares the
-        keys once more after its outer join, and to `<=>` the nulls of the row that is not there are
-        those of the key.
+        A MERGE that writes deletion vectors would fail there (Delta 4.4): Delta compares the keys
+        again after its outer join, where all are null of a row that is not there.
         """
         keys = [quoted(key) for key in self.target.keys]
         if self._log.properties.get("delta.enableDeletionVectors", "").lower() != "true":

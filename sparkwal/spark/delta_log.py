@@ -36,7 +36,6 @@ _ATOMIC = {
 
 
 def spark_path(table: str) -> str:
-    """A table's URL as Spark's file systems call it."""
     if is_local(table):
         return f"file:{absolute(table)}"  # as Hadoop writes it
     scheme, _, rest = table.partition("://")

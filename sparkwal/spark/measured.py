@@ -45,8 +45,7 @@ def counting() -> Iterator[Counted]:
 
 @contextmanager
 def measuring(query_id: str) -> Iterator[dict[str, float]]:
-    """For the commit within: what its record holds of the one before. Keeps what this one takes
-    for the next."""
+    """For the commit within: what its record holds of the one before."""
     with counting() as counted:
         yield _pending.pop(query_id, {})
     if counted.durable is None:

@@ -37,7 +37,6 @@ def described(
 
 
 def option_paragraphs() -> str:
-    """Every option of the data source: one paragraph each."""
     lines: list[str] = []
     sections = ("reading and writing", StoreOptions), ("writing", SinkOptions)
     for section, kind in (*sections, ("reading", SourceOptions)):

@@ -15,11 +15,7 @@ from sparkwal.errors import OptionError, SparkWalError
 @contextmanager
 def readable_errors(*, pickling: bool = False) -> Iterator[None]:
     """In one of Spark's Python workers, which ends with the error: let it reach the user as its
-    message.
-
-    Args:
-        pickling: the error passes through a pickler, which replaces all but a PickleError.
-    """
+    message. With `pickling` it passes through a pickler, which replaces all but a PickleError."""
     try:
         yield
     except SparkWalError as error:

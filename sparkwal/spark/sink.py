@@ -195,8 +195,6 @@ class _Writer(PickledByValue):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """One microbatch of a streaming query."""
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         context = TaskContext.get()
         assert context is not None
@@ -216,8 +214,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """One `df.write`: one commit."""
-
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         # Nothing ties two batch writes together: each looks at the log.
         log = self._proven_log()

@@ -75,8 +75,6 @@ class _Reader(PickledByValue):
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """`spark.read`: one range of each log as it is now."""
-
     # No `pushFilters`. With spark.sql.python.filterPushdown.enabled Spark 4.2 plans a later query
     # over the same DataFrame as the one before, unless it pushes filters too: a range narrowed by
     # one query's filter would hide rows from the next.
@@ -108,8 +106,6 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`: the log as it grows."""
-
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None = None
     ) -> None:
@@ -129,7 +125,6 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return offset_of(self._logs, {log.name: self._start(log) for log in logs})
 
     def _start(self, log: StreamedLog) -> int:
-        """Where the stream begins, registered there."""
         start = log.start()
         return log.start() if self._join(log, start) else start
 

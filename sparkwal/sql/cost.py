@@ -58,8 +58,7 @@ class Line:
 
 
 def lines(past: Past, prices: Prices, by: str) -> list[Line]:
-    """One line for each hour, day or month (UTC) that something was written in, and one for
-    each time between."""
+    """One line for each hour, day or month (UTC) with writes, and one for each time between."""
     found: list[Line] = []
     held, reached = sum(log.held for log in past.logs), past.since_ms
 
@@ -89,8 +88,8 @@ def lines(past: Past, prices: Prices, by: str) -> list[Line]:
 
 
 def month(past: Past, prices: Prices) -> dict[str, Any] | None:
-    """A month at the rate of the last day, or of all that there is; None where not even an
-    hour is counted. `stored` is a mean of the month, if nothing is collected."""
+    """A month at the rate of the last day, or of all that there is; None for less than an hour.
+    `stored` is a mean of the month, if nothing is collected."""
     recent = max(past.since_ms, past.until_ms - DAY)
     first = past.value("SELECT epoch_ms(min(time)) FROM records")
     if first is not None and all(log.start <= log.floor for log in past.logs):

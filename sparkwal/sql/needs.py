@@ -1,9 +1,8 @@
 """What a query needs of the relations that it reads: which columns, and which range of them.
 
-DuckDB says so itself: its plan for the query over empty relations lists, for each scan, the
-columns and the conditions that the scan has to apply. The plan is right whatever the relations
-hold, and its scans pass nothing else on. So rows outside of those ranges, and values of other
-columns, change nothing in the answer, and they are not fetched.
+DuckDB's plan for the query over empty relations lists, for each scan, the columns and the
+conditions that the scan has to apply. It is right whatever the relations hold, and its scans pass
+nothing else on. So rows outside of those ranges, and values of other columns, are not fetched.
 """
 
 from __future__ import annotations

@@ -93,8 +93,7 @@ def _records(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
 
 
 def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
-    """The live record before a leader's, of `first` or later: what a takeover looked at depends
-    on it."""
+    """The live record before a leader's, on which depends what a takeover looked at."""
     for each in range(position - 1, first - 1, -1):
         for found in walk(log, each, each + 1, newest_first=False, seals=True):
             if not isinstance(found, Unreadable | Collected):
@@ -136,8 +135,6 @@ CONSUMERS = pa.schema([
 
 
 class Current(Protocol):
-    """As `Log.current` returns it."""
-
     schema: pa.Schema
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:

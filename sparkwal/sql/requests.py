@@ -14,12 +14,8 @@ _RUN = 8 * 2**20
 
 
 def made(header: SlotHeader, before: SlotHeader | None) -> Counter[str]:
-    """What was sent until this record was there, by kind; refused and repeated requests leave no
-    trace.
-
-    The PUT of the record and of its data objects; of a leader record the look at the log before it,
-    and the archive that it began. `before` is the live record before it, where it is known.
-    """
+    """The PUT of the record and of its data objects; of a leader record the look at the log before
+    it, and the archive that it began. `before` is the live record before it, where it is known."""
     found = Counter(PUT=1)
     if isinstance(header, CommitHeader):
         for batch in header.batches:

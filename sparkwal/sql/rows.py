@@ -25,10 +25,8 @@ _METADATA = schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}
 
 
 def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
-    """All columns of logs, then those that name where a row came from.
-
-    Raises OptionError where two logs have a column of other types.
-    """
+    """All columns of logs, then those that name where a row came from. Raises OptionError where two
+    logs have a column of other types."""
     try:
         own = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
     except pa.ArrowException as error:
@@ -54,14 +52,9 @@ def read(
     log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None,
     *, counted: bool = False,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The rows of pieces of one log with `target`'s columns.
-
-    Args:
-        numbering: of a read that begins in the middle of a partition, or goes on.
-        counted: `target` has no column of the writers' own, so the rows need not be read.
-
-    Raises InvalidLogError, CollectedError.
-    """
+    """The rows of pieces of one log with `target`'s columns. `numbering` is that of a read that
+    begins in the middle of a partition, or goes on. Where `counted`, `target` has no column of the
+    writers' own, and their objects are not read. Raises InvalidLogError, CollectedError."""
     own = [each for each in target if each.name in OWN.names and each.name not in _theirs(log)]
     base = pa.schema([each for each in target if each not in own])
     if "_wal_row" in [each.name for each in own]:
