@@ -18,7 +18,6 @@ from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
-from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -83,7 +82,12 @@ def read_current(
     pinned: list[DeltaLog] = []
 
     def open_table(target: Target) -> DeltaLog:
-        pinned.append(_delta_log(spark, target))
+        if getattr(spark, "_jsparkSession", None) is None:
+            raise OptionError(
+                "a session of Spark Connect cannot see what a Delta table holds: use a session of "
+                "Spark's own, or sparkwal.Log(path).current()"
+            )
+        pinned.append(delta_log(spark, target.table))
         pinned[-1].update()
         return pinned[-1]
 
@@ -105,16 +109,6 @@ def read_current(
     else:
         rows = spark.createDataFrame([], in_logs)
     return (rows, plan) if include_position else rows
-
-
-def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
-    if getattr(spark, "_jsparkSession", None) is None:
-        raise OptionError(
-            "a session of Spark Connect cannot see what a Delta table holds: use a session of "
-            "Spark's own, or sparkwal.Log(path).current()"
-        )
-    spark_versions.require_delta(spark.version)
-    return delta_log(spark, target.table)
 
 
 def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> DataFrame:

@@ -16,13 +16,18 @@ from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
 from sparkwal.format.schema import columns, type_name
 from sparkwal.format.widening import contradictions, holds
 from sparkwal.lifecycle.table import TableConflict, TableState
-from sparkwal.options import spark_versions
 from sparkwal.reading.floor import Pinned
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_log import FORGETS, check_put_if_absent, delta_log, held, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.store.log_store import LogStore
+
+# Another writer of the table was faster.
+_CONFLICT = re.compile(
+    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
+    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
+)
 
 
 class SparkDeltaTable:
@@ -40,7 +45,6 @@ class SparkDeltaTable:
                 "a session of Spark Connect cannot see what a Delta table holds: compact with a "
                 "session of Spark's own"
             )
-        spark_versions.require_delta(spark.version)
         self.target = target
         self._options = dict(log_options)
         self._path = spark_path(target.table)
@@ -102,7 +106,7 @@ class SparkDeltaTable:
         except (TableConflict, ReadError, WriteError):
             raise
         except Exception as error:
-            if is_conflict(error):
+            if _CONFLICT.search(f"{type(error).__name__} {cause(error)}"):
                 raise TableConflict(f"{self.target.table}: {line(error)}") from error
             if failure_of_ours(error):
                 raise ReadError(f"{range_} cannot be read: {line(error)}") from error
@@ -249,16 +253,6 @@ def _logical(spark_schema: str, path: list[str]) -> list[str]:
                 fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
                 break
     return names
-
-
-_CONFLICT = re.compile(
-    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
-    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
-)
-
-
-def is_conflict(error: BaseException) -> bool:
-    return _CONFLICT.search(f"{type(error).__name__} {cause(error)}") is not None
 
 
 def _forgets(table: str) -> str:

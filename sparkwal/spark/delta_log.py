@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from sparkwal import events
 from sparkwal.errors import PlanError, TableReadError
 from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.options import spark_versions
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line
 from sparkwal.store.path import absolute, is_local
@@ -49,7 +50,10 @@ class HadoopFiles:
 
     def sizes(self, start: int) -> Mapping[str, int]:
         with self._readable():
-            names = self._jvm.org.apache.hadoop.fs.GlobFilter(_from(start))
+            digits = f"{start:020d}"
+            later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
+            pattern = f"{{{','.join([digits, *later])}}}*"
+            names = self._jvm.org.apache.hadoop.fs.GlobFilter(pattern)
             try:
                 found = self._system().listStatus(self._file(""), names)
             except Exception as error:
@@ -95,14 +99,8 @@ class HadoopFiles:
             raise TableReadError(message) from error
 
 
-def _from(start: int) -> str:
-    """A pattern of the names of the versions from `start` on."""
-    digits = f"{start:020d}"
-    later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
-    return f"{{{','.join([digits, *later])}}}*"
-
-
 def delta_log(session: SparkSession, table: str) -> DeltaLog:
+    spark_versions.require_delta(session.version)
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
 
@@ -157,12 +155,8 @@ def _log_store(session: SparkSession, path: str) -> str:
     assert jvm is not None
     stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
     store = stores.apply(session._jsparkSession)
-    if _is(store, "DelegatingLogStore"):
+    if store.getClass().getSimpleName() == "DelegatingLogStore":
         store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(path))
-    if _is(store, "LogStoreAdaptor"):
+    if store.getClass().getSimpleName() == "LogStoreAdaptor":
         store = store.logStoreImpl()
     return str(store.getClass().getName())
-
-
-def _is(java: Any, name: str) -> bool:
-    return bool(java.getClass().getSimpleName() == name)

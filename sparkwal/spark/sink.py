@@ -38,7 +38,7 @@ from sparkwal.protocol.repeated import check_newest
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.measured import counting, measuring
+from sparkwal.spark.measured import hearing, measuring, retries_in
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.conditional_put import prove_put_if_absent
@@ -109,15 +109,7 @@ class _Writer(PickledByValue):
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
 
     def _proven_log(self) -> LogStore:
-        self._check_apart()
-        log = open_log(self.options, fail_fast=True)
-        prove_put_if_absent(log.store, log.prefix)
-        if self.checkpoint and not is_local(self.checkpoint):
-            events.emit(events.RemoteCheckpoint(location=self.checkpoint))
-        return log
-
-    def _check_apart(self) -> None:
-        """Raises OptionError where Spark's checkpoint lies among the log's objects."""
+        # Spark's checkpoint may not lie among the log's objects.
         path = folder.local_folder(self.checkpoint)
         for theirs in folder.log_folders(self.options.path, self.options.sequencer)[1:]:
             if path and Path(os.path.realpath(path)).is_relative_to(theirs):
@@ -125,6 +117,11 @@ class _Writer(PickledByValue):
                     f"the checkpoint {path} lies in {theirs}, where the log keeps its objects. "
                     "Nothing was written: give checkpointLocation a folder beside the log"
                 )
+        log = open_log(self.options, fail_fast=True)
+        prove_put_if_absent(log.store, log.prefix)
+        if self.checkpoint and not is_local(self.checkpoint):
+            events.emit(events.RemoteCheckpoint(location=self.checkpoint))
+        return log
 
     def _task_log(self) -> LogStore:
         """Raises OptionError where a task reaches another log than the driver."""
@@ -150,7 +147,7 @@ class _Writer(PickledByValue):
             multipart_threshold=self.options.multipart_threshold,
             codec=self.options.codec,
         )
-        with readable_errors(), counting() as counted:
+        with readable_errors(), hearing() as heard:
             result = write_partition(
                 self._task_log,
                 self.plan,
@@ -163,7 +160,7 @@ class _Writer(PickledByValue):
                 again=context.attemptNumber() > 0,
                 run_id=run_id,
             )
-        return Message(replace(result, retries=counted.retries))
+        return Message(replace(result, retries=retries_in(heard)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         with readable_errors():

@@ -121,12 +121,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> Offset:
         with readable_errors():
-            logs = [log for log in self._logs.look(self.spark_schema) if self._counts(log)]
-            return offset_of(self._logs, {log.name: self._start(log) for log in logs})
-
-    def _start(self, log: StreamedLog) -> int:
-        start = log.start()
-        return log.start() if self._join(log, start) else start
+            begins = {}
+            for log in filter(self._counts, self._logs.look(self.spark_schema)):
+                start = log.start()
+                begins[log.name] = log.start() if self._join(log, start) else start
+            return offset_of(self._logs, begins)
 
     def _join(self, log: StreamedLog, start: int) -> bool:
         """Register as a consumer before anything is read from `start`. Returns whether the floor

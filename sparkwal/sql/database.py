@@ -102,13 +102,12 @@ def connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def named_in(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
-    """The tables in a query, lower case. Raises OptionError unless it is one SELECT."""
+def select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
+    """The tree of a query. Raises OptionError unless it is one SELECT."""
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise OptionError("a query is one SELECT: it reads, and there is nothing to change")
-    tree = parsed(connection, query)
-    return {each["table_name"].lower() for each in nodes(tree) if each.get("type") == "BASE_TABLE"}
+    return parsed(connection, query)
 
 
 def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.RecordBatchReader:
@@ -120,7 +119,8 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
     connection = connect()
     try:
         with _our_errors(failed):
-            named = named_in(connection, query)
+            found = [x for x in nodes(select(connection, query)) if x.get("type") == "BASE_TABLE"]
+            named = {each["table_name"].lower() for each in found}
             made = {name: make() for name, make in relations.items() if name in named}
             # In one transaction now() is one moment, for the plan and for the answer.
             connection.begin()
@@ -192,8 +192,7 @@ class Condition:
         self._kept = f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log"
         query = f"SELECT 1 FROM log WHERE ({text}\n)"
         with _our_errors():
-            named_in(self._connection, query)
-            tree = parsed(self._connection, query)
+            tree = select(self._connection, query)
             if any(each.get("class") == "SUBQUERY" for each in nodes(tree)):
                 raise OptionError("a condition looks at one row, and has no query in it: use sql")
             self._connection.register("log", pyarrow.dataset.dataset(columns.empty_table()))
