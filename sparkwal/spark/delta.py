@@ -60,9 +60,8 @@ class SparkDeltaTable:
             if not self._log.update():
                 self._create(schema)
                 if not self._log.update():
-                    raise PlanError(
-                        f"{self.target.table} was just made and is not there; run it again"
-                    )
+                    name = self.target.table
+                    raise PlanError(f"{name} was just made and is not there; run it again")
             self._check_table(schema)
         except PlanError:
             raise
@@ -98,9 +97,8 @@ class SparkDeltaTable:
             rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
             with held(self._path):
                 if self.target.mode == APPEND:
-                    rows.write.format("delta").mode("append").option("mergeSchema", "true").save(
-                        self._path
-                    )
+                    writer = rows.write.format("delta").mode("append")
+                    writer.option("mergeSchema", "true").save(self._path)
                 else:
                     self._merge(session, rows)
         except (TableConflict, ReadError, WriteError):
@@ -127,12 +125,8 @@ class SparkDeltaTable:
         if target.sequence_by:
             by = quoted(target.sequence_by)
             newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})"
-        merge = (
-            DeltaTable.forPath(session, self._path)
-            .alias("t")
-            .merge(source.alias("s"), same)
-            .withSchemaEvolution()
-        )
+        table = DeltaTable.forPath(session, self._path).alias("t")
+        merge = table.merge(source.alias("s"), same).withSchemaEvolution()
         if target.delete_when:
             deletes = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
             merge = merge.whenMatchedDelete(deletes)
@@ -225,9 +219,8 @@ class SparkDeltaTable:
 
     def _contradictions(self, schema: StructType) -> Iterator[str]:
         alter = f"ALTER TABLE delta.`{self.target.table}`"
-        for name, kind, other in contradictions(
-            columns(schema.json()), columns(self._log.spark_schema)
-        ):
+        in_log, in_table = columns(schema.json()), columns(self._log.spark_schema)
+        for name, kind, other in contradictions(in_log, in_table):
             advice = (
                 f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_name(kind)}, which needs "
                 "delta.enableTypeWidening = 'true'"
@@ -244,14 +237,12 @@ class SparkDeltaTable:
 def _logical(spark_schema: str, path: list[str]) -> list[str]:
     """A column of a Delta table, by the names that its files have, as its schema calls it."""
     fields, names = json.loads(spark_schema)["fields"], list[str]()
+    key = "delta.columnMapping.physicalName"
     for physical in path:
-        for field in fields:
-            if (field["metadata"] or {}).get(
-                "delta.columnMapping.physicalName", field["name"]
-            ) == physical:
-                names.append(field["name"])
-                fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
-                break
+        known = {(each["metadata"] or {}).get(key, each["name"]): each for each in fields}
+        if field := known.get(physical):
+            names.append(field["name"])
+            fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
     return names
 
 

@@ -161,9 +161,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMaxRows(self.options.max_rows)
         if self.options.max_bytes is not None:
             return ReadMaxBytes(self.options.max_bytes)
-        if self.options.max_commits is not None:
-            return ReadMaxFiles(self.options.max_commits)
-        return ReadAllAvailable()
+        commits = self.options.max_commits
+        return ReadAllAvailable() if commits is None else ReadMaxFiles(commits)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         with readable_errors():
