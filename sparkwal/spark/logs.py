@@ -80,6 +80,52 @@ class Logs(Generic[L]):
         return union
 
 
+# {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
+# Where a log first appears, _FROM + sequencer says which position its rows begin at, unless it is
+# 0: the floor of later is not where they began. No sequencer's name holds a colon.
+Offset = dict[str, int | str]
+_FROM = "from:"
+
+
+class StreamedLogs(Logs[StreamedLog]):
+    """The logs of a stream, and its offsets."""
+
+    def offset(
+        self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
+    ) -> Offset:
+        """Of a stream that has come so far; `entries` says where logs that appear begin."""
+        offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
+        offset.update(positions)
+        for name in positions:
+            if (log_id := self[name].log_id) is not None:
+                offset[LOG_ID + name] = log_id
+        # Spark compares offsets as texts.
+        return dict(sorted(offset.items()))
+
+    def positions(self, offset: Offset) -> dict[str, int]:
+        """The next position of each log. Raises InvalidLogError."""
+        found = {name: place for name, place in offset.items() if isinstance(place, int)}
+        others = [n for n in offset if n not in found and not n.startswith((LOG_ID, _FROM))]
+        several, single = self._options.sequencers, self._options.sequencer
+        if others or not (several or single in found):
+            raise InvalidLogError(
+                f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
+                "source; use a new checkpoint"
+            )
+        return found if several else {single: found[single]}
+
+    def entry(self, offset: Offset, name: str) -> int:
+        """Where the rows of a log begin that appears in this offset."""
+        return int(offset.get(_FROM + name, 0))
+
+    def check(self, offset: Offset, positions: Mapping[str, int]) -> None:
+        """Raises InvalidLogError where an offset speaks of other logs than there are now."""
+        for log in self.known():
+            if log.name in positions:
+                log_id = offset.get(LOG_ID + log.name)
+                log.check_offset(positions[log.name], None if log_id is None else str(log_id))
+
+
 def log_schema(options: SourceOptions) -> StructType:
     """All columns of the logs, and the metadata columns if asked for. Raises OptionError when there
     is no log."""
@@ -98,51 +144,3 @@ def no_log(options: SourceOptions) -> OptionError:
         f"there is no log at {options.log_path}: check the path. A stream waits for one if it is "
         "given the schema, with .schema(…)"
     )
-
-
-# {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
-# Where a log first appears, _FROM + sequencer says which position its rows begin at, unless it is
-# 0: the floor of later is not where they began. No sequencer's name holds a colon.
-Offset = dict[str, int | str]
-_FROM = "from:"
-
-
-def offset_of(
-    logs: Logs[StreamedLog],
-    positions: Mapping[str, int],
-    entries: Mapping[str, int] = MappingProxyType({}),
-) -> Offset:
-    """The offset of a stream that has come so far; `entries` says where logs that appear begin."""
-    offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
-    offset.update(positions)
-    for name in positions:
-        if (log_id := logs[name].log_id) is not None:
-            offset[LOG_ID + name] = log_id
-    # Spark compares offsets as texts.
-    return dict(sorted(offset.items()))
-
-
-def positions_in(offset: Offset, options: SourceOptions) -> dict[str, int]:
-    """The next position of each log. Raises InvalidLogError."""
-    found = {name: place for name, place in offset.items() if isinstance(place, int)}
-    others = [n for n in offset if n not in found and not n.startswith((LOG_ID, _FROM))]
-    several, single = options.sequencers, options.sequencer
-    if others or not (several or single in found):
-        raise InvalidLogError(
-            f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
-            "source; use a new checkpoint"
-        )
-    return found if several else {single: found[single]}
-
-
-def entry_in(offset: Offset, name: str) -> int:
-    """Where the rows of a log begin that appears in this offset."""
-    return int(offset.get(_FROM + name, 0))
-
-
-def check_offset(offset: Offset, positions: Mapping[str, int], logs: Logs[StreamedLog]) -> None:
-    """Raises InvalidLogError where an offset speaks of other logs than there are now."""
-    for log in logs.known():
-        if log.name in positions:
-            log_id = offset.get(LOG_ID + log.name)
-            log.check_offset(positions[log.name], None if log_id is None else str(log_id))

@@ -66,8 +66,8 @@ class _Writer(PickledByValue):
         self.plan: TaskPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the writer twice for the tasks of one microbatch, and calls
-        # streamWriter() also where it never writes: this is the place to plan, once.
+        # Spark pickles the writer twice for the tasks of one microbatch, and calls streamWriter()
+        # also where it never writes: this is the place to plan, once.
         if self.plan is None:
             with readable_errors(pickling=True):
                 self.plan = self._make_plan()
