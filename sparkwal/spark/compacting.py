@@ -16,12 +16,6 @@ from sparkwal.lifecycle.table import NULL_PARTITIONS
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.registering import register_once
 
-# On which the meaning of a condition depends.
-SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.caseSensitive": "false",
-}
 # Columns of the rows that win; none of the log or the table.
 _ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
 
@@ -30,8 +24,10 @@ def own_session(spark: SparkSession) -> SparkSession:
     """A session that shares nothing but the cluster: settings of one write reach no other, and
     those of a reader do not change which rows win or delete."""
     session = spark.newSession()
-    for name, value in SETTINGS.items():
-        session.conf.set(name, value)
+    # On these the meaning of a condition depends.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    session.conf.set("spark.sql.caseSensitive", "false")
     register_once(session)
     return session
 

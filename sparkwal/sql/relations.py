@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -9,19 +10,23 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from sparkwal.format.header import LeaderHeader, SlotHeader, host_of
+from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader, host_of
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.history import Collected, Unreadable, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA
 from sparkwal.sql.database import Relation
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.requests import made, to_read
 from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows
+from sparkwal.store.base import PART_SIZE
 from sparkwal.store.log_store import LogStore
 
 _TIME = pa.timestamp("us", "UTC")
 _CALENDAR_MS = 253_402_300_799_999
+# The default of the option multipartThreshold: no record holds another.
+_MULTIPART = 16 * 2**20
+# As many bytes one GET of a read asks for at most.
+_RUN = 8 * 2**20
 
 
 def _log(logs: Sequence[LogRange]) -> Relation:
@@ -123,6 +128,34 @@ def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[
         "write_ms": header.metric("put_ms") if header.batches else None,
         "last_put_ms": header.metric("last_put_ms"),
     }  # fmt: skip
+
+
+def made(header: SlotHeader, before: SlotHeader | None) -> Counter[str]:
+    """The PUT of the record and of its data objects; of a leader record the look at the log before
+    it, and the archive that it began. `before` is the live record before it, where it is known."""
+    found = Counter(PUT=1)
+    if isinstance(header, CommitHeader):
+        for batch in header.batches:
+            # One, or its parts, and what begins and ends them.
+            parts = -(-batch.bytes // PART_SIZE)
+            found["PUT"] += 1 if batch.bytes <= _MULTIPART else 2 + parts
+    elif header.reason != SEAL:
+        found["LIST"] += 1
+        if header.prev_position >= 0:
+            # The head, and before it what a writer with many slots in flight may have left.
+            reach = before.in_flight_limit if before else 1
+            found["GET"] += 1 + min(reach - 1, header.prev_position)
+        if before is not None and header.txns_archive != before.txns_archive:
+            found["PUT"] += 1
+            found["GET"] += 1 if before.txns_archive else 0
+    return found
+
+
+def to_read(header: SlotHeader) -> int:
+    """GETs that read this record and its rows."""
+    if isinstance(header, LeaderHeader):
+        return 1
+    return 1 + sum(max(1, -(-batch.bytes // _RUN)) for batch in header.batches)
 
 
 # Log, sequencer, head, expiry → consumers.

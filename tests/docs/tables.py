@@ -22,7 +22,7 @@ from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions, WriterOptions
-from sparkwal.spark import option_help
+from sparkwal.spark.datasource import described
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
@@ -67,7 +67,7 @@ SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
 def option_table(section: str) -> str:
     """One row for each option."""
     lines = ["| option (type; default) | meaning |", "|---|---|"]
-    for name, kind, meaning in option_help.described(*SECTIONS[section]):
+    for name, kind, meaning in described(*SECTIONS[section]):
         lines.append(f"| `{name}` ({kind}) | {meaning} |")
     return "\n".join(lines)
 
