@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -257,9 +258,7 @@ class Log:
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
 
-        def now() -> Current:
-            return self.current(sequencers=sequencers, table_options=table_options)
-
+        now = partial(self.current, sequencers=sequencers, table_options=table_options)
         return answer(relations(ranges, consumer_infos, now), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:

@@ -11,7 +11,8 @@ from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any
 
-_SIZE_UNITS = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
+_SIZE_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30,
+               "gb": 2**30, "t": 2**40, "tb": 2**40}  # fmt: skip
 _TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000,
                "d": 86_400_000}  # fmt: skip
 _LONGEST_MS = 36_500 * 86_400_000
@@ -20,8 +21,6 @@ _LONGEST_MS = 36_500 * 86_400_000
 def _quantity(text: str, units: dict[str, int], what: str) -> int:
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text, re.IGNORECASE)
     unit = match[2].lower().replace("ib", "b") if match else ""
-    if unit in ("k", "g", "t") or (unit == "m" and units is _SIZE_UNITS):
-        unit += "b"
     if match is None or unit not in units:
         raise ValueError(what)
     return int(match[1]) * units[unit]

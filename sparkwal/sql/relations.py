@@ -15,6 +15,7 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.reading.history import Collected, Unreadable, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA
+from sparkwal.reading.pieces import RUN_SIZE
 from sparkwal.sql.database import Relation
 from sparkwal.sql.needs import Needs
 from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows
@@ -25,8 +26,6 @@ _TIME = pa.timestamp("us", "UTC")
 _CALENDAR_MS = 253_402_300_799_999
 # The default of the option multipartThreshold: no record holds another.
 _MULTIPART = 16 * 2**20
-# As many bytes one GET of a read asks for at most.
-_RUN = 8 * 2**20
 
 
 def _log(logs: Sequence[LogRange]) -> Relation:
@@ -155,7 +154,7 @@ def to_read(header: SlotHeader) -> int:
     """GETs that read this record and its rows."""
     if isinstance(header, LeaderHeader):
         return 1
-    return 1 + sum(max(1, -(-batch.bytes // _RUN)) for batch in header.batches)
+    return 1 + sum(max(1, -(-batch.bytes // RUN_SIZE)) for batch in header.batches)
 
 
 # Log, sequencer, head, expiry → consumers.
