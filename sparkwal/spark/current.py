@@ -154,9 +154,10 @@ def _with_table(
     if by or only_table or _size(plan, logs) > BROADCAST_BYTES:
         return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
     # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
-    keyed = F.broadcast(tail.select(*_columns(keys)).distinct()).alias("s")
+    key = [quoted(each) for each in keys]
+    keyed = F.broadcast(tail.select(*key).distinct()).alias("s")
     stays = table.alias("t").join(keyed, _same(keys), "left_anti")
-    gone = table.select(*_columns(keys)).alias("t").join(keyed, _same(keys), "left_semi")
+    gone = table.select(*key).alias("t").join(keyed, _same(keys), "left_semi")
     living = last.where(~deletes) if target.delete_when else last
     return _with_columns(stays, whole).union(_with_columns(_as_often(living, gone, keys), whole))
 
@@ -170,7 +171,7 @@ def _replaced(
     table: DataFrame, last: DataFrame, keys: Sequence[str], by: str, whole: StructType
 ) -> DataFrame:
     """As MERGE does it: each row of both is looked at once, and the table is shuffled."""
-    t = table.withColumn(_THERE, F.lit(True)).alias("t")
+    t = _with_columns(table, whole).withColumn(_THERE, F.lit(True)).alias("t")
     s = last.withColumn(_THERE, F.lit(True)).alias("s")
     both = t.join(s, _same(keys), "full_outer")
     taken = F.col(f"s.{_THERE}").isNotNull()
@@ -179,14 +180,10 @@ def _replaced(
         newer = old.isNull() | F.coalesce(new >= old, F.lit(False))
         taken &= F.col(f"t.{_THERE}").isNull() | newer
     both = both.where(~(taken & F.col(f"s.{DELETES}")) | ~taken)
-    in_table = {name.lower() for name in table.columns}
     in_log = {name.lower() for name in last.columns}
     columns = []
-    for field in whole.fields:
-        name = field.name
-        nothing = F.lit(None).cast(field.dataType)
-        old = F.col(f"t.{quoted(name)}") if name.lower() in in_table else nothing
-        new = F.col(f"s.{quoted(name)}")
+    for name in whole.names:
+        old, new = F.col(f"t.{quoted(name)}"), F.col(f"s.{quoted(name)}")
         value = F.when(taken, new).otherwise(old) if name.lower() in in_log else old
         columns.append(value.alias(name))
     return both.select(*columns)
@@ -194,14 +191,10 @@ def _replaced(
 
 def _as_often(living: DataFrame, gone: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Each row as often as its key is in `gone`, and once where it is not: as a MERGE does."""
-    times = gone.groupBy(*_columns(keys)).agg(F.count(F.lit(1)).alias(_TIMES))
+    times = gone.groupBy(*map(quoted, keys)).agg(F.count(F.lit(1)).alias(_TIMES))
     both = times.alias("t").join(living.alias("s"), _same(keys), "right")
     often = F.array_repeat(F.lit(0), F.coalesce(F.col(_TIMES), F.lit(1)).cast("int"))
     return both.withColumn(_TIMES, F.explode(often)).select("s.*")
-
-
-def _columns(names: Sequence[str]) -> list[Column]:
-    return [F.col(quoted(name)) for name in names]
 
 
 def _same(keys: Sequence[str]) -> Column:
