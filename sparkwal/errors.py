@@ -20,10 +20,8 @@ class OptionError(SparkWalError, ValueError):
 class StoreUnavailableError(SparkWalError):
     """The object store did not do what was asked, after all attempts.
 
-    Nothing was acknowledged. Run again with the same checkpoint once the store answers.
-
-    Args:
-        maybe_applied: a write among the attempts may have taken effect although no answer came.
+    Nothing was acknowledged. Run again with the same checkpoint once the store answers. With
+    `maybe_applied` a write among the attempts may have taken effect although no answer came.
     """
 
     def __init__(self, message: str, *, maybe_applied: bool = False) -> None:
@@ -35,11 +33,9 @@ class FencedError(SparkWalError):
     """Another writer leads this log now; this one must not write any more.
 
     Only what was reported to it as durable is in the log: neither this microbatch, nor what an
-    appender had not acknowledged. Stop one of the two writers; a restart with the same
-    checkpoint, or a new appender with the same producer_id, takes the log over again.
-
-    Args:
-        leader: the part of the message that names who leads.
+    appender had not acknowledged. Stop one of the two writers; a restart with the same checkpoint,
+    or a new appender with the same producer_id, takes the log over again. `leader` is the part of
+    the message that names who leads.
     """
 
     def __init__(self, message: str, *, leader: str = "") -> None:
@@ -85,12 +81,9 @@ class InvalidLogError(SparkWalError):
 class CollectedError(SparkWalError):
     """The rows were compacted away: these positions are below the log's floor.
 
-    Nothing is lost: where the log has a table they are there (``sparkwal.read_current`` reads
-    both as one). To go on with what the log still holds set failOnDataLoss=false, or start at
-    the floor with a new checkpoint or cursor.
-
-    Args:
-        floor: the first position that is still there.
+    Nothing is lost: where the log has a table they are there (``sparkwal.read_current`` reads both
+    as one). To go on with what the log still holds set failOnDataLoss=false, or start at `floor`,
+    the first position that is still there, with a new checkpoint or cursor.
     """
 
     def __init__(self, message: str, *, floor: int = 0) -> None:
