@@ -12,7 +12,6 @@ from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 
-# In every Delta table's folder.
 _DELTA = "_delta_log"
 
 

@@ -21,8 +21,7 @@ _ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """A session that shares nothing but the cluster: settings of one write reach no other, and
-    those of a reader do not change which rows win or delete."""
+    """Its settings reach no other session, and those of a reader change no row that wins."""
     session = spark.newSession()
     # On these the meaning of a condition depends.
     session.conf.set("spark.sql.session.timeZone", "UTC")

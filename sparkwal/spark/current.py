@@ -31,8 +31,7 @@ from sparkwal.spark.delta_log import delta_log, spark_path
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
 
-# A log's part up to this size, as it is stored, is read twice and its keys go to every task, so
-# that the table need not be shuffled.
+# Keys of a log's part up to this size, as stored, go to every task: the table is not shuffled.
 BROADCAST_BYTES = 32 * 2**20
 _SAMPLES = 16
 # Columns that a join needs; none of the log or the table.

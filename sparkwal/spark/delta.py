@@ -119,7 +119,6 @@ class SparkDeltaTable:
         if target.delete_when:
             source = self._without_idle_delete(session, source)
         values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
-        # Null-safe: a key may be null.
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         newer = None
         if target.sequence_by:

@@ -82,8 +82,7 @@ class HadoopFiles:
 
         conf = self._session._jsparkSession.sessionState().newHadoopConf()
         found = self._file("").getFileSystem(conf)
-        # On a disk Hadoop keeps checksums beside the files. A writer without Hadoop rewrites a file
-        # and leaves the checksum of the one before.
+        # On a disk: a writer without Hadoop leaves the checksum of the file that it replaced.
         gateway = self._session.sparkContext._gateway
         checks = is_instance_of(gateway, found, "org.apache.hadoop.fs.ChecksumFileSystem")
         return found.getRawFileSystem() if checks else found
@@ -105,8 +104,7 @@ def delta_log(session: SparkSession, table: str) -> DeltaLog:
 
 
 def check_put_if_absent(session: SparkSession, path: str) -> None:
-    """Raises PlanError where two writers of the table at `path` could both believe to have made one
-    version."""
+    """Raises PlanError where two writers of the table could both believe to have made a version."""
     found, scheme = _log_store(session, path), _scheme(path)
     # A class that is not Delta's was chosen by somebody who knows what it does.
     if found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()) or not found.startswith(

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from sparkwal import events
 from sparkwal.events import Durable, Event, Retried
 
-# Of this worker: queries whose last PUT is in no record yet, the newest last. A worker that was
-# idle for a minute ends, and what it measured with it.
+# Of this worker, while it lives: queries whose last PUT is in no record yet, the newest last.
 _MOST = 100
 _pending: dict[str, dict[str, float]] = {}
 

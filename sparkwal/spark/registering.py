@@ -87,8 +87,8 @@ def _choose_python(context: SparkContext) -> None:
 
 
 def _write_files_plainly(spark: SparkSession, context: SparkContext) -> None:
-    """Checkpoints on the disk of a local Spark, without a process for each file. A session that
-    knows an object store may have a checkpoint there."""
+    """Checkpoints on the disk of a local Spark that knows no object store, without a process for
+    each file."""
     if not _is_local(context) or spark.conf.get(FILE_MANAGER, None) is not None:
         return
     hadoop = context._jsc.hadoopConfiguration()

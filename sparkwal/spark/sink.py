@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
-    """A task's message to the commit; the commit worker knows nothing else of the plan."""
+    """All that the worker that commits knows of the plan."""
 
     result: TaskResult
 

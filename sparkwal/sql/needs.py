@@ -20,7 +20,6 @@ import pyarrow as pa
 # Both ends belong to it. They are whole numbers, or infinite.
 Range = tuple[float, float]
 EVERYTHING: Range = (-inf, inf)
-# Contains nothing.
 NOTHING: Range = (1, 0)
 
 # Of a value, for a column on the left; and the comparison with the sides exchanged.
