@@ -96,7 +96,15 @@ def position(value: str) -> str | int:
 def timestamp(value: str) -> int:
     """Milliseconds since 1970 from that number or from ISO 8601 (UTC unless it says otherwise)."""
     if value.strip().isdecimal():
-        return _milliseconds(int(value))
+        number = int(value)
+        # As milliseconds these are moments in 1970 … 1973 and after 5138: another unit is meant.
+        if 10**9 <= number < 10**11:
+            meant = f"looks like seconds, in milliseconds it is {number * 1000}"
+        elif number >= 10**14:
+            meant = f"looks like microseconds, in milliseconds it is {number // 1000}"
+        else:
+            return number
+        raise ValueError(f"a number of milliseconds since 1970 (this {meant})")
     try:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
@@ -104,17 +112,6 @@ def timestamp(value: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-def _milliseconds(number: int) -> int:
-    # As milliseconds these are moments in 1970 … 1973 and after 5138: another unit is meant.
-    if 10**9 <= number < 10**11:
-        meant = f"looks like seconds, in milliseconds it is {number * 1000}"
-    elif number >= 10**14:
-        meant = f"looks like microseconds, in milliseconds it is {number // 1000}"
-    else:
-        return number
-    raise ValueError(f"a number of milliseconds since 1970 (this {meant})")
 
 
 def option(

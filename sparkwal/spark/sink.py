@@ -7,6 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,6 +84,12 @@ class _Writer(PickledByValue):
         leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
         check_writable(spark_schema)
+        path = folder.local_folder(self.checkpoint)
+        expected: dict[str, Any] = {}
+        if path is not None and (owner := folder.owner_of(path)) is not None:
+            # Made by sparkwal, for one log.
+            continues = folder.latest(path, "commits") >= 0
+            expected = {"log_id": owner.log_id, "continues": continues}
         claim = Claim(
             leader_id=leader_id,
             host=host,
@@ -93,17 +100,10 @@ class _Writer(PickledByValue):
             in_flight_limit=1,
             reason="cold start",
             check_place=partial(check_place, self.options.path),
-            **self._expected(),
+            **expected,
         )
         hints = Hints(log.identity, ended=ended_runs())
         return self._plan(claim, hints, SystemClock()).for_tasks()
-
-    def _expected(self) -> dict[str, Any]:
-        """What the checkpoint, if sparkwal made it, says of the log that it was made for."""
-        path = folder.local_folder(self.checkpoint)
-        if path is None or (owner := folder.owner_of(path)) is None:
-            return {}
-        return {"log_id": owner.log_id, "continues": folder.latest(path, "commits") >= 0}
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
@@ -242,16 +242,9 @@ def ended_runs() -> Path:
 def _leader(path: str, checkpoint: str) -> tuple[str, str]:
     """(leader_id, host). The id outlives recycled workers of one query, not a restarted
     application: it names the daemon that forks the workers, by pid and start time."""
-    host = socket.gethostname()
-    daemon = os.getppid()
+    host, daemon, started = socket.gethostname(), os.getppid(), "0"
+    with suppress(OSError, IndexError):
+        # The command's name may hold spaces and ")": count from the last one.
+        started = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[19]
     what = hashlib.sha256(f"{path}\0{checkpoint}".encode()).hexdigest()[:12]
-    return f"{host}:{daemon}:{_start_time(daemon)}:{what}", host
-
-
-def _start_time(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            # The command's name may hold spaces and ")": count from the last one.
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"
+    return f"{host}:{daemon}:{started}:{what}", host

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -102,11 +103,11 @@ def parsed(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
 
 def _parsed(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
     """A condition's tree; None for one that DuckDB does not take back."""
-    try:
+    with suppress(duckdb.Error):
         document = parsed(connection, f"SELECT 1 WHERE {condition}")
-    except duckdb.Error:
-        return None
-    return document["statements"][0]["node"]["where_clause"] if not document["error"] else None
+        if not document["error"]:
+            return document["statements"][0]["node"]["where_clause"]
+    return None
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
@@ -158,15 +159,10 @@ def _side(tree: Mapping[str, Any]) -> str | int | None:
     if tree["class"] == "CAST" and tree["type_expr"].get("type_name") == "TIMESTAMPTZ":
         child = tree["child"]
         if child["class"] == "CONSTANT" and child["literal"]["kind"] == "STRING":
-            return _microseconds(child["literal"]["text"])
+            with suppress(ValueError):  # beyond Python's calendar
+                moment = datetime.fromisoformat(child["literal"]["text"])
+                return (moment - _EPOCH) // timedelta(microseconds=1)
     return None
-
-
-def _microseconds(text: str) -> int | None:
-    try:
-        return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
-    except ValueError:  # beyond Python's calendar
-        return None
 
 
 def _all_hold(parts: Iterable[Mapping[str, Range]]) -> dict[str, Range]:
