@@ -24,7 +24,7 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
     TableReadError,
-    need_pyspark,
+    need,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def register(spark: SparkSession) -> None:
 
     Raises OptionError for a Spark before 4.2, or none.
     """
-    need_pyspark()
+    need("pyspark", "sparkwal[spark]")
     import pyspark
 
     from sparkwal.options.spark_versions import require
@@ -98,20 +98,16 @@ def register(spark: SparkSession) -> None:
 
 # Spark's Python workers import this package for every sink; these wait until they are used.
 _LAZY = {
-    "Appender": "sparkwal.appender.appender",
-    "AsyncAppender": "sparkwal.appender.aio",
-    "Lifecycle": "sparkwal.spark.lifecycle",
-    "Log": "sparkwal.log",
-    "Ticket": "sparkwal.appender.appender",
-    "checkpoint": "sparkwal.checkpoints.rebuild",
-    "consumers": "sparkwal.lifecycle.consumers",
-    "forget_consumer": "sparkwal.lifecycle.consumers",
-    "list_sequencers": "sparkwal.reading.sequencers",
-    "partition_by": "sparkwal.reading.sequencers",
-    "read_current": "sparkwal.spark.current",
-    "repair": "sparkwal.reading.repair",
-    "sequencer_for": "sparkwal.reading.sequencers",
-    "verify": "sparkwal.reading.verification",
+    "sparkwal.appender.aio": ["AsyncAppender"],
+    "sparkwal.appender.appender": ["Appender", "Ticket"],
+    "sparkwal.checkpoints.rebuild": ["checkpoint"],
+    "sparkwal.lifecycle.consumers": ["consumers", "forget_consumer"],
+    "sparkwal.log": ["Log"],
+    "sparkwal.reading.repair": ["repair"],
+    "sparkwal.reading.sequencers": ["list_sequencers", "partition_by", "sequencer_for"],
+    "sparkwal.reading.verification": ["verify"],
+    "sparkwal.spark.current": ["read_current"],
+    "sparkwal.spark.lifecycle": ["Lifecycle"],
 }
 
 
@@ -124,8 +120,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("sparkwal")
-    if name in _LAZY:
-        if name == "read_current":
-            need_pyspark()
-        return getattr(import_module(_LAZY[name]), name)
+    if name == "read_current":
+        need("pyspark", "sparkwal[spark]")
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,13 +20,8 @@ class OptionError(SparkWalError, ValueError):
 class StoreUnavailableError(SparkWalError):
     """The object store did not do what was asked, after all attempts.
 
-    Nothing was acknowledged. Run again with the same checkpoint once the store
-    answers.
-
-    Args:
-        message: what was tried and what the store said last.
-        maybe_applied: a write among the attempts may have taken effect although
-            no answer came. False when no attempt reached the store.
+    Nothing was acknowledged. Run again with the same checkpoint once the store answers. With
+    `maybe_applied` a write among the attempts may have taken effect although no answer came.
     """
 
     def __init__(self, message: str, *, maybe_applied: bool = False) -> None:
@@ -38,12 +33,9 @@ class FencedError(SparkWalError):
     """Another writer leads this log now; this one must not write any more.
 
     Only what was reported to it as durable is in the log: neither this microbatch, nor what an
-    appender had not acknowledged. Stop one of the two writers; a restart with the same
-    checkpoint, or a new appender with the same producer_id, takes the log over again.
-
-    Args:
-        message: who leads, and what to do.
-        leader: the part of it that names who leads.
+    appender had not acknowledged. Stop one of the two writers; a restart with the same checkpoint,
+    or a new appender with the same producer_id, takes the log over again. `leader` is the part of
+    the message that names who leads.
     """
 
     def __init__(self, message: str, *, leader: str = "") -> None:
@@ -78,11 +70,9 @@ class OutcomeUnknownError(SparkWalError):
 
 
 class InvalidLogError(SparkWalError):
-    """The log holds something that the protocol never writes, or lacks
-    something that it must hold. The message names the position and the object.
+    """The log holds something that the protocol never writes, or lacks something that it must hold.
 
-    Attributes:
-        position: of the record that is damaged or missing, where it is a record.
+    `position` is that of the record that is damaged or missing, where it is a record.
     """
 
     position: int | None = None
@@ -91,12 +81,9 @@ class InvalidLogError(SparkWalError):
 class CollectedError(SparkWalError):
     """The rows were compacted away: these positions are below the log's floor.
 
-    Nothing is lost: where the log has a table they are there (``sparkwal.read_current`` reads
-    both as one). To go on with what the log still holds set failOnDataLoss=false, or start at
-    the floor with a new checkpoint or cursor.
-
-    Args:
-        floor: the first position that is still there.
+    Nothing is lost: where the log has a table they are there (``sparkwal.read_current`` reads both
+    as one). To go on with what the log still holds set failOnDataLoss=false, or start at `floor`,
+    the first position that is still there, with a new checkpoint or cursor.
     """
 
     def __init__(self, message: str, *, floor: int = 0) -> None:
@@ -211,7 +198,7 @@ class JournalFolderSyncError(JournalError):
 
 
 def need(library: str, install: str) -> None:
-    """Raises OptionError where a library is not installed; call it before what takes long."""
+    """Raises OptionError where a library is not installed."""
     if find_spec(library) is None:
         raise OptionError(f"{library} is not installed for this Python: pip install '{install}'")
 
@@ -219,8 +206,3 @@ def need(library: str, install: str) -> None:
 def need_pandas() -> None:
     """Raises OptionError."""
     need("pandas", "pandas>=2.2,<3")
-
-
-def need_pyspark() -> None:
-    """Raises OptionError."""
-    need("pyspark", "sparkwal[spark]")

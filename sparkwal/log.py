@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
 class HeadInfo:
     """The end of a log as its last live record shows it.
 
-    Attributes:
-        position: the last position taken; the next record goes to position + 1.
-        log_id: drawn when the log began; a log recreated at the same path has another.
-        timestamp_ms: milliseconds since 1970 of the last live record.
+    `position` is the last one taken. A log recreated at the same path has another `log_id`.
     """
 
     position: int
@@ -95,7 +93,6 @@ class Log:
         )
 
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
-        """The first position to read and the one after the last, as far as the log goes."""
         first = self._first(log, start)
         after = log.end() if end is None else log.until(end, "end")
         return first, log.intact_end(first, after)
@@ -109,9 +106,8 @@ class Log:
         Commits and leader records; dead records are left out.
 
         Args:
-            start, end: instead of the log's options that say where to begin and to end. A
-                start is at most the head's position + 1. Without one the log's floor is where
-                it begins: positions below were collected.
+            start, end: instead of the log's options that say where to begin and to end. A start
+                is at most the head's position + 1; without one it is the log's floor.
 
         Raises OptionError for a start beyond that, CollectedError for a position below the
         floor, and where the floor overtakes the read; InvalidLogError.
@@ -167,16 +163,15 @@ class Log:
     ) -> Replay:
         """The commits from a cursor on, in the order of their times over all sequencers.
 
-        Stops at the first invalid entry and reports it in `stopped`. Ends where the logs
-        ended when it began; `cursor` is then where the next replay goes on.
+        Stops at the first invalid entry and reports it in `stopped`. Ends where the logs ended when
+        it began; `cursor` is then where the next replay goes on.
 
         >>> replay = log.replay(kept)
         >>> for entry in replay:
         ...     apply(entry.rows)
 
         Args:
-            cursor: `Replay.cursor` of an earlier replay; None: from the beginning, which is the
-                log's floor.
+            cursor: `Replay.cursor` of an earlier replay; None: from the log's floor.
             sequencers: their names, or "*" for all logs under the path; None: this one.
 
         Raises OptionError for a damaged cursor; CollectedError for one below the log's floor,
@@ -205,16 +200,15 @@ class Log:
     ) -> Current:
         """The log's table and the log after it as one: what it holds now, each row once.
 
-        Pins a version of the table and the log's end; needs delta-rs (`sparkwal[lake]`) where
-        there is a table. Of a MERGE table the last row of each key is there, and no other.
+        Pins a version of the table and the log's end; needs `sparkwal[lake]` where there is a
+        table. Of a MERGE table the last row of each key is there, and no other.
 
         >>> current = log.current()
         >>> current.position, current.table_version, current.to_pandas()
 
         Args:
             sequencers: as for `replay`; all that one table is made from.
-            table_options: delta-rs' storage options, where the table is on another store than
-                the log.
+            table_options: delta-rs' storage options, where the table is on another store.
 
         Raises ConfirmError (a CompactionError) where the table was restored or recreated,
         TableReadError, CollectedError, OptionError, InvalidLogError.
@@ -260,16 +254,13 @@ class Log:
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
 
-        def now() -> Current:
-            return self.current(sequencers=sequencers, table_options=table_options)
-
+        now = partial(self.current, sequencers=sequencers, table_options=table_options)
         return answer(relations(ranges, consumer_infos, now), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
-        """The rows of positions start … end (inclusive) as one pandas frame.
+        """The rows of `scan` as one pandas frame.
 
-        A column of integers with nulls holds Python's integers: pandas' own would become floats,
-        which are exact up to 2^53 only.
+        A column of integers with nulls holds Python's integers: floats are exact up to 2^53 only.
         """
         need_pandas()
         return self.scan(start, end).read_all().to_pandas(integer_object_nulls=True)

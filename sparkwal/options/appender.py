@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkwal.errors import OptionError
-from sparkwal.options.limits import check_limits
 from sparkwal.options.types import duration, one_of, option, size, text, whole
-from sparkwal.options.writing import WriterOptions
+from sparkwal.options.writing import WriterOptions, check_limits
 
 
 @dataclass(frozen=True)
 class AppenderOptions(WriterOptions):
-    """Options of `sparkwal.Appender`."""
-
     batch_size: int = option("batchSizeThreshold", size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb")  # fmt: skip  # noqa: E501
     batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a batch closes at this age of its first append, unless nothing is in flight: then it goes at once", "1ms")  # fmt: skip  # noqa: E501
     max_buffered: int = option("maxBufferedBytes", size, 64 * 2**20, "memory of accepted rows that wait to be sent, what it costs to keep each append included; beyond it append blocks, or raises BackPressureError", "64mb")  # fmt: skip  # noqa: E501

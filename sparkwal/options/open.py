@@ -12,18 +12,12 @@ from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 
-# In every Delta table's folder.
 _DELTA = "_delta_log"
 
 
 def open_log(options: StoreOptions, *, fail_fast: bool = False) -> LogStore:
-    """The log that `path` and `sequencer` name.
-
-    Args:
-        fail_fast: nothing answering at all is an error at once, without retries.
-
-    Raises OptionError for a path that names no supported store.
-    """
+    """The log that `path` and `sequencer` name; with `fail_fast` nothing answering at all is an
+    error at once, without retries. Raises OptionError for a path that names no supported store."""
     store, root = open_store(options.path, options.s3, options.retry, fail_fast=fail_fast)
     return LogStore(store, root).sequencer(options.sequencer)
 
@@ -32,8 +26,7 @@ def check_place(path: str, log: LogStore) -> None:
     """Check `path` before a log begins there. Raises OptionError if it lies inside a Delta table or
     holds Parquet files.
 
-    On a disk it looks at the folder and all above it. On S3 it costs 1 LIST: of the folder above,
-    or of the path itself if only the bucket is above.
+    On S3 it costs 1 LIST: of the folder above, or of the path itself if only the bucket is above.
     """
     table: str | None = None
     if is_local(path):

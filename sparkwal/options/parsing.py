@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sparkwal.errors import OptionError
 from sparkwal.options.appender import AppenderOptions
@@ -14,28 +14,18 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import secret
 from sparkwal.options.writing import SinkOptions
 
-
-class Table(Protocol):
-    """A frozen dataclass whose fields are made by `option`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def check(self) -> None:
-        """Raises OptionError."""
-
-
-T = TypeVar("T", bound=Table)
-
+T = TypeVar("T", bound=StoreOptions)
 # What Spark itself adds to a source's or sink's options.
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
+_SIDES: dict[type[StoreOptions], str] = {
+    SinkOptions: "writing",
+    SourceOptions: "reading",
+    AppenderOptions: "the appender",
+}
 
 
 def parse(kind: type[T], given: Mapping[str, str]) -> T:
-    """Checked options from what a user wrote; names without regard to case.
-
-    Raises OptionError for an unknown name (with the nearest known one), a wrong
-    value, or a pair that contradicts itself.
-    """
+    """Checked options from what a user wrote; names without regard to case. Raises OptionError."""
     known = {f.metadata["name"].lower(): f for f in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -56,14 +46,7 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
     return options
 
 
-_SIDES: dict[type[StoreOptions], str] = {
-    SinkOptions: "writing",
-    SourceOptions: "reading",
-    AppenderOptions: "the appender",
-}
-
-
-def _unknown(name: str, kind: type[Table]) -> str:
+def _unknown(name: str, kind: type[StoreOptions]) -> str:
     names = [f.metadata["name"] for f in dataclasses.fields(kind)]
     for other, side in _SIDES.items():
         if name.lower() in {f.metadata["name"].lower() for f in dataclasses.fields(other)}:
@@ -74,7 +57,6 @@ def _unknown(name: str, kind: type[Table]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that somebody meant."""
     lowered = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.6)
     return lowered[near[0]] if near else None

@@ -6,75 +6,51 @@ from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT
+from sparkwal.options import types
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.types import (
-    boolean,
-    consumer_name,
-    duration,
-    one_of,
-    option,
-    position,
-    size,
-    star,
-    timestamp,
-    whole,
-)
+from sparkwal.options.types import option
 
 
 @dataclass(frozen=True)
 class SourceOptions(StoreOptions):
-    """Options of reading."""
+    starting_position: str | int | None = option("startingPosition", types.position, None, "earliest (the log's floor: what was compacted is not read), latest or the first position to read", "earliest")  # fmt: skip  # noqa: E501
+    ending_position: int | None = option("endingPosition", types.whole, None, "batch reads: the last position to read, inclusive", "the head")  # fmt: skip  # noqa: E501
+    starting_timestamp_ms: int | None = option("startingTimestamp", types.timestamp, None, "read commits at or after this time: ISO 8601 (UTC unless it says otherwise) or milliseconds since 1970")  # fmt: skip  # noqa: E501
+    ending_timestamp_ms: int | None = option("endingTimestamp", types.timestamp, None, "batch reads: read commits at or before this time")  # fmt: skip  # noqa: E501
+    max_rows: int | None = option("maxRowsPerTrigger", types.whole, None, "streams: at most this many rows in a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
+    max_bytes: int | None = option("maxBytesPerTrigger", types.size, None, "streams: at most this many stored bytes in a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
+    max_commits: int | None = option("maxCommitsPerTrigger", types.whole, None, "streams: at most this many commits in a microbatch")  # fmt: skip  # noqa: E501
+    min_partitions: int | None = option("minPartitions", types.whole, None, "split the read into at least this many tasks where the log's frames allow it", "what its size is worth")  # fmt: skip  # noqa: E501
+    fail_on_data_loss: bool = option("failOnDataLoss", types.boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
+    include_metadata: bool = option("includeMetadata", types.boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
+    verify_checksums: bool = option("verifyChecksums", types.boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
+    sequencers: str | None = option("sequencers", types.star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
+    on_corruption: str = option("onCorruption", types.one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
 
-    starting_position: str | int | None = option("startingPosition", position, None, "earliest (the log's floor: what was compacted is not read), latest or the first position to read", "earliest")  # fmt: skip  # noqa: E501
-    ending_position: int | None = option("endingPosition", whole, None, "batch reads: the last position to read, inclusive", "the head")  # fmt: skip  # noqa: E501
-    starting_timestamp_ms: int | None = option("startingTimestamp", timestamp, None, "read commits at or after this time: ISO 8601 (UTC unless it says otherwise) or milliseconds since 1970")  # fmt: skip  # noqa: E501
-    ending_timestamp_ms: int | None = option("endingTimestamp", timestamp, None, "batch reads: read commits at or before this time")  # fmt: skip  # noqa: E501
-    max_rows: int | None = option("maxRowsPerTrigger", whole, None, "streams: at most this many rows in a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
-    max_bytes: int | None = option("maxBytesPerTrigger", size, None, "streams: at most this many stored bytes in a microbatch; a commit is never split")  # fmt: skip  # noqa: E501
-    max_commits: int | None = option("maxCommitsPerTrigger", whole, None, "streams: at most this many commits in a microbatch")  # fmt: skip  # noqa: E501
-    min_partitions: int | None = option("minPartitions", whole, None, "split the read into at least this many tasks where the log's frames allow it", "what its size is worth")  # fmt: skip  # noqa: E501
-    fail_on_data_loss: bool = option("failOnDataLoss", boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
-    include_metadata: bool = option("includeMetadata", boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
-    verify_checksums: bool = option("verifyChecksums", boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
-    sequencers: str | None = option("sequencers", star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
-    on_corruption: str = option("onCorruption", one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
-
-    consumer: str | None = option("consumer", consumer_name, None, "streams: a name, this stream's own; the log keeps what it has not read yet")  # fmt: skip  # noqa: E501
-    cursor_interval_ms: int = option("cursorInterval", duration, 60_000, "streams with a consumer: publish at most this often how far it is", "1min")  # fmt: skip  # noqa: E501
-    lease_ms: int | None = option("lease", duration, None, "batch reads: the log keeps for this long what the read needs")  # fmt: skip  # noqa: E501
+    consumer: str | None = option("consumer", types.consumer_name, None, "streams: a name, this stream's own; the log keeps what it has not read yet")  # fmt: skip  # noqa: E501
+    cursor_interval_ms: int = option("cursorInterval", types.duration, 60_000, "streams with a consumer: publish at most this often how far it is", "1min")  # fmt: skip  # noqa: E501
+    lease_ms: int | None = option("lease", types.duration, None, "batch reads: the log keeps for this long what the read needs")  # fmt: skip  # noqa: E501
 
     @property
     def tolerant(self) -> bool:
-        """Whether to go on where positions are missing; the protocol's word for it."""
         return not self.fail_on_data_loss
 
     def check(self) -> None:
         super().check()
-        if self.starting_position is not None and self.starting_timestamp_ms is not None:
+        start, end = self.starting_position, self.ending_position
+        since_ms, until_ms = self.starting_timestamp_ms, self.ending_timestamp_ms
+        if start is not None and since_ms is not None:
             raise OptionError("startingPosition and startingTimestamp: give one of them")
-        if self.ending_position is not None and self.ending_timestamp_ms is not None:
+        if end is not None and until_ms is not None:
             raise OptionError("endingPosition and endingTimestamp: give one of them")
-        if (
-            isinstance(self.starting_position, int)
-            and self.ending_position is not None
-            and self.ending_position < self.starting_position
-        ):
-            raise OptionError(
-                f"endingPosition {self.ending_position} lies before startingPosition "
-                f"{self.starting_position}"
-            )
-        if (
-            self.starting_timestamp_ms is not None
-            and self.ending_timestamp_ms is not None
-            and self.ending_timestamp_ms < self.starting_timestamp_ms
-        ):
+        if isinstance(start, int) and end is not None and end < start:
+            raise OptionError(f"endingPosition {end} lies before startingPosition {start}")
+        if since_ms is not None and until_ms is not None and until_ms < since_ms:
             raise OptionError("endingTimestamp lies before startingTimestamp")
         self.check_above_zero(*TRIGGERS, "minPartitions", "cursorInterval", "lease")
         if self.sequencers and self.sequencer != ROOT:
             raise OptionError("sequencer and sequencers: give one of them")
-        if self.sequencers and (
-            isinstance(self.starting_position, int) or self.ending_position is not None
-        ):
+        if self.sequencers and (isinstance(start, int) or end is not None):
             raise OptionError(
                 "sequencers=* reads logs whose positions have nothing in common: use "
                 "startingTimestamp and endingTimestamp, or read one sequencer"

@@ -13,7 +13,6 @@ NEWEST_WITH_DELTA = (4, 2)
 
 
 def is_supported(version: str) -> bool:
-    """Whether a version of Spark has what the data source is made of."""
     return _numbers(version) >= OLDEST
 
 

@@ -7,46 +7,35 @@ from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
-from sparkwal.options.types import (
-    account_id,
-    boolean,
-    duration,
-    one_of,
-    option,
-    secret,
-    sequencer_name,
-    text,
-    whole,
-)
+from sparkwal.options import types
+from sparkwal.options.types import option
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.path import check_path
 
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How to reach the store."""
+    path: str = option("path", types.text, "", "where the log is: s3://bucket/prefix, file:///folder or a folder", "required")  # fmt: skip  # noqa: E501
+    endpoint: str | None = option("endpoint", types.text, None, "URL of an S3-compatible server")
+    region: str | None = option("region", types.text, None, "AWS region")
+    profile: str | None = option("profile", types.text, None, "named profile of the AWS configuration")  # fmt: skip  # noqa: E501
+    access_key_id: str | None = option("accessKeyId", types.secret, None, "access key; with secretAccessKey")  # fmt: skip  # noqa: E501
+    secret_access_key: str | None = option("secretAccessKey", types.secret, None, "never printed or stored")  # fmt: skip  # noqa: E501
+    session_token: str | None = option("sessionToken", types.secret, None, "of temporary credentials")  # fmt: skip  # noqa: E501
+    encryption: str | None = option("serverSideEncryption", types.one_of("aes256", "aws:kms", "aws:kms:dsse"), None, "of every object that is written: AES256, aws:kms or aws:kms:dsse", "the bucket's")  # fmt: skip  # noqa: E501
+    kms_key_id: str | None = option("kmsKeyId", types.text, None, "with aws:kms or aws:kms:dsse: the key's id or ARN", "the bucket's, or AWS' own")  # fmt: skip  # noqa: E501
+    bucket_key: bool | None = option("bucketKeyEnabled", types.boolean, None, "with aws:kms: one key of the bucket for many objects, which makes far fewer requests to KMS", "the bucket's")  # fmt: skip  # noqa: E501
+    storage_class: str | None = option("storageClass", types.one_of("standard", "standard_ia", "onezone_ia", "intelligent_tiering", "glacier_ir", "reduced_redundancy"), None, "of every object that is written; classes that need a restore before a read are refused", "STANDARD")  # fmt: skip  # noqa: E501
+    checksum: str = option("checksum", types.one_of("none", "crc32"), "none", "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock demands it")  # fmt: skip  # noqa: E501
+    requester_pays: bool = option("requesterPays", types.boolean, False, "the requester pays for the bucket's requests")  # fmt: skip  # noqa: E501
+    bucket_owner: str | None = option("expectedBucketOwner", types.account_id, None, "S3 refuses all requests if the bucket is another account's")  # fmt: skip  # noqa: E501
+    max_in_flight: int = option("maxInFlightRequests", types.whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
+    pool_size: int = option("targetPoolSize", types.whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
+    max_retries: int = option("maxRetryAttempts", types.whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
+    hedge: bool = option("hedge", types.boolean, True, "send a late request once more on another connection, and take the first answer")  # fmt: skip  # noqa: E501
+    retry_delay_ms: int = option("retryBaseDelayMs", types.duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
 
-    path: str = option("path", text, "", "where the log is: s3://bucket/prefix, file:///folder or a folder", "required")  # fmt: skip  # noqa: E501
-    endpoint: str | None = option("endpoint", text, None, "URL of an S3-compatible server")
-    region: str | None = option("region", text, None, "AWS region")
-    profile: str | None = option("profile", text, None, "named profile of the AWS configuration")
-    access_key_id: str | None = option("accessKeyId", secret, None, "access key; with secretAccessKey")  # fmt: skip  # noqa: E501
-    secret_access_key: str | None = option("secretAccessKey", secret, None, "never printed or stored")  # fmt: skip  # noqa: E501
-    session_token: str | None = option("sessionToken", secret, None, "of temporary credentials")
-    encryption: str | None = option("serverSideEncryption", one_of("aes256", "aws:kms", "aws:kms:dsse"), None, "of every object that is written: AES256, aws:kms or aws:kms:dsse", "the bucket's")  # fmt: skip  # noqa: E501
-    kms_key_id: str | None = option("kmsKeyId", text, None, "with aws:kms or aws:kms:dsse: the key's id or ARN", "the bucket's, or AWS' own")  # fmt: skip  # noqa: E501
-    bucket_key: bool | None = option("bucketKeyEnabled", boolean, None, "with aws:kms: one key of the bucket for many objects, which makes far fewer requests to KMS", "the bucket's")  # fmt: skip  # noqa: E501
-    storage_class: str | None = option("storageClass", one_of("standard", "standard_ia", "onezone_ia", "intelligent_tiering", "glacier_ir", "reduced_redundancy"), None, "of every object that is written; classes that need a restore before a read are refused", "STANDARD")  # fmt: skip  # noqa: E501
-    checksum: str = option("checksum", one_of("none", "crc32"), "none", "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock demands it")  # fmt: skip  # noqa: E501
-    requester_pays: bool = option("requesterPays", boolean, False, "the requester pays for the bucket's requests")  # fmt: skip  # noqa: E501
-    bucket_owner: str | None = option("expectedBucketOwner", account_id, None, "S3 refuses all requests if the bucket is another account's")  # fmt: skip  # noqa: E501
-    max_in_flight: int = option("maxInFlightRequests", whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
-    pool_size: int = option("targetPoolSize", whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
-    max_retries: int = option("maxRetryAttempts", whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
-    hedge: bool = option("hedge", boolean, True, "send a late request once more on another connection, and take the first answer")  # fmt: skip  # noqa: E501
-    retry_delay_ms: int = option("retryBaseDelayMs", duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
-
-    sequencer: str = option("sequencer", sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501
+    sequencer: str = option("sequencer", types.sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         """Raises OptionError for values out of range and for pairs that contradict each other."""
@@ -88,13 +77,12 @@ class StoreOptions:
 
     @property
     def log_path(self) -> str:
-        """The path of the log itself, its sequencer included; for people and as a name."""
+        """For people and as a name."""
         inside = sequencer_prefix("", self.sequencer)
         return f"{self.path.rstrip('/')}/{inside}" if inside else self.path
 
     @property
     def s3(self) -> S3Config:
-        """What the S3 client needs of these."""
         return S3Config(
             endpoint=self.endpoint,
             region=self.region,
@@ -116,5 +104,4 @@ class StoreOptions:
 
     @property
     def retry(self) -> RetryPolicy:
-        """The retry policy these describe."""
         return RetryPolicy(max_retry_attempts=self.max_retries, base_delay_ms=self.retry_delay_ms)

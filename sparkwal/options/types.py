@@ -8,34 +8,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import field
+from datetime import UTC, datetime
 from typing import Any
 
-_SIZE_UNITS = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
+_SIZE_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30,
+               "gb": 2**30, "t": 2**40, "tb": 2**40}  # fmt: skip
 _TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000,
                "d": 86_400_000}  # fmt: skip
-_QUANTITY = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+_LONGEST_MS = 36_500 * 86_400_000
 
 
 def _quantity(text: str, units: dict[str, int], what: str) -> int:
-    match = _QUANTITY.fullmatch(text)
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text, re.IGNORECASE)
     unit = match[2].lower().replace("ib", "b") if match else ""
-    if unit in ("k", "g", "t") or (unit == "m" and units is _SIZE_UNITS):
-        unit += "b"
     if match is None or unit not in units:
         raise ValueError(what)
     return int(match[1]) * units[unit]
 
 
 def size(text: str) -> int:
-    """Bytes from "1048576", "1mb", "64KiB"."""
     return _quantity(text, _SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes")
 
 
-_LONGEST_MS = 36_500 * 86_400_000
-
-
 def duration(text: str) -> int:
-    """Milliseconds from "500", "500ms", "2s", "1min"."""
+    """Milliseconds."""
     found = _quantity(text, _TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds")
     if found > _LONGEST_MS:
         # Stored in the log it would make a record that nobody can read.
@@ -43,90 +39,72 @@ def duration(text: str) -> int:
     return found
 
 
-def whole(text: str) -> int:
-    """A whole number, not negative."""
-    if not text.strip().isdecimal():
-        raise ValueError("a whole number")
-    return int(text)
+def _matched(pattern: str, value: str, what: str) -> str:
+    """The value without the space around it."""
+    if not re.fullmatch(pattern, value.strip(), re.DOTALL):
+        raise ValueError(what)
+    return value.strip()
 
 
-def boolean(text: str) -> bool:
-    """true or false."""
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.strip().lower() == "true"
+def whole(value: str) -> int:
+    return int(_matched(r"\d+", value, "a whole number"))
+
+
+def boolean(value: str) -> bool:
+    return one_of("true", "false")(value) == "true"
 
 
 def text(value: str) -> str:
-    """Any text but the empty one."""
-    if not value.strip():
-        raise ValueError("a text that is not empty")
-    return value.strip()
+    return _matched(".+", value, "a text that is not empty")
 
 
 def secret(value: str) -> str:
-    """As `text`; the value never appears in a message."""
+    """A text that appears in no message."""
     return text(value)
 
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
-
-
 def sequencer_name(value: str) -> str:
-    """The name of one sequencer."""
-    if not _NAME.fullmatch(value.strip()):
-        raise ValueError("a name of letters, digits, _ and - (to read all: sequencers=*)")
-    return value.strip()
+    what = "a name of letters, digits, _ and - (to read all: sequencers=*)"
+    return _matched("[A-Za-z0-9_-]+", value, what)
 
 
 def consumer_name(value: str) -> str:
-    """The name of one reader of a log."""
-    if not _NAME.fullmatch(value.strip()):
-        raise ValueError("a name of letters, digits, _ and -")
-    return value.strip()
+    return _matched("[A-Za-z0-9_-]+", value, "a name of letters, digits, _ and -")
 
 
 def account_id(value: str) -> str:
-    """The number of an AWS account."""
-    if not re.fullmatch("[0-9]{12}", value.strip()):
-        raise ValueError("the 12 digits of an AWS account")
-    return value.strip()
+    return _matched("[0-9]{12}", value, "the 12 digits of an AWS account")
 
 
 def star(value: str) -> str:
-    """* and nothing else."""
-    if value.strip() != "*":
-        raise ValueError("* (for one of them: sequencer=NAME)")
-    return "*"
+    return _matched(r"\*", value, "* (for one of them: sequencer=NAME)")
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of a few words."""
-
     def parse_choice(value: str) -> str:
-        if value.strip().lower() not in choices:
-            raise ValueError(" or ".join(choices))
-        return value.strip().lower()
+        return _matched("|".join(choices), value.lower(), " or ".join(choices))
 
     return parse_choice
 
 
 def position(value: str) -> str | int:
-    """earliest, latest or a position."""
-    word = value.strip().lower()
-    if word in ("earliest", "latest"):
-        return word
-    if not word.isdecimal():
-        raise ValueError("earliest, latest or a position (a whole number)")
-    return int(word)
+    what = "earliest, latest or a position (a whole number)"
+    word = _matched(r"earliest|latest|\d+", value.lower(), what)
+    return int(word) if word.isdecimal() else word
 
 
 def timestamp(value: str) -> int:
     """Milliseconds since 1970 from that number or from ISO 8601 (UTC unless it says otherwise)."""
-    from datetime import UTC, datetime
-
     if value.strip().isdecimal():
-        return _milliseconds(int(value))
+        number = int(value)
+        # As milliseconds these are moments in 1970 … 1973 and after 5138: another unit is meant.
+        if 10**9 <= number < 10**11:
+            meant = f"looks like seconds, in milliseconds it is {number * 1000}"
+        elif number >= 10**14:
+            meant = f"looks like microseconds, in milliseconds it is {number // 1000}"
+        else:
+            return number
+        raise ValueError(f"a number of milliseconds since 1970 (this {meant})")
     try:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
@@ -134,17 +112,6 @@ def timestamp(value: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-def _milliseconds(number: int) -> int:
-    # As milliseconds these are moments in 1970 … 1973 and after 5138: another unit is meant.
-    if 10**9 <= number < 10**11:
-        meant = f"looks like seconds, in milliseconds it is {number * 1000}"
-    elif number >= 10**14:
-        meant = f"looks like microseconds, in milliseconds it is {number // 1000}"
-    else:
-        return number
-    raise ValueError(f"a number of milliseconds since 1970 (this {meant})")
 
 
 def option(

@@ -15,10 +15,20 @@ from sparkwal.options.types import boolean, duration, one_of, option, size, text
 LONGEST_PLAN_TTL_MS = 40 * 60_000
 
 
+def check_limits(soft: int | None, hard: int | None) -> None:
+    """Raises OptionError for limits of a log's size that none could keep, or that contradict."""
+    for name, limit in (("softLimitBytes", soft), ("hardLimitBytes", hard)):
+        if limit == 0:
+            raise OptionError(f"{name} must be greater than 0; leave it out for no limit")
+    if soft is not None and hard is not None and soft > hard:
+        raise OptionError(
+            f"softLimitBytes {soft} is above hardLimitBytes {hard}: raise the one or lower the "
+            "other"
+        )
+
+
 @dataclass(frozen=True)
 class WriterOptions(StoreOptions):
-    """Options of writing, by Spark or by an appender."""
-
     batch_size: int = option("batchSizeThreshold", size, 2**20, "a frame (Arrow record batch) closes at this size", "1mb")  # fmt: skip  # noqa: E501
     batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a frame closes at this age of its first row", "1ms")  # fmt: skip  # noqa: E501
     window_size: int | None = option("windowSize", whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000")  # fmt: skip  # noqa: E501
@@ -41,14 +51,11 @@ class WriterOptions(StoreOptions):
 
     @property
     def codec(self) -> str | None:
-        """The compression as Arrow names it."""
         return None if self.compression == "none" else self.compression
 
 
 @dataclass(frozen=True)
 class SinkOptions(WriterOptions):
-    """Options of Spark's sink."""
-
     inline_threshold: int | None = option("inlineThreshold", size, None, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb; with a windowSize above 1000 less, 64mb / windowSize")  # fmt: skip  # noqa: E501
     multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
     checkpoint_max_bytes: int = option("checkpointMaxBytes", size, 16 * 2**20, "of a checkpoint on the driver's disk a commit record carries at most this, compressed", "16mb")  # fmt: skip  # noqa: E501

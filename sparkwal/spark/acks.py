@@ -12,10 +12,9 @@ from pathlib import Path
 def acknowledge_at_once() -> None:
     """In a worker, before it reads the input of its task: let the kernel acknowledge now.
 
-    Spark sends a task and its first rows in small writes to one TCP socket. Nagle's algorithm
-    holds the second write back until the first is acknowledged, and the kernel of a receiver
-    that sends nothing delays the acknowledgement by 40 ms: a third of a small microbatch.
-    Linux only; does nothing where Spark uses Unix sockets.
+    Spark sends a task and its first rows in two small writes. Nagle's algorithm holds the second
+    back until the first is acknowledged, which the kernel of a receiver that sends nothing delays
+    by 40 ms: a third of a small microbatch. Linux only.
     """
     quick, descriptors = getattr(socket, "TCP_QUICKACK", None), Path("/proc/self/fd")
     if quick is None or not descriptors.is_dir():

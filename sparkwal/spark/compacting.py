@@ -16,34 +16,24 @@ from sparkwal.lifecycle.table import NULL_PARTITIONS
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.registering import register_once
 
-# On which the meaning of a condition depends.
-SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.caseSensitive": "false",
-}
 # Columns of the rows that win; none of the log or the table.
 _ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """A session that shares nothing but the cluster: settings of one write reach no other, and
-    those of a reader do not change which rows win or delete."""
+    """Its settings reach no other session, and those of a reader change no row that wins."""
     session = spark.newSession()
-    for name, value in SETTINGS.items():
-        session.conf.set(name, value)
+    # On these the meaning of a condition depends.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    session.conf.set("spark.sql.caseSensitive", "false")
     register_once(session)
     return session
 
 
 def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[str]) -> DataFrame:
-    """Rows of the log as a table keeps them: of its types where those are wider, and null for
-    texts that no partition can have.
-
-    Args:
-        table: the types of its columns, by name.
-        partitioned: the columns that it is partitioned by.
-    """
+    """Rows of the log as a table with columns of these types keeps them: of its types where those
+    are wider, and null for texts that no partition can have."""
     own = normalize(rows.schema.jsonValue())
     parts = {name.lower() for name in partitioned}
     stored = []
@@ -59,13 +49,10 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
 
 
 def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
-    """Of the rows of each key the one that wins, and whether it deletes the key.
-
-    Raises OptionError for a column that has a name of those added here.
-    """
+    """Of the rows of each key the one that wins, and whether it deletes the key."""
     check_reserved(rows.columns)
-    # Safe only over the scan itself, and what looks at one row after the other: read tasks come
-    # in the log's order, and the number counts first by task, then by row.
+    # Read tasks come in the log's order, and the number counts first by task, then by row: safe
+    # only over the scan itself, and what looks at one row after the other.
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
     order = [quoted(target.sequence_by)] if target.sequence_by else []
     whole = F.struct(*(F.col(quoted(name)) for name in rows.columns))
@@ -79,5 +66,4 @@ def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """A column's name in SQL."""
     return "`" + name.replace("`", "``") + "`"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Literal, overload
 
@@ -18,7 +18,6 @@ from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
-from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -32,8 +31,7 @@ from sparkwal.spark.delta_log import delta_log, spark_path
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
 
-# A log's part up to this size, as it is stored, is read twice and its keys go to every task, so
-# that the table need not be shuffled.
+# Keys of a log's part up to this size, as stored, go to every task: the table is not shuffled.
 BROADCAST_BYTES = 32 * 2**20
 _SAMPLES = 16
 # Columns that a join needs; none of the log or the table.
@@ -83,117 +81,96 @@ def read_current(
     pinned: list[DeltaLog] = []
 
     def open_table(target: Target) -> DeltaLog:
-        pinned.append(_delta_log(spark, target))
+        if getattr(spark, "_jsparkSession", None) is None:
+            raise OptionError(
+                "a session of Spark Connect cannot see what a Delta table holds: use a session of "
+                "Spark's own, or sparkwal.Log(path).current()"
+            )
+        pinned.append(delta_log(spark, target.table))
         pinned[-1].update()
         return pinned[-1]
 
     plan = plan_current([*logs.values()], open_table)
-    reading = {
-        name: value for name, value in options.items() if name.lower() not in ("sequencers", "path")
-    }
-    parts = pinned[-1].partitioned if plan.target else ()
-    rows = _Reading(spark, settings.path, reading, logs, plan, parts).rows()
+    given = {n: value for n, value in options.items() if n.lower() not in ("sequencers", "path")}
+    reading = {**given, "path": settings.path}
+    in_logs = StructType.fromJson(json.loads(plan.spark_schema))
+    # Its settings are those of a compaction, so the same rows win and delete.
+    session = own_session(spark) if plan.target else spark
+    tails = [
+        _with_columns(_tail(session, reading, tail), in_logs)
+        for tail in plan.tails
+        if tail.end > tail.start
+    ]
+    if plan.target is not None:
+        rows = _with_table(spark, plan, plan.target, tails, pinned[-1].partitioned, logs)
+    elif tails:
+        rows = reduce(DataFrame.union, tails)
+    else:
+        rows = spark.createDataFrame([], in_logs)
     return (rows, plan) if include_position else rows
 
 
-def _delta_log(spark: SparkSession, target: Target) -> DeltaLog:
-    if getattr(spark, "_jsparkSession", None) is None:
-        raise OptionError(
-            "a session of Spark Connect cannot see what a Delta table holds: use a session of "
-            "Spark's own, or sparkwal.Log(path).current()"
-        )
-    spark_versions.require_delta(spark.version)
-    return delta_log(spark, target.table)
+def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> DataFrame:
+    # Always these columns: the log may have gained others since.
+    columns = StructType.fromJson(json.loads(tail.spark_schema))
+    reader = session.read.format("weaselwal").options(**options).schema(columns)
+    own: dict[str, str | int] = {
+        "sequencer": tail.name,
+        "startingPosition": tail.start,
+        "endingPosition": tail.end - 1,
+        PINNED: tail.pinned.text(),
+    }
+    return reader.options(**own).load()
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """A plan as a DataFrame."""
+def _with_table(
+    spark: SparkSession,
+    plan: CurrentPlan,
+    target: Target,
+    tails: Sequence[DataFrame],
+    partitioned: Sequence[str],
+    logs: Mapping[str, LogRange],
+) -> DataFrame:
+    reader = spark.read.format("delta").option("versionAsOf", plan.table_version)
+    table = reader.load(spark_path(target.table))
+    in_table = schema.normalize(table.schema.json())
+    whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
+    if not tails:
+        return _with_columns(table, whole)
+    types = schema.columns(in_table)
+    tails = [as_stored(tail, types, partitioned) for tail in tails]
+    # The table comes first: the rows are of its session, the user's.
+    if target.mode != MERGE:
+        return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
+    tail = reduce(DataFrame.union, tails)
+    check_reserved(table.columns)
+    keys = resolve(target.keys, [*tail.columns])
+    by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
+    last = last_of_each(tail, replace(target, keys=tuple(keys), sequence_by=by))
+    deletes = F.col(DELETES) if target.delete_when else F.lit(False)
+    known = {name.lower() for name in tail.columns}
+    only_table = any(name.lower() not in known for name in table.columns)
+    if by or only_table or _size(plan, logs) > BROADCAST_BYTES:
+        return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
+    # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
+    key = [quoted(each) for each in keys]
+    keyed = F.broadcast(tail.select(*key).distinct()).alias("s")
+    stays = table.alias("t").join(keyed, _same(keys), "left_anti")
+    gone = table.select(*key).alias("t").join(keyed, _same(keys), "left_semi")
+    living = last.where(~deletes) if target.delete_when else last
+    return _with_columns(stays, whole).union(_with_columns(_as_often(living, gone, keys), whole))
 
-    spark: SparkSession
-    path: str
-    options: dict[str, Any]
-    logs: dict[str, LogRange]
-    plan: CurrentPlan
-    partitioned: Sequence[str]
 
-    def rows(self) -> DataFrame:
-        plan = self.plan
-        log = StructType.fromJson(json.loads(plan.spark_schema))
-        # Its settings are those of a compaction, so the same rows win and delete.
-        session = own_session(self.spark) if plan.target else self.spark
-        tails = [
-            _with_columns(self._tail(session, tail), log)
-            for tail in plan.tails
-            if tail.end > tail.start
-        ]
-        if plan.target is None:
-            if not tails:
-                return self.spark.createDataFrame([], log)
-            return reduce(DataFrame.union, tails)
-        table = self._table(plan.target)
-        in_table = schema.normalize(table.schema.json())
-        whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
-        if not tails:
-            return _with_columns(table, whole)
-        columns = schema.columns(in_table)
-        tails = [as_stored(tail, columns, self.partitioned) for tail in tails]
-        # The table comes first: the rows are of its session, the user's.
-        if plan.target.mode != MERGE:
-            return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
-        return self._merged(plan.target, table, reduce(DataFrame.union, tails), whole)
-
-    def _table(self, target: Target) -> DataFrame:
-        reader = self.spark.read.format("delta").option("versionAsOf", self.plan.table_version)
-        return reader.load(spark_path(target.table))
-
-    def _tail(self, session: SparkSession, tail: Tail) -> DataFrame:
-        # Always these: the log may have gained others since.
-        columns = StructType.fromJson(json.loads(tail.spark_schema))
-        reader = session.read.format("weaselwal").options(**self.options).schema(columns)
-        own: dict[str, str | int] = {
-            "sequencer": tail.name,
-            "startingPosition": tail.start,
-            "endingPosition": tail.end - 1,
-            PINNED: tail.pinned.text(),
-        }
-        return reader.options(**own).load(self.path)
-
-    def _merged(
-        self, target: Target, table: DataFrame, tail: DataFrame, whole: StructType
-    ) -> DataFrame:
-        names = table.columns
-        check_reserved(names)
-        keys = resolve(target.keys, [*tail.columns])
-        by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
-        last = last_of_each(tail, replace(target, keys=tuple(keys), sequence_by=by))
-        deletes = F.col(DELETES) if target.delete_when else F.lit(False)
-        known = {name.lower() for name in tail.columns}
-        only_table = [name for name in names if name.lower() not in known]
-        if by or only_table or self._size() > BROADCAST_BYTES:
-            return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
-        # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
-        keyed = F.broadcast(tail.select(*_columns(keys)).distinct()).alias("s")
-        stays = table.alias("t").join(keyed, _same(keys), "left_anti")
-        gone = table.select(*_columns(keys)).alias("t").join(keyed, _same(keys), "left_semi")
-        living = last.where(~deletes) if target.delete_when else last
-        return _with_columns(stays, whole).union(
-            _with_columns(_as_often(living, gone, keys), whole)
-        )
-
-    def _size(self) -> int:
-        return sum(
-            about_bytes(log.log, log.window, tail.start, tail.end, _SAMPLES)
-            for tail in self.plan.tails
-            for log in [self.logs[tail.name]]
-        )
+def _size(plan: CurrentPlan, logs: Mapping[str, LogRange]) -> int:
+    found = ((logs[tail.name], tail) for tail in plan.tails)
+    return sum(about_bytes(x.log, x.window, t.start, t.end, _SAMPLES) for x, t in found)
 
 
 def _replaced(
     table: DataFrame, last: DataFrame, keys: Sequence[str], by: str, whole: StructType
 ) -> DataFrame:
     """As MERGE does it: each row of both is looked at once, and the table is shuffled."""
-    t = table.withColumn(_THERE, F.lit(True)).alias("t")
+    t = _with_columns(table, whole).withColumn(_THERE, F.lit(True)).alias("t")
     s = last.withColumn(_THERE, F.lit(True)).alias("s")
     both = t.join(s, _same(keys), "full_outer")
     taken = F.col(f"s.{_THERE}").isNotNull()
@@ -202,30 +179,21 @@ def _replaced(
         newer = old.isNull() | F.coalesce(new >= old, F.lit(False))
         taken &= F.col(f"t.{_THERE}").isNull() | newer
     both = both.where(~(taken & F.col(f"s.{DELETES}")) | ~taken)
-    in_table = {name.lower() for name in table.columns}
     in_log = {name.lower() for name in last.columns}
     columns = []
-    for field in whole.fields:
-        name = field.name
-        nothing = F.lit(None).cast(field.dataType)
-        old = F.col(f"t.{quoted(name)}") if name.lower() in in_table else nothing
-        new = F.col(f"s.{quoted(name)}")
+    for name in whole.names:
+        old, new = F.col(f"t.{quoted(name)}"), F.col(f"s.{quoted(name)}")
         value = F.when(taken, new).otherwise(old) if name.lower() in in_log else old
         columns.append(value.alias(name))
     return both.select(*columns)
 
 
 def _as_often(living: DataFrame, gone: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Each row as often as its key is in `gone`, and once where it is not: a key that the table
-    has twice a MERGE updates twice."""
-    times = gone.groupBy(*_columns(keys)).agg(F.count(F.lit(1)).alias(_TIMES))
+    """Each row as often as its key is in `gone`, and once where it is not: as a MERGE does."""
+    times = gone.groupBy(*map(quoted, keys)).agg(F.count(F.lit(1)).alias(_TIMES))
     both = times.alias("t").join(living.alias("s"), _same(keys), "right")
     often = F.array_repeat(F.lit(0), F.coalesce(F.col(_TIMES), F.lit(1)).cast("int"))
     return both.withColumn(_TIMES, F.explode(often)).select("s.*")
-
-
-def _columns(names: Sequence[str]) -> list[Column]:
-    return [F.col(quoted(name)) for name in names]
 
 
 def _same(keys: Sequence[str]) -> Column:
@@ -237,11 +205,9 @@ def _same(keys: Sequence[str]) -> Column:
 def _with_columns(rows: DataFrame, whole: StructType) -> DataFrame:
     """The rows with all of these columns, null where they have none."""
     there = {name.lower() for name in rows.columns}
-    return rows.select(
-        *(
-            F.col(quoted(field.name)).alias(field.name)
-            if field.name.lower() in there
-            else F.lit(None).cast(field.dataType).alias(field.name)
-            for field in whole.fields
-        )
-    )
+    columns = []
+    for field in whole.fields:
+        is_there = field.name.lower() in there
+        column = F.col(quoted(field.name)) if is_there else F.lit(None).cast(field.dataType)
+        columns.append(column.alias(field.name))
+    return rows.select(*columns)

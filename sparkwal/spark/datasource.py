@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from textwrap import indent
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from textwrap import indent, wrap
 from typing import TypeVar
 
 from pyspark.sql.datasource import DataSource
@@ -16,7 +17,6 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.floor import Pinned
 from sparkwal.spark.logs import log_schema
-from sparkwal.spark.option_help import option_paragraphs
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader
@@ -26,6 +26,43 @@ from sparkwal.store.path import absolute
 T = TypeVar("T", bound=StoreOptions)
 # How this library hands a `Pinned` to a read that Spark makes: no option of a user's.
 PINNED = "sparkwal_pinned"
+
+# What people read of a parser, in the data source's help and in docs/options.md.
+_TYPES = {
+    "whole": "number",
+    "duration": "time",
+    "sequencer_name": "name",
+    "consumer_name": "name",
+    "timestamp": "moment",
+    "account_id": "account",
+    "star": "*",
+    "parse_choice": "choice",
+}
+
+
+def described(
+    kind: type[StoreOptions], listed: type[StoreOptions] | None
+) -> Iterator[tuple[str, str, str]]:
+    """Of each option, unless `listed` has the same: its name, type and default, and meaning."""
+    known = {} if listed is None else {each.name: each.metadata for each in fields(listed)}
+    for each in fields(kind):
+        about = each.metadata
+        if known.get(each.name) != about:
+            parser = about["parse"].__name__
+            default = about["shown"] or ("" if each.default is None else str(each.default).lower())
+            shown = _TYPES.get(parser, parser) + (f"; {default}" if default else "")
+            yield about["name"], shown, about["meaning"]
+
+
+def option_paragraphs() -> str:
+    lines: list[str] = []
+    sections = ("reading and writing", StoreOptions), ("writing", SinkOptions)
+    for section, kind in (*sections, ("reading", SourceOptions)):
+        lines += ["", f"Options: {section}", ""]
+        for name, shown, meaning in described(kind, None if kind is StoreOptions else StoreOptions):
+            text = f"- {name} ({shown}): {meaning}"
+            lines += wrap(text, 84, subsequent_indent="  ")
+    return "\n".join(lines)
 
 
 class WeaselWalDataSource(PickledByValue, DataSource):
@@ -49,7 +86,6 @@ class WeaselWalDataSource(PickledByValue, DataSource):
 
     @classmethod
     def with_parallelism(cls, tasks: int) -> type[WeaselWalDataSource]:
-        """The same data source for a session that runs so many tasks at once."""
         return type(cls.__name__, (cls,), {"parallelism": tasks, "__doc__": cls.__doc__})
 
     def _options(self, kind: type[T]) -> T:

@@ -16,13 +16,18 @@ from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
 from sparkwal.format.schema import columns, type_name
 from sparkwal.format.widening import contradictions, holds
 from sparkwal.lifecycle.table import TableConflict, TableState
-from sparkwal.options import spark_versions
 from sparkwal.reading.floor import Pinned
 from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_log import FORGETS, check_put_if_absent, delta_log, held, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.store.log_store import LogStore
+
+# Another writer of the table was faster.
+_CONFLICT = re.compile(
+    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
+    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
+)
 
 
 class SparkDeltaTable:
@@ -31,8 +36,7 @@ class SparkDeltaTable:
     Args:
         spark: a session with Delta Lake, not of Spark Connect. Its settings stay as they are:
             every write has a session of its own.
-        log_options: of the log, by their names in docs/options.md: path, sequencer, endpoint,
-            credentials and what else reaches its store.
+        log_options: what reaches the log, by the names in docs/options.md.
     """
 
     def __init__(self, spark: SparkSession, target: Target, log_options: Mapping[str, str]) -> None:
@@ -41,7 +45,6 @@ class SparkDeltaTable:
                 "a session of Spark Connect cannot see what a Delta table holds: compact with a "
                 "session of Spark's own"
             )
-        spark_versions.require_delta(spark.version)
         self.target = target
         self._options = dict(log_options)
         self._path = spark_path(target.table)
@@ -50,7 +53,6 @@ class SparkDeltaTable:
         self._log = delta_log(self._session, target.table)
 
     def prepare(self, log: LogStore, spark_schema: str) -> None:
-        """Make the table if there is none; see `Table.prepare`."""
         schema = StructType.fromJson(json.loads(spark_schema))
         self._check_target(schema)
         try:
@@ -58,9 +60,8 @@ class SparkDeltaTable:
             if not self._log.update():
                 self._create(schema)
                 if not self._log.update():
-                    raise PlanError(
-                        f"{self.target.table} was just made and is not there; run it again"
-                    )
+                    name = self.target.table
+                    raise PlanError(f"{name} was just made and is not there; run it again")
             self._check_table(schema)
         except PlanError:
             raise
@@ -68,7 +69,6 @@ class SparkDeltaTable:
             raise PlanError(f"{self.target.table} cannot be used: {line(error)}") from error
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """The newest snapshot; see `Table.look`."""
         try:
             self._log.update()
             return self._log.look(log_id, since, k)
@@ -76,40 +76,40 @@ class SparkDeltaTable:
             raise WriteError(str(error)) from error
 
     def write(self, state: LifecycleRecord) -> None:
-        """The rows of the open intent's range as one version of the table; see `Table.write`."""
         session = own_session(self._spark)
-        # Read by a MERGE, which takes no options, and by an append.
+        # A MERGE takes no options.
         delta = "spark.databricks.delta"
         session.conf.set(f"{delta}.write.txnAppId", state.log_id)
         session.conf.set(f"{delta}.write.txnVersion", str(state.k))
-        session.conf.set(f"{delta}.commitInfo.userMetadata", _metadata(state))
+        kept = {n: getattr(state, n) for n in ("log_id", "k", "cut", "to", "sequencer")}
+        session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(kept))
+        asked = {
+            "startingPosition": str(state.cut),
+            "endingPosition": str(state.to - 1),
+            PINNED: Pinned(state.log_id).text(),
+        }
+        range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
         try:
-            rows = self._rows(session, state)
+            # In the log's order, from one partition to the next.
+            rows = session.read.format("weaselwal").options(**{**self._options, **asked}).load()
             for problem in self._contradictions(rows.schema):
-                raise WriteError(f"{self.target.table} does not take {_range(state)}: {problem}")
+                raise WriteError(f"{self.target.table} does not take {range_}: {problem}")
             rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
             with held(self._path):
                 if self.target.mode == APPEND:
-                    rows.write.format("delta").mode("append").option("mergeSchema", "true").save(
-                        self._path
-                    )
+                    writer = rows.write.format("delta").mode("append")
+                    writer.option("mergeSchema", "true").save(self._path)
                 else:
                     self._merge(session, rows)
         except (TableConflict, ReadError, WriteError):
             raise
         except Exception as error:
-            raise self._failure(state, error) from error
-
-    def _rows(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
-        """The rows of [cut, to), in the log's order from one partition to the next."""
-        return (
-            session.read.format("weaselwal")
-            .options(**self._options)
-            .option("startingPosition", state.cut)
-            .option("endingPosition", state.to - 1)
-            .option(PINNED, Pinned(state.log_id).text())
-            .load()
-        )
+            if _CONFLICT.search(f"{type(error).__name__} {cause(error)}"):
+                raise TableConflict(f"{self.target.table}: {line(error)}") from error
+            if failure_of_ours(error):
+                raise ReadError(f"{range_} cannot be read: {line(error)}") from error
+            message = f"{self.target.table} did not take {range_}: {line(error)}"
+            raise WriteError(message) from error
 
     def _merge(self, session: SparkSession, rows: DataFrame) -> None:
         from delta import DeltaTable
@@ -119,18 +119,13 @@ class SparkDeltaTable:
         if target.delete_when:
             source = self._without_idle_delete(session, source)
         values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
-        # Null-safe: a key may be null.
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         newer = None
         if target.sequence_by:
             by = quoted(target.sequence_by)
             newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})"
-        merge = (
-            DeltaTable.forPath(session, self._path)
-            .alias("t")
-            .merge(source.alias("s"), same)
-            .withSchemaEvolution()
-        )
+        table = DeltaTable.forPath(session, self._path).alias("t")
+        merge = table.merge(source.alias("s"), same).withSchemaEvolution()
         if target.delete_when:
             deletes = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
             merge = merge.whenMatchedDelete(deletes)
@@ -141,9 +136,8 @@ class SparkDeltaTable:
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
         """Without the delete of the key of nulls where the table has no row of this key.
 
-        A MERGE that writes deletion vectors would fail at this row (Delta 4.4): to find what it
-        writes Delta compares the keys once more after its outer join, and to `<=>` the nulls of
-        the row that is not there are those of the key.
+        A MERGE that writes deletion vectors would fail there (Delta 4.4): Delta compares the keys
+        again after its outer join, where all are null of a row that is not there.
         """
         keys = [quoted(key) for key in self.target.keys]
         if self._log.properties.get("delta.enableDeletionVectors", "").lower() != "true":
@@ -154,14 +148,6 @@ class SparkDeltaTable:
         # Inside the MERGE's transaction Delta reads the snapshot that the MERGE changes.
         there = session.read.format("delta").load(self._path).where(nulls).exists()
         return source.where(~(F.col(DELETES) & nulls) | there)
-
-    def _failure(self, state: LifecycleRecord, error: Exception) -> Exception:
-        range_ = _range(state)
-        if is_conflict(error):
-            return TableConflict(f"{self.target.table}: {line(error)}")
-        if failure_of_ours(error):
-            return ReadError(f"{range_} cannot be read: {line(error)}")
-        return WriteError(f"{self.target.table} did not take {range_}: {line(error)}")
 
     def _check_target(self, schema: StructType) -> None:
         target = self.target
@@ -231,11 +217,9 @@ class SparkDeltaTable:
         return tuple(".".join(_logical(self._log.spark_schema, path)) for path in found)
 
     def _contradictions(self, schema: StructType) -> Iterator[str]:
-        """What is wrong with each column whose values the table's column does not hold."""
         alter = f"ALTER TABLE delta.`{self.target.table}`"
-        for name, kind, other in contradictions(
-            columns(schema.json()), columns(self._log.spark_schema)
-        ):
+        in_log, in_table = columns(schema.json()), columns(self._log.spark_schema)
+        for name, kind, other in contradictions(in_log, in_table):
             advice = (
                 f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_name(kind)}, which needs "
                 "delta.enableTypeWidening = 'true'"
@@ -252,36 +236,13 @@ class SparkDeltaTable:
 def _logical(spark_schema: str, path: list[str]) -> list[str]:
     """A column of a Delta table, by the names that its files have, as its schema calls it."""
     fields, names = json.loads(spark_schema)["fields"], list[str]()
+    key = "delta.columnMapping.physicalName"
     for physical in path:
-        for field in fields:
-            if (field["metadata"] or {}).get(
-                "delta.columnMapping.physicalName", field["name"]
-            ) == physical:
-                names.append(field["name"])
-                fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
-                break
+        known = {(each["metadata"] or {}).get(key, each["name"]): each for each in fields}
+        if field := known.get(physical):
+            names.append(field["name"])
+            fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
     return names
-
-
-def _range(state: LifecycleRecord) -> str:
-    return f"positions {state.cut}…{state.to - 1} (range {state.k})"
-
-
-def _metadata(state: LifecycleRecord) -> str:
-    """What the table's history keeps about a range."""
-    names = "log_id", "k", "cut", "to", "sequencer"
-    return json.dumps({name: getattr(state, name) for name in names})
-
-
-_CONFLICT = re.compile(
-    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
-    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
-)
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether another writer of the table was faster."""
-    return _CONFLICT.search(f"{type(error).__name__} {cause(error)}") is not None
 
 
 def _forgets(table: str) -> str:

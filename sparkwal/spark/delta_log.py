@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from sparkwal import events
 from sparkwal.errors import PlanError, TableReadError
 from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.options import spark_versions
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line
 from sparkwal.store.path import absolute, is_local
@@ -36,7 +37,6 @@ _ATOMIC = {
 
 
 def spark_path(table: str) -> str:
-    """A table's URL as Spark's file systems call it."""
     if is_local(table):
         return f"file:{absolute(table)}"  # as Hadoop writes it
     scheme, _, rest = table.partition("://")
@@ -44,15 +44,16 @@ def spark_path(table: str) -> str:
 
 
 class HadoopFiles:
-    """`Files` of a table, by a file system of Hadoop's."""
-
     def __init__(self, session: SparkSession, path: str) -> None:
         assert session._jvm is not None
         self._jvm, self._session, self._path = session._jvm, session, path
 
     def sizes(self, start: int) -> Mapping[str, int]:
         with self._readable():
-            names = self._jvm.org.apache.hadoop.fs.GlobFilter(_from(start))
+            digits = f"{start:020d}"
+            later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
+            pattern = f"{{{','.join([digits, *later])}}}*"
+            names = self._jvm.org.apache.hadoop.fs.GlobFilter(pattern)
             try:
                 found = self._system().listStatus(self._file(""), names)
             except Exception as error:
@@ -81,8 +82,7 @@ class HadoopFiles:
 
         conf = self._session._jsparkSession.sessionState().newHadoopConf()
         found = self._file("").getFileSystem(conf)
-        # On a disk Hadoop keeps checksums beside the files. A writer without Hadoop rewrites a file
-        # and leaves the checksum of the one before.
+        # On a disk: a writer without Hadoop leaves the checksum of the file that it replaced.
         gateway = self._session.sparkContext._gateway
         checks = is_instance_of(gateway, found, "org.apache.hadoop.fs.ChecksumFileSystem")
         return found.getRawFileSystem() if checks else found
@@ -98,21 +98,13 @@ class HadoopFiles:
             raise TableReadError(message) from error
 
 
-def _from(start: int) -> str:
-    """A pattern of the names of the versions from `start` on."""
-    digits = f"{start:020d}"
-    later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
-    return f"{{{','.join([digits, *later])}}}*"
-
-
 def delta_log(session: SparkSession, table: str) -> DeltaLog:
-    """The transaction log of a table, read as Spark reaches it."""
+    spark_versions.require_delta(session.version)
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
 
 def check_put_if_absent(session: SparkSession, path: str) -> None:
-    """Raises PlanError where two writers of the table at `path` could both believe to have made one
-    version."""
+    """Raises PlanError where two writers of the table could both believe to have made a version."""
     found, scheme = _log_store(session, path), _scheme(path)
     # A class that is not Delta's was chosen by somebody who knows what it does.
     if found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()) or not found.startswith(
@@ -133,11 +125,8 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
 
 @contextmanager
 def held(path: str) -> Iterator[None]:
-    """Nobody else of this library writes the table at `path` meanwhile.
-
-    Needed on a local disk only: there Delta looks whether a version is absent and then
-    renames a file over it.
-    """
+    """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
+    only: there Delta looks whether a version is absent and then renames a file over it."""
     if _scheme(path) != "file":
         yield
         return
@@ -160,18 +149,12 @@ def _scheme(path: str) -> str:
 
 
 def _log_store(session: SparkSession, path: str) -> str:
-    """The class that writes the table's versions."""
     jvm = session._jvm
     assert jvm is not None
     stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
     store = stores.apply(session._jsparkSession)
-    if _is(store, "DelegatingLogStore"):
+    if store.getClass().getSimpleName() == "DelegatingLogStore":
         store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(path))
-    if _is(store, "LogStoreAdaptor"):
+    if store.getClass().getSimpleName() == "LogStoreAdaptor":
         store = store.logStoreImpl()
     return str(store.getClass().getName())
-
-
-def _is(java: Any, name: str) -> bool:
-    """Whether a Java object is of the class of this simple name."""
-    return bool(java.getClass().getSimpleName() == name)

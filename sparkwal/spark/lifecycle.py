@@ -70,7 +70,9 @@ class Lifecycle(coordinator.Lifecycle):
                 raise OptionError(f"{target.table} is filled by Spark: give spark=, a session")
             from sparkwal.spark.delta import SparkDeltaTable
 
-            filled = SparkDeltaTable(spark, target, reach(settings))
+            given = ((x.metadata["name"], getattr(settings, x.name)) for x in fields(StoreOptions))
+            reach = {name: str(value) for name, value in given if value is not None}
+            filled = SparkDeltaTable(spark, target, reach)
         super().__init__(
             open_log(settings),
             settings,
@@ -123,9 +125,3 @@ def target_of(
         tuple(cluster_by),
         tuple(sorted((properties or {}).items())),
     )
-
-
-def reach(settings: StoreOptions) -> dict[str, str]:
-    """The options that reach the log, as Spark's source takes them."""
-    given = ((each.metadata["name"], getattr(settings, each.name)) for each in fields(StoreOptions))
-    return {name: str(value) for name, value in given if value is not None}

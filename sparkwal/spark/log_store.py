@@ -1,8 +1,7 @@
 """Delta's LogStore for S3 that comes with this library: it puts a version only if it is absent.
 
-What Delta brings for s3a:// looks whether a version is there and then puts it: two writers of
-one version both succeed. So does GCSLogStore: S3A's create(overwrite=false) sends no
-If-None-Match.
+What Delta brings for s3a:// looks whether a version is there and then puts it: two writers of one
+version both succeed. So does GCSLogStore: S3A's create(overwrite=false) sends no If-None-Match.
 """
 
 from __future__ import annotations
@@ -14,5 +13,5 @@ SETTING = "spark.delta.logStore.s3a.impl"
 
 
 def jar() -> Path:
-    """The file that holds CLASS; built by logstore/build.sh."""
+    """Built by logstore/build.sh."""
     return Path(__file__).parent / "logstore" / "sparkwal-logstore.jar"

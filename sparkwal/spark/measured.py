@@ -8,50 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.events import Durable, Event, Retried
 
-# Of this worker: queries whose last PUT is in no record yet, the newest last. A worker that was
-# idle for a minute ends, and what it measured with it.
+# Of this worker, while it lives: queries whose last PUT is in no record yet, the newest last.
 _MOST = 100
 _pending: dict[str, dict[str, float]] = {}
 
 
-@dataclass
-class Counted:
-    """Requests sent again while a task or a commit ran: a worker runs one at a time."""
-
-    retries: int = 0
-    durable: Durable | None = None
-
-    def count(self, event: Event) -> None:
-        if isinstance(event, Retried):
-            self.retries += 1
-        elif isinstance(event, Durable):
-            self.durable = event
-
-
 @contextmanager
-def counting() -> Iterator[Counted]:
-    """Count what happens in this process meanwhile."""
-    counted = Counted()
-    forget = events.subscribe(counted.count)
+def hearing() -> Iterator[list[Event]]:
+    """What happens while a task or a commit runs: a worker runs one at a time."""
+    heard: list[Event] = []
+    forget = events.subscribe(heard.append)
     try:
-        yield counted
+        yield heard
     finally:
         forget()
 
 
+def retries_in(heard: list[Event]) -> int:
+    return sum(isinstance(event, Retried) for event in heard)
+
+
 @contextmanager
 def measuring(query_id: str) -> Iterator[dict[str, float]]:
-    """For the commit within: what its record holds of the one before. Keeps what this one takes
-    for the next."""
-    with counting() as counted:
+    """For the commit within: what its record holds of the one before."""
+    with hearing() as heard:
         yield _pending.pop(query_id, {})
-    if counted.durable is None:
-        return
-    _pending[query_id] = {"last_put_ms": counted.durable.put_ms, "retries": counted.retries}
+    for event in heard:
+        if isinstance(event, Durable):
+            _pending[query_id] = {"last_put_ms": event.put_ms, "retries": retries_in(heard)}
     while len(_pending) > _MOST:
         del _pending[next(iter(_pending))]

@@ -14,14 +14,8 @@ from sparkwal.errors import OptionError, SparkWalError
 
 @contextmanager
 def readable_errors(*, pickling: bool = False) -> Iterator[None]:
-    """In one of Spark's Python workers: let an error of ours reach the user as its message.
-
-    The worker ends with the error, so nothing else needs the frames of its traceback.
-
-    Args:
-        pickling: the error passes through a pickler, which replaces every error
-            that is not a PickleError by one of its own.
-    """
+    """In one of Spark's Python workers, which ends with the error: let it reach the user as its
+    message. With `pickling` it passes through a pickler, which replaces all but a PickleError."""
     try:
         yield
     except SparkWalError as error:
@@ -63,7 +57,7 @@ def cause(error: BaseException) -> str:
 
 
 def failure_of_ours(error: BaseException) -> bool:
-    """Whether one of our errors lies under an error of Spark: the data source's, not Spark's."""
+    """Whether one of our errors lies under an error of Spark."""
     return isinstance(error, SparkWalError) or bool(_OURS.search(str(error)))
 
 

@@ -39,31 +39,37 @@ def register_once(spark: SparkSession) -> None:
     """Spark warns of each source that replaces another, so do not register it again."""
     if spark in _registered:
         return
-    if (context := getattr(spark, "sparkContext", None)) is not None:
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:  # Spark Connect: planners are on the server's machine, and nobody can ask
+        _register(spark, WeaselWalDataSource)
+    else:
+        context = spark.sparkContext
         _choose_python(context)
         _write_files_plainly(spark, context)
-    _note_ends(spark)
-    if _knows(spark):
-        _registered.add(spark)
-        return
-    source = WeaselWalDataSource
-    # A client of Spark Connect cannot ask.
-    if context is not None:
-        source = source.with_parallelism(context.defaultParallelism)
+        if (name := str(session.sessionUUID())) not in _listened:
+            _listened.add(name)
+            spark.streams.addListener(_RunEnds(ended_runs()))
+        sources = session.sessionState().dataSourceManager()
+        # Another wrapper around the same session, foreachBatch's for example, may have done it.
+        if not sources.dataSourceExists(WeaselWalDataSource.name()):
+            with _active(spark, session):
+                source = WeaselWalDataSource.with_parallelism(context.defaultParallelism)
+                _register(spark, source)
+    _registered.add(spark)
+
+
+def _register(spark: SparkSession, source: type[WeaselWalDataSource]) -> None:
     try:
-        with _active(spark):
-            spark.dataSource.register(source)
+        spark.dataSource.register(source)
     except AnalysisException as error:
         # Spark had found it by itself: an installed sparkwal needs no registering.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-    _registered.add(spark)
 
 
 def _choose_python(context: SparkContext) -> None:
     """The Python of Spark's workers, unless the user chose one: Spark would take any python3."""
-    chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
-    if chosen:
+    if os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python"):
         return
     if _is_local(context):
         context.pythonExec = sys.executable
@@ -81,10 +87,8 @@ def _choose_python(context: SparkContext) -> None:
 
 
 def _write_files_plainly(spark: SparkSession, context: SparkContext) -> None:
-    """Checkpoints on the disk of a local Spark, without a process for each file.
-
-    A session that knows an object store may have a checkpoint there: `sparkwal.checkpoint` advises.
-    """
+    """Checkpoints on the disk of a local Spark that knows no object store, without a process for
+    each file."""
     if not _is_local(context) or spark.conf.get(FILE_MANAGER, None) is not None:
         return
     hadoop = context._jsc.hadoopConfiguration()
@@ -98,12 +102,8 @@ def _is_local(context: SparkContext) -> bool:
 
 
 @contextmanager
-def _active(spark: SparkSession) -> Iterator[None]:
+def _active(spark: SparkSession, session: Any) -> Iterator[None]:
     """Spark refuses a name that the active session has, whichever session is to get it."""
-    session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # Spark Connect
-        yield
-        return
     assert spark._jvm is not None
     sessions = spark._jvm.org.apache.spark.sql.SparkSession
     before = sessions.getActiveSession()
@@ -114,27 +114,6 @@ def _active(spark: SparkSession) -> Iterator[None]:
         sessions.clearActiveSession()
         if before.isDefined():
             sessions.setActiveSession(before.get())
-
-
-def _knows(spark: SparkSession) -> bool:
-    # Another wrapper around the same session, foreachBatch's for example. Spark Connect has
-    # no such object; there each session has one wrapper.
-    session = getattr(spark, "_jsparkSession", None)
-    if session is None:
-        return False
-    sources = session.sessionState().dataSourceManager()
-    return bool(sources.dataSourceExists(WeaselWalDataSource.name()))
-
-
-def _note_ends(spark: SparkSession) -> None:
-    """Let planners know which runs of this session's queries have ended."""
-    session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # Spark Connect: planners are on the server's machine
-        return
-    name = str(session.sessionUUID())
-    if name not in _listened:
-        _listened.add(name)
-        spark.streams.addListener(_RunEnds(ended_runs()))
 
 
 class _RunEnds(StreamingQueryListener):

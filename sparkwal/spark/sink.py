@@ -7,6 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ from sparkwal.protocol.repeated import check_newest
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.measured import counting, measuring
+from sparkwal.spark.measured import hearing, measuring, retries_in
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.conditional_put import prove_put_if_absent
@@ -51,23 +52,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
-    """A task's message to the commit; the commit worker knows nothing else of the plan."""
+    """All that the worker that commits knows of the plan."""
 
     result: TaskResult
 
 
 class _Writer(PickledByValue):
-    """What writing a stream's microbatch and writing a batch have in common."""
-
-    def __init__(self, options: SinkOptions, spark_schema: StructType, checkpoint: str) -> None:
+    def __init__(
+        self, options: SinkOptions, spark_schema: StructType, checkpoint: str = ""
+    ) -> None:
         self.options = options
         self.spark_schema = spark_schema
         self.checkpoint = checkpoint
         self.plan: TaskPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the writer twice for the tasks of one microbatch, and calls
-        # streamWriter() also where it never writes: this is the place to plan, once.
+        # Spark pickles the writer twice for the tasks of one microbatch, and calls streamWriter()
+        # also where it never writes: this is the place to plan, once.
         if self.plan is None:
             with readable_errors(pickling=True):
                 self.plan = self._make_plan()
@@ -83,6 +84,12 @@ class _Writer(PickledByValue):
         leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
         check_writable(spark_schema)
+        path = folder.local_folder(self.checkpoint)
+        expected: dict[str, Any] = {}
+        if path is not None and (owner := folder.owner_of(path)) is not None:
+            # Made by sparkwal, for one log.
+            continues = folder.latest(path, "commits") >= 0
+            expected = {"log_id": owner.log_id, "continues": continues}
         claim = Claim(
             leader_id=leader_id,
             host=host,
@@ -93,33 +100,16 @@ class _Writer(PickledByValue):
             in_flight_limit=1,
             reason="cold start",
             check_place=partial(check_place, self.options.path),
-            **self._expected(),
+            **expected,
         )
         hints = Hints(log.identity, ended=ended_runs())
         return self._plan(claim, hints, SystemClock()).for_tasks()
-
-    def _expected(self) -> dict[str, Any]:
-        """What the checkpoint, if sparkwal made it, says of the log that it was made for."""
-        path = folder.local_folder(self.checkpoint)
-        owner = folder.owner_of(path) if path else None
-        if path is None or owner is None:
-            return {}
-        continues = folder.latest(path, "commits") >= 0
-        return {"log_id": owner.log_id, "continues": continues}
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
 
     def _proven_log(self) -> LogStore:
-        self._check_apart()
-        log = open_log(self.options, fail_fast=True)
-        prove_put_if_absent(log.store, log.prefix)
-        if self.checkpoint and not is_local(self.checkpoint):
-            events.emit(events.RemoteCheckpoint(location=self.checkpoint))
-        return log
-
-    def _check_apart(self) -> None:
-        """Raises OptionError where Spark's checkpoint lies among the log's objects."""
+        # Spark's checkpoint may not lie among the log's objects.
         path = folder.local_folder(self.checkpoint)
         for theirs in folder.log_folders(self.options.path, self.options.sequencer)[1:]:
             if path and Path(os.path.realpath(path)).is_relative_to(theirs):
@@ -127,9 +117,14 @@ class _Writer(PickledByValue):
                     f"the checkpoint {path} lies in {theirs}, where the log keeps its objects. "
                     "Nothing was written: give checkpointLocation a folder beside the log"
                 )
+        log = open_log(self.options, fail_fast=True)
+        prove_put_if_absent(log.store, log.prefix)
+        if self.checkpoint and not is_local(self.checkpoint):
+            events.emit(events.RemoteCheckpoint(location=self.checkpoint))
+        return log
 
     def _task_log(self) -> LogStore:
-        """The log as a task reaches it. Raises OptionError where it is not the driver's."""
+        """Raises OptionError where a task reaches another log than the driver."""
         assert self.plan is not None
         log = open_log(self.options)
         if is_local(self.options.path):
@@ -152,7 +147,7 @@ class _Writer(PickledByValue):
             multipart_threshold=self.options.multipart_threshold,
             codec=self.options.codec,
         )
-        with readable_errors(), counting() as counted:
+        with readable_errors(), hearing() as heard:
             result = write_partition(
                 self._task_log,
                 self.plan,
@@ -165,7 +160,7 @@ class _Writer(PickledByValue):
                 again=context.attemptNumber() > 0,
                 run_id=run_id,
             )
-        return Message(replace(result, retries=counted.retries))
+        return Message(replace(result, retries=retries_in(heard)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         with readable_errors():
@@ -192,14 +187,11 @@ class _Writer(PickledByValue):
         return None
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        # Deletes nothing: Spark calls this also after a commit that failed, and that
-        # commit may be durable all the same.
+        # Deletes nothing: Spark calls this also after a commit that failed, which may be durable.
         events.emit(events.Aborted(path=self.options.log_path))
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """One microbatch of a streaming query."""
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         context = TaskContext.get()
         assert context is not None
@@ -219,11 +211,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """One `df.write`: one commit."""
-
-    def __init__(self, options: SinkOptions, spark_schema: StructType) -> None:
-        super().__init__(options, spark_schema, "")
-
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         # Nothing ties two batch writes together: each looks at the log.
         log = self._proven_log()
@@ -245,10 +232,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 def ended_runs() -> Path:
-    """Which runs of queries have ended: the session notes it, planners on its machine read it.
+    """The file of `protocol.hint.note_ended`: a session writes it, planners on its machine read it.
 
-    The file of `protocol.hint.note_ended`, in the folder that Spark makes for the application
-    and removes with it. In a planner it is the session's; under Spark Connect nobody writes it.
+    Spark makes and removes its folder. Under Spark Connect nobody writes it.
     """
     return Path(SparkFiles.getRootDirectory()) / "sparkwal-ended-runs"
 
@@ -256,16 +242,9 @@ def ended_runs() -> Path:
 def _leader(path: str, checkpoint: str) -> tuple[str, str]:
     """(leader_id, host). The id outlives recycled workers of one query, not a restarted
     application: it names the daemon that forks the workers, by pid and start time."""
-    host = socket.gethostname()
-    daemon = os.getppid()
+    host, daemon, started = socket.gethostname(), os.getppid(), "0"
+    with suppress(OSError, IndexError):
+        # The command's name may hold spaces and ")": count from the last one.
+        started = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[19]
     what = hashlib.sha256(f"{path}\0{checkpoint}".encode()).hexdigest()[:12]
-    return f"{host}:{daemon}:{_start_time(daemon)}:{what}", host
-
-
-def _start_time(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            # The command's name may hold spaces and ")": count from the last one.
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"
+    return f"{host}:{daemon}:{started}:{what}", host

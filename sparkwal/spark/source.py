@@ -26,8 +26,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.streaming import Budget, StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.logs import Logs, no_log
-from sparkwal.spark.offsets import Offset, check_offset, entry_in, offset_of, positions_in
+from sparkwal.spark.logs import Logs, Offset, StreamedLogs, no_log
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 
 class _Reader(PickledByValue):
-    """What a batch read and a stream have in common: it is pickled to the tasks."""
-
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None
     ) -> None:
@@ -53,7 +50,6 @@ class _Reader(PickledByValue):
         acknowledge_at_once()
 
     def _tasks(self, log: LogRange, start: int, end: int, logs: int) -> list[ReadTask]:
-        """Of one of so many logs that are read together."""
         asked = self.options.min_partitions
         least = None if asked is None else -(-asked // logs)
         return read_tasks(log, start, end, least, self.parallelism)
@@ -71,8 +67,6 @@ class _Reader(PickledByValue):
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """`spark.read`: one range of each log as it is now."""
-
     # No `pushFilters`. With spark.sql.python.filterPushdown.enabled Spark 4.2 plans a later query
     # over the same DataFrame as the one before, unless it pushes filters too: a range narrowed by
     # one query's filter would hide rows from the next.
@@ -104,12 +98,6 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`: the log as it grows.
-
-    Offsets are {sequencer: next position, "log_id:" + sequencer: its log's id}; the log at
-    the path itself is "default".
-    """
-
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None = None
     ) -> None:
@@ -117,7 +105,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
-        self._logs = Logs(options, open_log(options), StreamedLog)
+        self._logs = StreamedLogs(options, open_log(options), StreamedLog)
         self._publisher = publisher(options)
         self._targets: dict[str, int] | None = None
         # Which log comes first changes: a busy one must not use up every limit.
@@ -125,13 +113,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> Offset:
         with readable_errors():
-            logs = [log for log in self._logs.look(self.spark_schema) if self._counts(log)]
-            return offset_of(self._logs, {log.name: self._start(log) for log in logs})
-
-    def _start(self, log: StreamedLog) -> int:
-        """Where the stream begins, registered there."""
-        start = log.start()
-        return log.start() if self._join(log, start) else start
+            begins = {}
+            for log in filter(self._counts, self._logs.look(self.spark_schema)):
+                start = log.start()
+                begins[log.name] = log.start() if self._join(log, start) else start
+            return self._logs.offset(begins)
 
     def _join(self, log: StreamedLog, start: int) -> bool:
         """Register as a consumer before anything is read from `start`. Returns whether the floor
@@ -143,7 +129,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def commit(self, end: Offset) -> None:
         with readable_errors():
-            for name, position in positions_in(end, self.options).items():
+            for name, position in self._logs.positions(end).items():
                 self._publisher.committed(self._logs[name].log, position)
 
     def stop(self) -> None:
@@ -167,15 +153,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMaxRows(self.options.max_rows)
         if self.options.max_bytes is not None:
             return ReadMaxBytes(self.options.max_bytes)
-        if self.options.max_commits is not None:
-            return ReadMaxFiles(self.options.max_commits)
-        return ReadAllAvailable()
+        commits = self.options.max_commits
+        return ReadAllAvailable() if commits is None else ReadMaxFiles(commits)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         with readable_errors():
-            begins = positions_in(start, self.options)
+            begins = self._logs.positions(start)
             targets = self._gaps() if self._targets is None else self._targets
-            check_offset(start, begins, self._logs)
+            self._logs.check(start, begins)
             logs = [log for log in self._logs.known() if log.name in targets]
             budget = None if isinstance(limit, ReadAllAvailable) else Budget(self.options)
             ends = dict(begins)
@@ -192,7 +177,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                     if is_new:
                         entries[log.name] = log.first(begin)
             self._turn += 1
-            return offset_of(self._logs, ends, entries) if ends != begins else start
+            return self._logs.offset(ends, entries) if ends != begins else start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         logs = [log for log in self._logs.known() if log.head is not None]
@@ -200,16 +185,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         with readable_errors():
-            firsts, lasts = positions_in(start, self.options), positions_in(end, self.options)
+            firsts, lasts = self._logs.positions(start), self._logs.positions(end)
             tasks: list[ReadTask] = []
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}
             if any(self._logs[name].spark_schema is None for name in moved):
                 # After a restart Spark plans the last microbatch again, then asks for a new one.
                 self._logs.look(self.spark_schema)
-            check_offset(end, lasts, self._logs)
+            self._logs.check(end, lasts)
             for name, last in moved.items():
                 log = self._logs[name]
-                begin = firsts.get(name, entry_in(end, name))
+                begin = firsts.get(name, self._logs.entry(end, name))
                 self._join(log, begin)
                 tasks += self._tasks(log, log.first(begin), last, len(moved))
                 log.forget(last)

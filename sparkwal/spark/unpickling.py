@@ -1,8 +1,7 @@
 """An executor whose Python lacks sparkwal says so in one sentence.
 
-Spark pickles readers, writers and the data source to its executors. `_load` travels with
-them by value and runs there before anything of sparkwal is imported: it needs nothing but
-itself.
+Spark pickles readers, writers and the data source to its executors. `_load` travels with them by
+value and runs there before anything of sparkwal is imported: it needs nothing but itself.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 class PickledByValue:
-    """A base of what Spark pickles to its executors."""
-
     def __reduce__(self) -> tuple[Any, ...]:
         # cloudpickle also knows classes that have no name in any module.
         what = type(self), self.__getstate__()

@@ -39,13 +39,8 @@ LEFT JOIN ({_STORED}) USING (began) GROUP BY began ORDER BY 1
 
 @dataclass(frozen=True)
 class Line:
-    """The cost of a time.
-
-    Attributes:
-        stored: bytes in the store at its end, of what is there now.
-        requests: of the writers, by kind, that the records prove.
-        request_cost, storage_cost: in dollars.
-    """
+    """The cost of a time, in dollars. `stored` bytes of what is there now are there at its end;
+    `requests` are those of the writers that the records prove, by kind."""
 
     start_ms: int
     end_ms: int
@@ -59,13 +54,11 @@ class Line:
 
     @property
     def cost(self) -> float:
-        """In dollars."""
         return self.request_cost + self.storage_cost
 
 
 def lines(past: Past, prices: Prices, by: str) -> list[Line]:
-    """One line for each hour, day or month (UTC) that something was written in, and one for
-    each time between."""
+    """One line for each hour, day or month (UTC) with writes, and one for each time between."""
     found: list[Line] = []
     held, reached = sum(log.held for log in past.logs), past.since_ms
 
@@ -95,8 +88,8 @@ def lines(past: Past, prices: Prices, by: str) -> list[Line]:
 
 
 def month(past: Past, prices: Prices) -> dict[str, Any] | None:
-    """A month at the rate of the last day, or of all that there is; None where not even an
-    hour is counted. `stored` is a mean of the month, if nothing is collected."""
+    """A month at the rate of the last day, or of all that there is; None for less than an hour.
+    `stored` is a mean of the month, if nothing is collected."""
     recent = max(past.since_ms, past.until_ms - DAY)
     first = past.value("SELECT epoch_ms(min(time)) FROM records")
     if first is not None and all(log.start <= log.floor for log in past.logs):
@@ -118,7 +111,7 @@ def month(past: Past, prices: Prices) -> dict[str, Any] | None:
 
 
 def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
-    """What a reader pays for all that is counted; within the region bytes cost nothing."""
+    """What a reader of all that is counted pays; within the region bytes cost nothing."""
     (read,) = past.ask(
         "SELECT coalesce(sum(read_gets + dead), 0)::BIGINT AS gets, "
         "coalesce(sum(bytes), 0)::BIGINT AS bytes FROM steps"
@@ -130,7 +123,6 @@ def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
 
 
 def total(every: Sequence[Line]) -> Line:
-    """All lines as one."""
     requests = dict(sum((Counter(line.requests) for line in every), Counter[str]()))
     return Line(
         start_ms=every[0].start_ms, end_ms=every[-1].end_ms,

@@ -32,7 +32,7 @@ class Relation:
     Attributes:
         schema: the first column is the one that costs least: count(*) reads it.
         order: of the columns, for who asks for all.
-        rows: anew each time; at least the columns and ranges that are needed.
+        rows: at least the columns and ranges that are needed.
     """
 
     schema: pa.Schema
@@ -70,7 +70,6 @@ class _Scan:
 
 
 def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -90,8 +89,7 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory that reaches nothing; what does not fit into memory goes to a folder of
-    temporary files, which it removes."""
+    """A DuckDB that reaches nothing but a folder of temporary files, which it removes."""
     connection = duckdb.connect(config={
         "enable_external_access": False, "python_enable_replacements": False,
         "autoinstall_known_extensions": False, "autoload_known_extensions": False,
@@ -104,30 +102,25 @@ def connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def named_in(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
-    """The names of the tables in a query, lower case. Raises OptionError unless it is one SELECT
-    and nothing else."""
+def select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
+    """The tree of a query. Raises OptionError unless it is one SELECT."""
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise OptionError("a query is one SELECT: it reads, and there is nothing to change")
-    tree = parsed(connection, query)
-    return {each["table_name"].lower() for each in nodes(tree) if each.get("type") == "BASE_TABLE"}
+    return parsed(connection, query)
 
 
 def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.RecordBatchReader:
-    """The rows of a query, as they are needed.
+    """The rows of a query, as they are needed, over the relations that it names.
 
-    Args:
-        relations: by name, made where the query names them.
-
-    Raises OptionError for a query that is wrong; and what the relations raise, also while the
-    rows are read.
+    Raises OptionError for a query that is wrong; and, also while it is read, what these raise.
     """
     failed: list[SparkWalError] = []
     connection = connect()
     try:
         with _our_errors(failed):
-            named = named_in(connection, query)
+            found = [x for x in nodes(select(connection, query)) if x.get("type") == "BASE_TABLE"]
+            named = {each["table_name"].lower() for each in found}
             made = {name: make() for name, make in relations.items() if name in named}
             # In one transaction now() is one moment, for the plan and for the answer.
             connection.begin()
@@ -187,27 +180,19 @@ def _our_errors(failed: Sequence[SparkWalError] = ()) -> Iterator[None]:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'
 
 
 class Condition:
-    """What may stand behind WHERE, for rows that come a batch at a time.
-
-    Attributes:
-        needs: of the rows with these columns.
-        columns: those that it names.
-
-    Raises OptionError for one that is wrong, or looks at other rows than its own.
-    """
+    """What may stand behind WHERE, for rows that come a batch at a time. Raises OptionError for one
+    that is wrong, or looks at other rows than its own."""
 
     def __init__(self, text: str, columns: pa.Schema) -> None:
         self._connection = connect()
         self._kept = f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log"
         query = f"SELECT 1 FROM log WHERE ({text}\n)"
         with _our_errors():
-            named_in(self._connection, query)
-            tree = parsed(self._connection, query)
+            tree = select(self._connection, query)
             if any(each.get("class") == "SUBQUERY" for each in nodes(tree)):
                 raise OptionError("a condition looks at one row, and has no query in it: use sql")
             self._connection.register("log", pyarrow.dataset.dataset(columns.empty_table()))
@@ -219,7 +204,7 @@ class Condition:
         self.needs = Needs(self.columns, ranges)
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows for which it is true. Raises OptionError where a value cannot be compared."""
+        """The rows for which it is true. Raises OptionError."""
         named = [name for name in batch.schema.names if name in self.columns]
         with _our_errors():
             self._connection.register("log", pa.table(batch.select(named or [0])))

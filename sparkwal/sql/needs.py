@@ -1,15 +1,15 @@
 """What a query needs of the relations that it reads: which columns, and which range of them.
 
-DuckDB says so itself: its plan for the query over empty relations lists, for each scan, the
-columns and the conditions that the scan has to apply. The plan is right whatever the relations
-hold, and its scans pass nothing else on. So rows outside of those ranges, and values of other
-columns, change nothing in the answer, and they are not fetched.
+DuckDB's plan for the query over empty relations lists, for each scan, the columns and the
+conditions that the scan has to apply. It is right whatever the relations hold, and its scans pass
+nothing else on. So rows outside of those ranges, and values of other columns, are not fetched.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -21,7 +21,6 @@ import pyarrow as pa
 # Both ends belong to it. They are whole numbers, or infinite.
 Range = tuple[float, float]
 EVERYTHING: Range = (-inf, inf)
-# Contains nothing.
 NOTHING: Range = (1, 0)
 
 # Of a value, for a column on the left; and the comparison with the sides exchanged.
@@ -38,23 +37,16 @@ _SCAN = "PYTHON_ARROW_SCAN"
 
 @dataclass(frozen=True)
 class Needs:
-    """Of one relation.
-
-    Attributes:
-        columns: that are read; None for all.
-        ranges: of whole numbers and of times (microseconds since 1970), by column; a column that
-            is not there has no bound.
-    """
+    """Of one relation: the columns that are read (None: all), and by column ranges of whole numbers
+    and of times (microseconds since 1970)."""
 
     columns: frozenset[str] | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
     def of(self, column: str) -> Range:
-        """The range of a column."""
         return self.ranges.get(column, EVERYTHING)
 
     def joined(self, other: Needs) -> Needs:
-        """What two scans of one relation need."""
         columns = None
         if self.columns is not None and other.columns is not None:
             columns = self.columns | other.columns
@@ -65,14 +57,8 @@ class Needs:
 def needs_of(
     connection: duckdb.DuckDBPyConnection, query: str, schemas: Mapping[str, pa.Schema]
 ) -> dict[str, Needs]:
-    """What a query needs of each relation that it scans; others are not in it.
-
-    Args:
-        connection: knows the relations, as empty Arrow datasets.
-        schemas: of the relations.
-
-    Raises duckdb.Error for a query that is wrong.
-    """
+    """What a query needs of each relation that it scans. The connection knows them, as empty Arrow
+    datasets. Raises duckdb.Error for a query that is wrong."""
     explained = connection.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()
     found: dict[str, Needs] = {}
     for scan in _scans(json.loads(explained[-1][1])):
@@ -111,22 +97,20 @@ def _matches(name: str, schema: pa.Schema) -> list[str]:
 
 
 def parsed(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
-    """The tree of a SELECT."""
     (found,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     return json.loads(found[0])
 
 
 def _parsed(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
     """A condition's tree; None for one that DuckDB does not take back."""
-    try:
+    with suppress(duckdb.Error):
         document = parsed(connection, f"SELECT 1 WHERE {condition}")
-    except duckdb.Error:
-        return None
-    return document["statements"][0]["node"]["where_clause"] if not document["error"] else None
+        if not document["error"]:
+            return document["statements"][0]["node"]["where_clause"]
+    return None
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All that a tree is made of."""
     if isinstance(tree, dict):
         yield tree
         tree = list(tree.values())
@@ -175,15 +159,10 @@ def _side(tree: Mapping[str, Any]) -> str | int | None:
     if tree["class"] == "CAST" and tree["type_expr"].get("type_name") == "TIMESTAMPTZ":
         child = tree["child"]
         if child["class"] == "CONSTANT" and child["literal"]["kind"] == "STRING":
-            return _microseconds(child["literal"]["text"])
+            with suppress(ValueError):  # beyond Python's calendar
+                moment = datetime.fromisoformat(child["literal"]["text"])
+                return (moment - _EPOCH) // timedelta(microseconds=1)
     return None
-
-
-def _microseconds(text: str) -> int | None:
-    try:
-        return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
-    except ValueError:  # beyond Python's calendar
-        return None
 
 
 def _all_hold(parts: Iterable[Mapping[str, Range]]) -> dict[str, Range]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,9 @@ from sparkwal.protocol import chain
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import connect
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.relations import RECORDS, records
+from sparkwal.sql.relations import RECORDS, in_batches, records
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
-from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # The last moment that a calendar knows; later ones count as it.
@@ -41,16 +40,8 @@ CREATE TEMP VIEW steps AS SELECT *, epoch_ms(time) AS ms FROM (
 
 @dataclass(frozen=True)
 class Looked:
-    """One log, as it was found.
-
-    Attributes:
-        start, end: the positions that are covered, start … end−1.
-        head: its last live record.
-        floor: positions below may be gone.
-        chain: the newest record of its lifecycle.
-        stored, objects: all of the log in the store now.
-        held: bytes of positions before `start`.
-    """
+    """One log: start … end−1 are covered. `stored` bytes in `objects` are in the store now, `held`
+    of them of positions before `start`. `chain` is the newest record of its lifecycle."""
 
     log: LogRange
     start: int
@@ -66,25 +57,19 @@ class Looked:
 class Past:
     """Logs in the tables `records`, `objects` and `chain` of a database.
 
-    Args:
-        logs: that have looked; their options say which range is covered.
-        progress: is called with how many records were read, and of how many.
-
-    Attributes:
-        since_ms, until_ms: the time that is covered; what lies in the store is as of now.
-
-    Raises CollectedError, InvalidLogError for a log that was recreated, StoreUnavailableError.
-    `passed_over` of a log gets what is damaged there; without one damage is an error.
+    The options of the logs, which have looked, say which range is covered, and `progress` is called
+    with how many records were read, and of how many. `since_ms` … `until_ms` is the time that is
+    covered. `passed_over` of a log gets what is damaged there; without one damage is an error.
     """
 
     def __init__(self, logs: Sequence[LogRange], progress: Callable[[int, int], None]) -> None:
         self._connection = connect()
-        self._run("CREATE TEMP TABLE logs (sequencer VARCHAR, start BIGINT)")
+        self.ask("CREATE TEMP TABLE logs (sequencer VARCHAR, start BIGINT)")
         for name, schema in (("records", RECORDS), ("objects", _OBJECTS)):
             self._connection.register("_new", schema.empty_table())
-            self._run(f"CREATE TEMP TABLE {name} AS FROM _new")
-        self._run("CREATE TEMP TABLE chain (sequencer VARCHAR, time TIMESTAMPTZ)")
-        self._run(_STEPS)
+            self.ask(f"CREATE TEMP TABLE {name} AS FROM _new")
+        self.ask("CREATE TEMP TABLE chain (sequencer VARCHAR, time TIMESTAMPTZ)")
+        self.ask(_STEPS)
         options = logs[0].options
         heads = [_head(log) for log in logs]
         # A log's clock may be ahead of this one; times that have not come are not covered.
@@ -99,10 +84,8 @@ class Past:
             since = self.value("SELECT epoch_ms(min(time)) FROM records")
         self.since_ms: int = min(newest if since is None else since, self.until_ms)
         for each in self.logs:
-            self._take_chain(each.log, each.chain)
-
-    def _run(self, query: str, given: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        return list(self._connection.execute(query, given or {}).fetchall())
+            if each.chain is not None:
+                self._take_chain(each.log, each.chain)
 
     def ask(self, query: str, **given: Any) -> list[dict[str, Any]]:
         """The rows of a query over `records`, `steps`, `objects`, `chain` and `logs`."""
@@ -111,28 +94,27 @@ class Past:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def value(self, query: str, **given: Any) -> Any:
-        """The first value of an answer."""
-        return self._run(query, given)[0][0]
+        return next(iter(self.ask(query, **given)[0].values()))
 
     def _insert(self, table: str, rows: pa.RecordBatch) -> None:
         self._connection.register("_new", pa.table(rows))
-        self._run(f"INSERT INTO {table} FROM _new")
+        self.ask(f"INSERT INTO {table} FROM _new")
 
     def _take(self, log: LogRange, progress: Callable[[int, int], None]) -> Looked:
         start, end = log.start(), log.end()
-        self._run("INSERT INTO logs VALUES ($name, $start)", {"name": log.name, "start": start})
+        self.ask("INSERT INTO logs VALUES ($name, $start)", name=log.name, start=start)
         for batch in records([log], Needs()):
             self._insert("records", batch)
             progress(batch.column("position")[-1].as_py() + 1 - start, end - start)
         # What is left before the end is dead.
-        self._run(
+        self.ask(
             "INSERT INTO records BY NAME SELECT $name AS sequencer, $end AS position, "
             "'end' AS kind, max(time) AS time, 0 AS puts, 0 AS gets, 0 AS lists, 0 AS read_gets "
             "FROM records WHERE sequencer = $name HAVING max(time) IS NOT NULL",
-            {"name": log.name, "end": end},
-        )
-        for entries in _listed(log):
-            self._insert("objects", entries)
+            name=log.name, end=end,
+        )  # fmt: skip
+        for batch in in_batches(_listed(log), _OBJECTS, 10_000):
+            self._insert("objects", batch)
         (counted,) = self.ask(
             "SELECT coalesce(sum(bytes), 0)::BIGINT AS stored, count(*) AS objects, "
             "coalesce(sum(bytes) FILTER (position < $start), 0)::BIGINT AS held "
@@ -142,12 +124,25 @@ class Past:
         newest = chain.look(log.log, log.log_id)
         return Looked(log, start, end, _head(log), log.floor.current(), newest, **counted)
 
-    def _take_chain(self, log: LogRange, newest: LifecycleRecord | None) -> None:
-        for put_ms in _chain_times(log.log, newest, self.since_ms, self.until_ms):
-            self._run(
-                "INSERT INTO chain VALUES ($name, make_timestamptz($time))",
-                {"name": log.name, "time": min(put_ms, LAST_MS) * 1000},
-            )
+    def _take_chain(self, log: LogRange, newest: LifecycleRecord) -> None:
+        """When the records of the chain were put, the newest first: 1 GET for each."""
+        store = log.log.store
+
+        def fetch(number: int) -> LifecycleRecord | None:
+            key = keys.lifecycle_key(log.log.prefix, number)
+            try:
+                return decode(store.get(key), f"{store.url}/{key}")
+            except NotFound:
+                return None
+
+        for record in run_parallel(store, fetch, range(newest.number, keys.MAX + 1)):
+            if record is None or record.timestamp_ms < self.since_ms:
+                return
+            if record.log_id == newest.log_id and record.timestamp_ms <= self.until_ms:
+                self.ask(
+                    "INSERT INTO chain VALUES ($name, make_timestamptz($time))",
+                    name=log.name, time=min(record.timestamp_ms, LAST_MS) * 1000,
+                )  # fmt: skip
 
 
 def _head(log: LogRange) -> SlotHeader:
@@ -155,40 +150,13 @@ def _head(log: LogRange) -> SlotHeader:
     return log.live.header
 
 
-def _listed(log: LogRange) -> Iterator[pa.RecordBatch]:
+def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
     """What lies in the store; what is not of one position has none."""
-    prefix = keys.batches_prefix(log.log.prefix)
-    rows: list[dict[str, Any]] = []
-    for entry in all_entries(log.log.store, prefix):
-        number = keys.decode(entry.key.removeprefix(prefix))
-        if number is not None:
+    store, prefix = log.log.store, keys.batches_prefix(log.log.prefix)
+    for entry in all_entries(store, prefix):
+        if (number := keys.decode(entry.key.removeprefix(prefix))) is not None:
             position = keys.position(number, log.window)
-            rows.append({"sequencer": log.name, "position": position, "bytes": entry.size})
-        if len(rows) == 10_000:
-            yield pa.RecordBatch.from_pylist(rows, schema=_OBJECTS)
-            rows = []
+            yield {"sequencer": log.name, "position": position, "bytes": entry.size}
     for name in _BESIDE:
-        for entry in all_entries(log.log.store, keys.join_key(log.log.prefix, name) + "/"):
-            rows.append({"sequencer": log.name, "bytes": entry.size})
-    yield pa.RecordBatch.from_pylist(rows, schema=_OBJECTS)
-
-
-def _chain_times(
-    log: LogStore, newest: LifecycleRecord | None, since_ms: int, until_ms: int
-) -> Iterator[int]:
-    """When the records of the chain were put, the newest first: 1 GET for each."""
-
-    def fetch(number: int) -> LifecycleRecord | None:
-        key = keys.lifecycle_key(log.prefix, number)
-        try:
-            return decode(log.store.get(key), f"{log.store.url}/{key}")
-        except NotFound:
-            return None
-
-    if newest is None:
-        return
-    for record in run_parallel(log.store, fetch, range(newest.number, keys.MAX + 1)):
-        if record is None or record.timestamp_ms < since_ms:
-            return
-        if record.log_id == newest.log_id and record.timestamp_ms <= until_ms:
-            yield record.timestamp_ms
+        for entry in all_entries(store, keys.join_key(log.log.prefix, name) + "/"):
+            yield {"sequencer": log.name, "bytes": entry.size}

@@ -14,12 +14,8 @@ MONTH_MS = 730 * 3_600_000
 
 @dataclass(frozen=True)
 class Prices:
-    """In dollars: of 1,000 requests, and of a GB for a month.
-
-    Attributes:
-        put: PUT, COPY, POST, and each request of an upload in parts.
-        get: GET, HEAD and all others.
-    """
+    """In dollars: of 1,000 requests, and of a GB for a month. `put` is of PUT, COPY, POST and each
+    request of an upload in parts, `get` of GET, HEAD and all others."""
 
     put: float = 0.005
     list: float = 0.005
@@ -38,7 +34,7 @@ class Prices:
 
 
 def changed(prices: Prices, given: Mapping[str, str]) -> Prices:
-    """The prices with some replaced. Raises ValueError for an unknown name or no number."""
+    """Raises ValueError for an unknown name or no number."""
     names = [each.name for each in fields(Prices)]
     for name, text in given.items():
         if name not in names:

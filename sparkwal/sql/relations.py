@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -9,20 +10,22 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from sparkwal.format.header import LeaderHeader, SlotHeader, host_of
+from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader, host_of
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.history import Collected, Unreadable, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA
+from sparkwal.reading.pieces import RUN_SIZE
 from sparkwal.sql.database import Relation
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.requests import made, to_read
 from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows
+from sparkwal.store.base import PART_SIZE
 from sparkwal.store.log_store import LogStore
 
 _TIME = pa.timestamp("us", "UTC")
-_TOGETHER = 1024
 _CALENDAR_MS = 253_402_300_799_999
+# The default of the option multipartThreshold: no record holds another.
+_MULTIPART = 16 * 2**20
 
 
 def _log(logs: Sequence[LogRange]) -> Relation:
@@ -58,17 +61,18 @@ _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
 
 def records(logs: Sequence[LogRange], needs: Needs) -> Iterator[pa.RecordBatch]:
-    """`records`: one row for each live record of logs.
-
-    Where `passed_over` of a log gets what cannot be read, a row says of it no more than its
-    position; else that is an error.
-    """
+    """`records`: one row for each live record. Where `passed_over` of a log gets what cannot be
+    read, a row says of it no more than its position; else that is an error."""
     for log in logs:
-        if log.log_id is None:
-            continue
-        found = _records(log, needs)
-        while chunk := list(islice(found, _TOGETHER)):
-            yield pa.RecordBatch.from_pylist(chunk, schema=RECORDS)
+        if log.log_id is not None:
+            yield from in_batches(_records(log, needs), RECORDS, 1024)
+
+
+def in_batches(
+    rows: Iterator[dict[str, Any]], schema: pa.Schema, most: int
+) -> Iterator[pa.RecordBatch]:
+    while chunk := list(islice(rows, most)):
+        yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
 def _records(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
@@ -93,8 +97,7 @@ def _records(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
 
 
 def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
-    """The live record before a leader's, of `first` or later: what a takeover looked at depends
-    on it."""
+    """The live record before a leader's, on which depends what a takeover looked at."""
     for each in range(position - 1, first - 1, -1):
         for found in walk(log, each, each + 1, newest_first=False, seals=True):
             if not isinstance(found, Unreadable | Collected):
@@ -126,6 +129,34 @@ def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[
     }  # fmt: skip
 
 
+def made(header: SlotHeader, before: SlotHeader | None) -> Counter[str]:
+    """The PUT of the record and of its data objects; of a leader record the look at the log before
+    it, and the archive that it began. `before` is the live record before it, where it is known."""
+    found = Counter(PUT=1)
+    if isinstance(header, CommitHeader):
+        for batch in header.batches:
+            # One, or its parts, and what begins and ends them.
+            parts = -(-batch.bytes // PART_SIZE)
+            found["PUT"] += 1 if batch.bytes <= _MULTIPART else 2 + parts
+    elif header.reason != SEAL:
+        found["LIST"] += 1
+        if header.prev_position >= 0:
+            # The head, and before it what a writer with many slots in flight may have left.
+            reach = before.in_flight_limit if before else 1
+            found["GET"] += 1 + min(reach - 1, header.prev_position)
+        if before is not None and header.txns_archive != before.txns_archive:
+            found["PUT"] += 1
+            found["GET"] += 1 if before.txns_archive else 0
+    return found
+
+
+def to_read(header: SlotHeader) -> int:
+    """GETs that read this record and its rows."""
+    if isinstance(header, LeaderHeader):
+        return 1
+    return 1 + sum(max(1, -(-batch.bytes // RUN_SIZE)) for batch in header.batches)
+
+
 # Log, sequencer, head, expiry → consumers.
 ConsumersOf = Callable[[LogStore, str, Head, int | None], Sequence[object]]
 CONSUMERS = pa.schema([
@@ -136,8 +167,6 @@ CONSUMERS = pa.schema([
 
 
 class Current(Protocol):
-    """A log's table and the log after it, as `Log.current` returns it."""
-
     schema: pa.Schema
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
@@ -147,13 +176,8 @@ class Current(Protocol):
 def relations(
     logs: Sequence[LogRange], consumers_of: ConsumersOf, current: Callable[[], Current]
 ) -> Mapping[str, Callable[[], Relation]]:
-    """All that may be asked of these logs, which have looked. Nothing else is read before a
-    query's plan is known.
-
-    Args:
-        consumers_of: the consumers of a log, with the fields of CONSUMERS.
-        current: the log's table and the log after it, as one.
-    """
+    """All that may be asked of these logs, which have looked. Nothing else is read before a query's
+    plan is known. Consumers have the fields of CONSUMERS."""
 
     def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in logs:

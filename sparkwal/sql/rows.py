@@ -25,10 +25,8 @@ _METADATA = schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}
 
 
 def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
-    """All columns of logs, then those that name where a row came from.
-
-    Raises OptionError where two logs have a column of other types.
-    """
+    """All columns of logs, then those that name where a row came from. Raises OptionError where two
+    logs have a column of other types."""
     try:
         own = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
     except pa.ArrowException as error:
@@ -44,7 +42,6 @@ class Numbering:
     rows: int = 0
 
     def of(self, position: int, partition: int, rows: int) -> pa.Array:
-        """The numbers of the next rows of a partition."""
         if (position, partition) != self.last:
             self.last, self.rows = (position, partition), 0
         first, self.rows = self.rows, self.rows + rows
@@ -52,15 +49,12 @@ class Numbering:
 
 
 def read(
-    log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces of one log with `target`'s columns.
-
-    Args:
-        numbering: of a read that begins in the middle of a partition, or goes on.
-
-    Raises InvalidLogError, CollectedError.
-    """
+    log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None,
+    *, counted: bool = False,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The rows of pieces of one log with `target`'s columns. `numbering` is that of a read that
+    begins in the middle of a partition, or goes on. Where `counted`, `target` has no column of the
+    writers' own, and their objects are not read. Raises InvalidLogError, CollectedError."""
     own = [each for each in target if each.name in OWN.names and each.name not in _theirs(log)]
     base = pa.schema([each for each in target if each not in own])
     if "_wal_row" in [each.name for each in own]:
@@ -68,7 +62,7 @@ def read(
             if name not in base.names:
                 base = base.append(_METADATA.field(name))
     numbering = numbering or Numbering()
-    for batch in log.rows(pieces, base):
+    for batch in _counted(pieces, base) if counted else log.rows(pieces, base):
         if not batch.num_rows:
             continue
         for each in own:
@@ -88,8 +82,8 @@ def _theirs(log: LogRange) -> list[str]:
 
 
 def bounds(log: LogRange, needs: Needs | None = None) -> tuple[int, int]:
-    """The first position to read and the one after the last, as the log's options say; and
-    within those the rows that are needed. A range of times takes log₂ n GETs for each end."""
+    """The first position to read and the one after the last: as the log's options say, and within
+    those what is needed. A range of times takes log₂ n GETs for each end."""
     first = log.start()
     after = log.intact_end(first, log.end())
     if needs is None or {"_wal_position", "_wal_timestamp"} & {*_theirs(log)}:
@@ -114,11 +108,8 @@ def narrowed(
 def rows(
     logs: Sequence[LogRange], target: pa.Schema, needs: Needs | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a range, of several logs in the order of their commits' times.
-
-    Where `target` has no column of the writers' own, their objects are not read: records alone
-    know how many rows there are.
-    """
+    """All rows of a range, of several logs in the order of their commits' times. Where `target` has
+    no column of the writers' own, records alone are read: they know how many rows there are."""
     there = [log for log in logs if log.log_id is not None]
     own = {name for log in there for name in _theirs(log)}
     records_suffice = not own & {*target.names}
@@ -135,24 +126,12 @@ def rows(
     )  # fmt: skip
     for log, group in groupby(merged, key=itemgetter(2)):
         pieces = (piece for *_, record in group for piece in pieces_of(log.log, record))
-        yield from _counted(log, pieces, target) if records_suffice else read(log, pieces, target)
+        yield from read(log, pieces, target, counted=records_suffice)
 
 
-def _counted(log: LogRange, pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """As `read` of columns that are the same in all rows of a piece, or count them."""
-    numbering = Numbering()
+def _counted(pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """As many rows as the pieces have, with the columns that are the same in all rows of one."""
     for piece in pieces:
-        left = piece.rows
-        while left:
-            count = min(left, 2**17)
-            left -= count
-            columns = {}
-            if "_wal_row" in target.names:
-                columns["_wal_row"] = numbering.of(piece.position, piece.partition, count)
-            if "_wal_sequencer" in target.names:
-                columns["_wal_sequencer"] = pa.repeat(pa.scalar(log.name, pa.string()), count)
-            wanted = pa.schema([each for each in target if each.name not in OWN.names])
-            empty = pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
-            made = with_metadata(empty, piece, wanted)
-            columns |= {name: made.column(name) for name in wanted.names}
-            yield pa.RecordBatch.from_arrays([columns[n] for n in target.names], schema=target)
+        for done in range(0, piece.rows, 2**17):
+            nothing = pa.nulls(min(piece.rows - done, 2**17))
+            yield with_metadata(pa.RecordBatch.from_arrays([nothing], names=[""]), piece, target)

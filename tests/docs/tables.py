@@ -19,11 +19,10 @@ from sparkwal.events import Event
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
 from sparkwal.options.appender import AppenderOptions
-from sparkwal.options.parsing import Table
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions, WriterOptions
-from sparkwal.spark import option_help
+from sparkwal.spark.datasource import described
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
@@ -56,7 +55,7 @@ def metrics() -> str:
 
 
 # Section → its options, and those that an earlier section lists already.
-SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
+SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
     "Reading and writing": (StoreOptions, None),
     "Writing": (SinkOptions, StoreOptions),
     "Reading": (SourceOptions, StoreOptions),
@@ -68,7 +67,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {
 def option_table(section: str) -> str:
     """One row for each option."""
     lines = ["| option (type; default) | meaning |", "|---|---|"]
-    for name, kind, meaning in option_help.described(*SECTIONS[section]):
+    for name, kind, meaning in described(*SECTIONS[section]):
         lines.append(f"| `{name}` ({kind}) | {meaning} |")
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ import pytest
 from sql.headers_of import commit, leader
 
 from sparkwal.sql.prices import Prices, changed, dollars
-from sparkwal.sql.requests import made, to_read
+from sparkwal.sql.relations import made, to_read
 
 MB = 2**20
 
