@@ -53,18 +53,13 @@ _KINDS = {
 
 
 class Counting:
-    """A store that counts what is asked of it, by kinds of requests.
-
-    Attributes:
-        requests: so far, without retries.
-    """
+    """A store that counts what is asked of it, without retries, by kinds of requests."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
         self.requests: Counter[str] = Counter()
 
     def count(self, kind: str) -> None:
-        """One request more."""
         with self._lock:
             self.requests[kind] += 1
 
@@ -81,25 +76,19 @@ class Counting:
 
 
 def milliseconds(ordered: Sequence[float], share: float) -> float:
-    """The quantile of these seconds."""
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3)
 
 
 def fresh_path(path: str) -> str:
-    """A path under `path` that nobody else has. Raises OptionError."""
+    """A path that nobody else has. Raises OptionError."""
     from_keywords(StoreOptions, path, {})
     return f"{path.rstrip('/')}/_bench-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass
 class Bench:
-    """A log of its own that is written, read and deleted, and what was measured so far.
-
-    Attributes:
-        path: from `fresh_path`.
-        options: of the appender; those of the store serve reading too.
-        latencies: in seconds, from append to acknowledgement.
-    """
+    """A log of its own that is written, read and deleted, and what was measured so far; latencies
+    are seconds from append to acknowledgement."""
 
     path: str
     options: Mapping[str, str]
@@ -113,7 +102,7 @@ class Bench:
     read_requests: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> dict[str, Any]:
-        """For programs and tables; times in milliseconds, sizes in MB of rows as they came in."""
+        """Times in milliseconds, sizes in MB of rows as they came in."""
         appends, ordered = len(self.latencies), sorted(self.latencies)
         rows, spent = appends * self.rows_per_append, dollars(self.requests)
         seconds, megabytes = max(self.seconds, 1e-9), rows * self.row_bytes / 1e6
@@ -142,13 +131,8 @@ class Bench:
         open_log(from_keywords(AppenderOptions, self.path, self.options))
 
     def append(self, seconds: float, in_flight: int, tick: Callable[[float], None]) -> None:
-        """Append for so many seconds; `in_flight` appends wait for their acknowledgement at once.
-
-        Args:
-            tick: gets the seconds so far, now and then.
-
-        Raises why the appender stopped.
-        """
+        """`in_flight` appends wait for their acknowledgement at once; `tick` gets the seconds so
+        far, now and then. Raises why the appender stopped."""
         settings = from_keywords(AppenderOptions, self.path, self.options)
         log = open_log(settings, fail_fast=True)
         counting = Counting(log.store)

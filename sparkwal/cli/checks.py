@@ -31,12 +31,7 @@ LIVE, DEAD, COLLECTED, MISSING, DAMAGED, BEYOND = (
 
 @dataclass
 class _Shown:
-    """What is at one position.
-
-    Attributes:
-        state: one of the words above.
-        why: the state for people; "" where the record speaks for itself.
-    """
+    """What is at one position; `why` is its state for people."""
 
     position: int
     key: str

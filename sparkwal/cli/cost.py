@@ -51,11 +51,7 @@ def takes_time(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def past_of(path: str, given: Mapping[str, str], damage: Damage) -> Past:
-    """The past of one log, or with sequencers=* of all; on a terminal it shows how far it is.
-
-    Args:
-        damage: takes in what cannot be read.
-    """
+    """The past of one log, or with sequencers=* of all; on a terminal it shows how far it is."""
     logs = logs_at(path, given, damage)
     for log in logs:
         log.look()
@@ -159,6 +155,5 @@ def dollars(amount: float) -> str:
 
 
 def requests_text(requests: Mapping[str, int]) -> str:
-    """Requests for people."""
     counted = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
     return ", ".join(counted) or "none"

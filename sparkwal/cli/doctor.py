@@ -46,7 +46,6 @@ _NATIVE = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBase
 
 
 def versions(conf: Mapping[str, str]) -> Iterator[Line]:
-    """Of all that a query needs here."""
     # An older one cannot import this.
     yield ok("Python", ".".join(map(str, sys.version_info[:3])))
     yield _library("pyarrow", "15")
@@ -68,7 +67,6 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
 
 
 def settings(conf: Mapping[str, str]) -> Iterator[Line]:
-    """Of Spark and of the query, as far as they were given."""
     for name in conf:
         if "asyncprogresstracking" in name.lower():
             yield to_do(
@@ -123,7 +121,6 @@ def _java() -> Line:
 
 
 def _worker(conf: Mapping[str, str]) -> Line:
-    """The Python that Spark's workers run."""
     named = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     said = (
         f"PYSPARK_PYTHON is {named}" if named else "PYSPARK_PYTHON is not set: Spark runs python3"
@@ -213,7 +210,6 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
 
 
 def _life(log: LogStore, head: Head) -> Iterator[Line]:
-    """Floor, compaction and consumers."""
     assert head.live is not None
     log_id = head.live.header.log_id
     try:

@@ -27,12 +27,6 @@ Outcome = Literal["ok", "to do", "unknown"]
 
 @dataclass(frozen=True)
 class Line:
-    """One finding.
-
-    Attributes:
-        advice: what to do, "" where there is nothing.
-    """
-
     outcome: Outcome
     about: str
     said: str
@@ -63,10 +57,7 @@ takes_endpoints = click.option(
 def stores_at(
     path: str, given: Mapping[str, str], endpoints: Sequence[str]
 ) -> tuple[list[Store], str]:
-    """One store for each endpoint, each call one attempt; and the prefix of the path in them.
-
-    Raises OptionError, Refused.
-    """
+    """One store for each endpoint, each call one attempt; and the prefix of the path in them."""
     if is_local(path):
         if endpoints:
             raise Refused(
@@ -121,7 +112,6 @@ def look(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
 
 
 def _reach(store: S3Store, prefix: str) -> Iterator[Line]:
-    """Credentials, and whether the bucket is there."""
     provider = store.credentials()
     if provider is None:
         yield to_do("credentials", "none were found",
@@ -203,7 +193,6 @@ def _permissions(store: S3Store, prefix: str) -> Iterator[Line]:
 
 
 def _conditional(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
-    """The short form of prove-store, over every endpoint."""
     checks = [*QUICK, *(x for x in CHECKS if x.name in ("endpoints", "file system", "clock"))]
     report = prove(stores, prefix, Trial(*_TRIAL, random.randrange(2**32)), checks=checks)
     over = f" over {len(stores)} endpoints" if len(stores) > 1 else ""
@@ -221,7 +210,6 @@ def _conditional(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
 
 
 def _features(store: S3Store, prefix: str) -> Iterator[Line]:
-    """What the bucket does by itself to the log's objects."""
     at = store.at
     found = _ask(store, lambda client: client.get_bucket_lifecycle_configuration(**at))
     if found.status == 200:

@@ -28,8 +28,6 @@ _CHUNK = 2000
 
 @dataclass(frozen=True)
 class Form:
-    """How rows are printed, and where."""
-
     name: str
     out: Path | None
 
@@ -62,8 +60,6 @@ def takes_form(*forms: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 class _Json:
-    """A JSON object a line."""
-
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
 
@@ -73,11 +69,10 @@ class _Json:
             self._out.write("".join(line + "\n" for line in lines).encode())
 
     def flush(self) -> None:
-        """Everything that was given is written."""
         self._out.flush()
 
     def end(self, columns: pa.Schema) -> None:
-        """Nothing more comes. Of no rows there is a head still, where the form has one."""
+        """Of no rows there is a head still, where the form has one."""
         self.flush()
 
 
@@ -120,11 +115,8 @@ Writer = _Json | _OneSchema | TableWriter
 
 @contextmanager
 def writer(form: Form, notify: Callable[[str], None]) -> Iterator[Writer]:
-    """What writes rows in this form. Raises as `whole_file`.
-
-    Args:
-        notify: takes what people should know, beside the rows.
-    """
+    """What writes rows in this form; `notify` takes what people should know beside them. Raises as
+    `whole_file`."""
     to = nullcontext(sys.stdout.buffer) if form.out is None else whole_file(form.out)
     with to as out:
         yield _writer(form, out, notify)

@@ -34,15 +34,6 @@ from sparkwal.reading.log_range import LogRange
 
 
 class RecordLines:
-    """The lines of one log.
-
-    Args:
-        passed_over: gets what cannot be read.
-
-    Attributes:
-        coloured: whether lines hold the codes of colours.
-    """
-
     def __init__(self, log: LogRange, as_json: bool, passed_over: PassedOver) -> None:
         self._log, self._as_json, self._passed_over = log, as_json, passed_over
         terminal = sys.stdout.isatty()
@@ -52,14 +43,12 @@ class RecordLines:
         self._room = shutil.get_terminal_size().columns - self._place - 57 if terminal else 400
 
     def heading(self) -> list[str]:
-        """Of the columns."""
         if self._as_json:
             return []
         names = self._columns("position", "time (UTC)", "kind", "rows", "bytes", "term")
         return [self._style(f"{names}  query/batch", dim=True)]
 
     def line(self, found: Found) -> str:
-        """One record, or what is there instead."""
         if isinstance(found, Unreadable):
             self._passed_over(found.why)
         if self._as_json:
@@ -104,7 +93,6 @@ class RecordLines:
 
 
 def document(found: Found) -> dict[str, Any]:
-    """A record for programs."""
     if isinstance(found, Collected):
         return {"kind": "collected", "start": found.start, "end": found.end - 1}
     if isinstance(found, Unreadable):

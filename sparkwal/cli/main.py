@@ -46,7 +46,7 @@ _TOGETHER = {
 
 @cache
 def find(name: str) -> click.Command:
-    """A command of COMMANDS, whose line begins its help."""
+    """Its line of COMMANDS begins its help."""
     shared = _TOGETHER.get(name)
     module = import_module(f"sparkwal.cli.{shared or name.replace('-', '_')}")
     command: click.Command = getattr(module, name if shared else "command")
@@ -55,8 +55,6 @@ def find(name: str) -> click.Command:
 
 
 class Commands(click.Group):
-    """The commands of COMMANDS, of which only the one that runs is imported."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -43,11 +43,7 @@ class Damage:
 
 
 def check(damage: Sequence[str], what: str = "shown") -> None:
-    """Raises Failed where there is damage, of which each line names position and object.
-
-    Args:
-        what: is not done with what is damaged, for people.
-    """
+    """Raises Failed where there is damage; `what` is not done with it, for people."""
     if not damage:
         return
     lines = [f"  {escape(line)}" for line in damage[:_MOST]]
@@ -61,13 +57,8 @@ def check(damage: Sequence[str], what: str = "shown") -> None:
 
 
 def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -> list[LogRange]:
-    """The log, or with sequencers=* all under the path; none was looked at yet.
-
-    Args:
-        damage: takes in what cannot be read; None: it is an error.
-
-    Raises Failed where there is none, OptionError.
-    """
+    """The log, or with sequencers=* all under the path; none was looked at yet. What cannot be read
+    goes into `damage`; without one it is an error. Raises Failed where there is no log."""
     options = from_keywords(SourceOptions, path, given)
     return _ranges(options, "*" if options.sequencers else None, damage)
 
@@ -75,7 +66,6 @@ def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -
 def _ranges(
     options: SourceOptions, sequencers: str | None, damage: Damage | None, fail_fast: bool = True
 ) -> list[LogRange]:
-    """As `open_logs`, and none was looked at yet."""
     root = open_log(options, fail_fast=fail_fast)
     names = [options.sequencer]
     if sequencers == "*":
@@ -95,15 +85,8 @@ def _ranges(
 def open_logs(
     path: str, given: dict[str, str], sequencers: str | None, damage: Damage | None = None
 ) -> list[LogRange]:
-    """The logs that are asked for, looked at once.
-
-    Args:
-        given: options of reading, which say where to begin and to end too.
-        sequencers: names with commas between them or "*"; None: the one log of the options.
-        damage: as for `logs_at`.
-
-    Raises Failed where there is no log, OptionError, InvalidLogError, StoreUnavailableError.
-    """
+    """The logs that are asked for, looked at once: `sequencers` are names with commas between them,
+    "*", or None for the one log of the options. Raises Failed where there is no log."""
     if sequencers is not None:
         given = {**given, "sequencers": "*"}
     options = from_keywords(SourceOptions, path, given)
@@ -123,13 +106,7 @@ def open_logs(
 def log_at(
     path: str, given: Mapping[str, str], *, fail_fast: bool = True, damage: Damage | None = None
 ) -> LogRange:
-    """One log, looked at: its head and its floor.
-
-    Args:
-        damage: as for `logs_at`.
-
-    Raises Failed where there is none, OptionError, InvalidLogError.
-    """
+    """One log, looked at: its head and its floor. Raises Failed where there is none."""
     options = from_keywords(SourceOptions, path, given)
     (log,) = _ranges(options, None, damage, fail_fast)
     log.look()
@@ -138,14 +115,13 @@ def log_at(
 
 
 def head_of(log: LogRange) -> Head:
-    """Its head. Raises Failed where there is no log."""
+    """Raises Failed where there is no log."""
     if log.head is None or log.head.live is None:
         raise no_log(log.log.url)
     return log.head
 
 
 def no_log(url: str, sequencer: str = ROOT) -> Failed:
-    """The error for a place without a log, or without the one of this name."""
     of = f" of sequencer {sequencer}" if sequencer != ROOT else ""
     return Failed(f"there is no log{of} at {url}; check the path")
 

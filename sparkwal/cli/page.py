@@ -70,19 +70,17 @@ def _data(value: Any) -> str:
 
 
 def safe(value: object) -> str:
-    """A text for HTML, in an element or in quotes; what cannot be seen is shown as a mark."""
+    """For an element or in quotes; what cannot be seen is shown as a mark."""
     return html.escape(_UNSEEN.sub("\ufffd", str(value)))
 
 
 def when(timestamp_ms: int | None) -> str:
-    """A moment to the second, UTC."""
     if timestamp_ms is None:
         return "–"
     return moment(min(timestamp_ms, LAST_MS))[:19].replace("T", " ")
 
 
 def count(value: float | None) -> str:
-    """A whole number with all its digits."""
     return "–" if value is None else f"{value:,.0f}"
 
 
@@ -92,7 +90,6 @@ def took(value: float | None) -> str:
 
 
 def a_second(value: float | None) -> str:
-    """A rate."""
     return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 

@@ -64,8 +64,6 @@ def takes_range(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """Which rows of which logs, what of each, and in which form."""
-
     path: str
     given: dict[str, str]
     sequencers: str | None
@@ -76,11 +74,9 @@ class _Asked:
     damage: Damage = field(default_factory=Damage)
 
     def logs(self) -> list[LogRange]:
-        """Looked at once. Raises as `open_logs`."""
         return open_logs(self.path, self.given, self.sequencers, self.damage)
 
     def shown(self, spark_schemas: Sequence[str | None]) -> Shown:
-        """Of logs with these columns. Raises Refused, OptionError."""
         known = known_columns(spark_schemas)
         columns = shown_columns(known, self.columns, self.metadata, len(spark_schemas) > 1)
         return Shown(known, columns, Condition(self.where, known) if self.where else None)
@@ -113,7 +109,6 @@ def _takes_rows(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def notify(message: str) -> None:
-    """What people should know, beside the rows."""
     click.echo(message, err=True)
 
 

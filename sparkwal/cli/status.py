@@ -55,7 +55,6 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
 
 
 def consumer_table(found: Sequence[ConsumerInfo]) -> None:
-    """The consumers of one log or more on standard output."""
     several = len({each.sequencer for each in found}) > 1
     rows = [
         [
@@ -117,7 +116,6 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
 
 
 def _consumers(log: LogRange) -> list[ConsumerInfo]:
-    """Those that can be read."""
     try:
         return consumer_infos(log.log, log.name, head_of(log), None)
     except InvalidLogError as error:
@@ -128,7 +126,6 @@ def _consumers(log: LogRange) -> list[ConsumerInfo]:
 
 
 def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
-    """All that is printed of one log but its consumers."""
     head = head_of(log)
     assert head.live is not None
     header, floor, life = head.live.header, log.floor.current(), log.floor.state

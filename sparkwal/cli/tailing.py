@@ -31,13 +31,6 @@ _LONGEST_MS = 30_000
 
 @dataclass(frozen=True)
 class Shown:
-    """What of each row is shown, and which rows are.
-
-    Attributes:
-        columns: in their order.
-        where: drops the rows that are not asked for.
-    """
-
     known: pa.Schema
     columns: tuple[str, ...]
     where: Condition | None = None
@@ -51,7 +44,6 @@ class Shown:
 
     @property
     def needs(self) -> Needs | None:
-        """The ranges that the condition leaves."""
         return self.where.needs if self.where is not None else None
 
 
@@ -82,7 +74,6 @@ def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordB
 
 
 def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    """The first `count` rows of a range."""
     if len(logs) == 1 and shown.where is None:
         batches = read(logs[0], _first_pieces(logs[0], count), shown.target)
     else:
@@ -184,11 +175,8 @@ def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[tuple[Piece, 
 
 
 def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
-    """The live records of low … after−1.
-
-    Nothing before the head has a higher term than it. So a record of the head's term is live,
-    and the records before it need not be looked at to know that.
-    """
+    """The live records of low … after−1. Nothing before the head has a higher term: a record of the
+    head's term is live, whatever comes before it."""
     assert log.head is not None and log.head.live is not None
     newest = log.head.live
     term = newest.header.term
@@ -217,14 +205,11 @@ def followed(
     interval_ms: int,
     notify: Callable[[str], None],
 ) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
-    """The rows after those that `logs` had when they were looked at last, without end.
-
-    None stands for a pause: everything that is there was shown. 1 GET of each log for each look
-    that finds nothing.
+    """The rows after those that `logs` had when they were looked at last, without end; None stands
+    for a pause: everything that is there was shown. A look that finds nothing is 1 GET of each log.
 
     Args:
         shown: what is shown of logs with these Spark schemas, which may get more columns.
-        notify: takes what people should know: rows were collected meanwhile, a store is away.
 
     Raises AnotherLog where a log was recreated or is gone, InvalidLogError, BrokenPipeError.
     """

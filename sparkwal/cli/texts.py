@@ -29,7 +29,7 @@ _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=s
 
 
 def json_rows(batch: pa.RecordBatch) -> list[str]:
-    """Each row as one JSON object, which a terminal obeys in nothing."""
+    """Each row as one JSON object, escaped."""
     names = batch.schema.names
     rows = _rows(batch.columns, batch.num_rows)
     if len(set(names)) == len(names):
@@ -56,7 +56,6 @@ def _rows(columns: Sequence[pa.Array], count: int) -> Iterable[tuple[Any, ...]]:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Each value as one that JSON has a form for."""
     kind = array.type
     if not types.is_nested(kind):
         return _leaves(array)
@@ -128,12 +127,8 @@ _CYCLE = 146_097
 def _beyond(
     texts: pa.Array, counts: pa.Array, day: int, whole: Callable[[str, int], str]
 ) -> list[str | None]:
-    """`texts`, and for moments outside of the years 1…9999 what Arrow does not know to write.
-
-    Args:
-        counts: since 1970, of which `day` are a day.
-        whole: a text from that of the day and what of the day has passed.
-    """
+    """`texts`, and for moments outside of the years 1…9999, which Arrow cannot write, `whole` of
+    the day's text and what of it has passed. `counts` are since 1970, `day` of them a day."""
     found = list(texts.cast(pa.string()).to_pylist())
     ends = pc.min_max(counts).as_py()
     first, after = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH + 1
@@ -201,14 +196,8 @@ _GAP = "  "
 
 
 class TableWriter:
-    """Writes batches as lines.
-
-    Args:
-        write: takes lines.
-        width: of the terminal; None: nothing is cut.
-        styled: bold and dim text.
-        notify: takes what people should know, beside the table.
-    """
+    """Writes batches as lines, not cut if `width`, the terminal's, is None; `notify` takes what
+    people should know beside the table."""
 
     def __init__(
         self,
@@ -242,7 +231,6 @@ class TableWriter:
         return escape(text if self._width is None else text[: self._width + 1])
 
     def flush(self) -> None:
-        """Everything that was given is written."""
         if self._columns is None:
             return
         if self._widths is None:
@@ -255,7 +243,7 @@ class TableWriter:
         self._waiting = []
 
     def end(self, columns: pa.Schema) -> None:
-        """Nothing more comes; a table without rows still has its head."""
+        """A table without rows still has its head."""
         self._columns = self._columns if self._columns is not None else columns
         self.flush()
 

@@ -84,11 +84,8 @@ _COLLECTING = ("gcGrace", "consumerExpiry")
 def takes_lifecycle_options(
     *, policy: bool
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a lifecycle for a command below `takes_log_options`; they join `given`.
-
-    Args:
-        policy: those of the policy too.
-    """
+    """The options of a lifecycle, with `policy` its too, for a command below `takes_log_options`;
+    they join `given`."""
     known = {each.name for each in fields(Policy)} if policy else set()
     taken = [each for each in fields(LifecycleOptions)
              if each.name in known or each.metadata["name"] in _COLLECTING]  # fmt: skip
@@ -147,8 +144,6 @@ def logs(settings: LifecycleOptions, every: bool) -> dict[str, LogStore]:
 
 
 class Story:
-    """What happens, as the library's events report it."""
-
     def __init__(self, console: Console) -> None:
         self.note = "looking"
         self._console = console

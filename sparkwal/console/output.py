@@ -21,13 +21,11 @@ _LEAST_TEXT = 16
 
 
 def as_json_line(document: Mapping[str, Any]) -> str:
-    """One JSON object as a line."""
-    # Strings alone hold what is made escape, and there the escape means the same.
+    # Strings alone hold what is escaped, and there the escape means the same.
     return escape(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One JSON object on a line of standard output."""
     click.echo(as_json_line(document))
 
 
@@ -50,8 +48,8 @@ def moment(timestamp_ms: int) -> str:
 def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output. A column whose heading begins with ">" stands to the right.
 
-    Where it is too wide it gets narrower, then the terminal wraps it: a number that was cut would
-    be another number. The last column, if it is a text, is wrapped in its place.
+    A number that was cut would be another: the terminal wraps what is too wide, but the last
+    column, if it is a text, is wrapped in its place.
     """
     heads = [escape(heading.removeprefix(">")) for heading in columns]
     cells = [[escape(cell) for cell in row] for row in rows]
@@ -93,7 +91,6 @@ def facts(rows: Mapping[str, str | Text]) -> None:
 
 
 def _plain(value: Text) -> Text:
-    """Its lines and its colours stay."""
     safe = escape(value.plain, keeps="\n")
     return value if safe == value.plain else Text(safe, value.style)
 
