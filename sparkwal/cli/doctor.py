@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
-from sparkwal.cli import doctor_store
-from sparkwal.cli.doctor_store import (
+from sparkwal.cli import prove_store
+from sparkwal.cli.prove_store import (
     Line,
     ok,
     print_line,
@@ -274,7 +274,7 @@ def command(
     asked: list[Callable[[], Iterator[Line]]] = [
         partial(versions, conf),
         partial(settings, conf),
-        partial(doctor_store.look, stores, prefix),
+        partial(prove_store.look, stores, prefix),
         partial(checkpoint_of, path, given, checkpoint or conf.get(_LOCATION)),
         partial(look, path, given),
     ]

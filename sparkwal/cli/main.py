@@ -40,7 +40,8 @@ COMMANDS = {
 # Those that share a module are there by their own names.
 _TOGETHER = {
     "status": "status", "at": "status", "consumers": "status", "show": "checks",
-    "verify": "checks", "cat": "rows", "head": "rows", "tail": "rows", "sql": "rows",
+    "verify": "checks", "cost": "report", "report": "report", "cat": "rows", "head": "rows",
+    "tail": "rows", "sql": "rows",
 }  # fmt: skip
 
 
@@ -59,9 +60,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        return find(cmd_name)
+        return find(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Failed
+from sparkwal.console.output import moment
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
@@ -54,6 +55,16 @@ def check(damage: Sequence[str], what: str = "shown") -> None:
         "A record or an object is damaged or gone. sparkwal verify lists all damage"
     )
     raise Failed("\n".join([f"this cannot be read, and is not {what}:", *lines]))
+
+
+def bounds(
+    start: int | None, end: int | None, since: int | None, until: int | None
+) -> dict[str, str]:
+    """The positions and times of a range, both inclusive, as options of reading."""
+    times = (None if each is None else moment(each) for each in (since, until))
+    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
+    each = zip(names, (start, end, *times), strict=True)
+    return {name: str(value) for name, value in each if value is not None}
 
 
 def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -> list[LogRange]:

@@ -18,9 +18,8 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from sparkwal.cli.cost import dollars, requests_text
 from sparkwal.console.options import length
-from sparkwal.console.output import moment, size
+from sparkwal.console.output import dollars, moment, requests_text, size
 from sparkwal.sql.past import LAST_MS
 
 Document = dict[str, Any]

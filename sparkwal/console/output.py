@@ -39,6 +39,18 @@ def size(count: int | None) -> str:
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def dollars(amount: float) -> str:
+    """Dollars for people: cents, and below ten of them two digits that count."""
+    if amount == 0 or amount >= 0.0995:
+        return f"${amount:,.2f}"
+    return f"${amount:#.2g}" if amount >= 0.0001 else "< $0.0001"
+
+
+def requests_text(requests: Mapping[str, int]) -> str:
+    counted = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
+    return ", ".join(counted) or "none"
+
+
 def moment(timestamp_ms: int) -> str:
     """Milliseconds since 1970 as ISO 8601 in UTC."""
     time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
