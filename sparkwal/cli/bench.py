@@ -62,6 +62,9 @@ class Counting:
         with self._lock:
             self.requests[kind] += 1
 
+    def log(self, prefix: str) -> LogStore:
+        return LogStore(cast(Store, self), prefix)
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
         if name not in _KINDS:
@@ -137,7 +140,7 @@ class Bench:
                 counting.count(event.operation.upper())
 
         given: dict[str, Any] = {**self.options, "producer_id": "bench", "on_event": heard}
-        wal = appender_over(LogStore(cast(Store, counting), log.prefix), SCHEMA, **given)
+        wal = appender_over(counting.log(log.prefix), SCHEMA, **given)
         # Opening is no append.
         opening = counting.requests.copy()
         free = threading.Semaphore(in_flight)
@@ -159,7 +162,13 @@ class Bench:
                 wal.close(_DRAIN_SECONDS)
 
     def _append(self, wal: Appender, number: int, free: threading.Semaphore) -> None:
-        rows = _random_rows(number, self.rows_per_append, self.row_bytes)
+        count, width = self.rows_per_append, self.row_bytes - _NUMBER_BYTES
+        # Random: what compresses to nothing would be no measure.
+        payload = pa.Array.from_buffers(
+            pa.binary(width), count, [None, pa.py_buffer(os.urandom(count * width))]
+        )
+        numbers = pa.repeat(pa.scalar(number, pa.int64()), count)
+        rows = pa.RecordBatch.from_arrays([numbers, payload.cast(pa.binary())], schema=SCHEMA)
         began = time.perf_counter()
 
         def acknowledged() -> None:
@@ -178,7 +187,7 @@ class Bench:
         log = open_log(options, fail_fast=True)
         counting = Counting(log.store)
         began = time.perf_counter()
-        found = LogRange(options, options.sequencer, LogStore(cast(Store, counting), log.prefix))
+        found = LogRange(options, options.sequencer, counting.log(log.prefix))
         found.look()
         rows = sum(batch.num_rows for batch in found.scan(found.start(), found.gap, SCHEMA))
         self.read_seconds = time.perf_counter() - began
@@ -204,16 +213,6 @@ class Bench:
             log.store.discard(upload)
         while keys := [entry.key for entry in log.store.list(inside).entries]:
             log.store.delete_many(keys)
-
-
-def _random_rows(number: int, rows: int, row_bytes: int) -> pa.RecordBatch:
-    # Random: what compresses to nothing would be no measure.
-    width = row_bytes - _NUMBER_BYTES
-    payload = pa.Array.from_buffers(
-        pa.binary(width), rows, [None, pa.py_buffer(os.urandom(rows * width))]
-    )
-    numbers = pa.repeat(pa.scalar(number, pa.int64()), rows)
-    return pa.RecordBatch.from_arrays([numbers, payload.cast(pa.binary())], schema=SCHEMA)
 
 
 @contextmanager

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
+from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
 from sparkwal.console.exit_codes import Failed
 from sparkwal.console.options import as_json, takes_log, takes_logs
 from sparkwal.console.output import facts, moment, print_json, shown, size
@@ -40,6 +38,10 @@ class _Shown:
     record: SlotRecord | None = None
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def sound(self) -> bool:
+        return self.record is not None and not self.problems
+
 
 @click.command("show")
 @takes_log
@@ -57,15 +59,11 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
     found = _look(log, log.gap - 1 if position is None else position)
     if as_json:
         print_json(_document(found))
-        click.get_current_context().exit(0 if _is_sound(found) else 1)
+        click.get_current_context().exit(0 if found.sound else 1)
     if found.record is not None:
         _show(log, found)
-    if found.record is None or found.problems:
+    if not found.sound:
         raise Failed(found.why or f"the record of position {found.position} is not sound")
-
-
-def _is_sound(found: _Shown) -> bool:
-    return found.record is not None and not found.problems
 
 
 def _look(log: LogRange, position: int) -> _Shown:
@@ -84,7 +82,9 @@ def _look(log: LogRange, position: int) -> _Shown:
     # Asked after it was read: what is there may be a stray.
     if position < (floor := log.floor.current()):
         # Records outlive their rows for a while: look-backs need them.
-        why = f"position {position} is below the floor, {floor}: its rows were let go{_table(log)}"
+        target = log.floor.state and log.floor.state.target
+        where = f", they are in {target.table}" if target else ""
+        why = f"position {position} is below the floor, {floor}: its rows were let go{where}"
         return _Shown(position, key, COLLECTED, why, record)
     if damage:
         return _Shown(position, key, DAMAGED, damage, problems=[damage])
@@ -107,16 +107,11 @@ def _look(log: LogRange, position: int) -> _Shown:
     return _Shown(position, key, LIVE, "", record, report.problems)
 
 
-def _table(log: LogRange) -> str:
-    state = log.floor.state
-    return f", they are in {state.target.table}" if state and state.target else ""
-
-
 def _document(found: _Shown) -> dict[str, Any]:
     header = json.loads(to_json(found.record.header)) if found.record else None
     return {
         "position": found.position, "state": found.state, "key": found.key,
-        "sound": None if found.state == COLLECTED else _is_sound(found),
+        "sound": None if found.state == COLLECTED else found.sound,
         "problems": found.problems, "header": header,
         **({"why": found.why} if found.why else {}),
     }  # fmt: skip
@@ -201,32 +196,17 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
     """
     sound = True
     for log in logs_at(path, given):
-        report = _verify(log, given)
+        with progress("verify") as done:
+            report = verify_store(log.log, log.log.url, done=done)
+        if report.ok and report.head < 0:
+            # A path with a typo must not pass for a sound log.
+            raise no_log(log.log.url)
         sound = sound and report.ok
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
             _print_report(report)
     click.get_current_context().exit(0 if sound else 1)
-
-
-def _verify(log: LogRange, given: dict[str, str]) -> Report:
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("verify"), BarColumn(30), MofNCompleteColumn(), TextColumn("positions"),
-        TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=None)
-        report = verify_store(
-            log.log, log.log.url, done=lambda done, total: bar.update(
-                task, completed=done, total=total
-            ),
-        )  # fmt: skip
-    if report.ok and report.head < 0:
-        # A path with a typo must not pass for a sound log.
-        raise no_log(log.log.url)
-    return report
 
 
 def _print_report(report: Report) -> None:
@@ -241,6 +221,5 @@ def _print_report(report: Report) -> None:
         "verdict": Text("sound", "bold green"),
     }  # fmt: skip
     if not report.ok:
-        problems = "\n".join(report.problems)
-        rows["verdict"] = Text(f"not sound\n{problems}", "red")
+        rows["verdict"] = Text("\n".join(["not sound", *report.problems]), "red")
     facts(rows)

@@ -245,13 +245,8 @@ def _life(log: LogStore, head: Head) -> Iterator[Line]:
 @takes_endpoints
 @takes_sequencer
 @click.option("--checkpoint", metavar="LOCATION", help="The query's checkpointLocation.")
-@click.option(
-    "--spark-conf",
-    "spark_conf",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Spark, or an option of the query; repeatable.",
-)
+@click.option("--spark-conf", multiple=True, metavar="NAME=VALUE",
+              help="A setting of Spark, or an option of the query; repeatable.")  # fmt: skip
 @takes_log_options(endpoint=False)
 @as_json
 def command(

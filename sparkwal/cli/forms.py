@@ -119,28 +119,23 @@ def writer(form: Form, notify: Callable[[str], None]) -> Iterator[Writer]:
     `whole_file`."""
     to = nullcontext(sys.stdout.buffer) if form.out is None else whole_file(form.out)
     with to as out:
-        yield _writer(form, out, notify)
-
-
-def _writer(form: Form, out: IO[bytes], notify: Callable[[str], None]) -> Writer:
-    if form.name == "json":
-        return _Json(out)
-    if form.name == "csv":
-        return _OneSchema(out, pyarrow.csv.CSVWriter, csv_batch)
-    if form.name == "parquet":
-        return _OneSchema(out, pyarrow.parquet.ParquetWriter)
-    if form.name == "arrow":
-        as_file = form.out is not None and form.out.suffix != ".arrows"
-        return _OneSchema(out, pa.ipc.new_file if as_file else pa.ipc.new_stream)
-    encoding = sys.stdout.encoding or "utf-8"
-    console = Console()
-    terminal = form.out is None and console.is_terminal
-    styled = terminal and console.color_system is not None and not console.no_color
-
-    def put(text: str) -> None:
-        out.write(text.encode(encoding, "replace"))
-
-    return TableWriter(put, console.width if terminal else None, styled, notify)
+        if form.name == "json":
+            yield _Json(out)
+        elif form.name == "csv":
+            yield _OneSchema(out, pyarrow.csv.CSVWriter, csv_batch)
+        elif form.name == "parquet":
+            yield _OneSchema(out, pyarrow.parquet.ParquetWriter)
+        elif form.name == "arrow":
+            as_file = form.out is not None and form.out.suffix != ".arrows"
+            yield _OneSchema(out, pa.ipc.new_file if as_file else pa.ipc.new_stream)
+        else:
+            encoding, console = sys.stdout.encoding or "utf-8", Console()
+            terminal = form.out is None and console.is_terminal
+            styled = terminal and console.color_system is not None and not console.no_color
+            yield TableWriter(
+                lambda text: out.write(text.encode(encoding, "replace")),
+                console.width if terminal else None, styled, notify,
+            )  # fmt: skip
 
 
 @contextmanager

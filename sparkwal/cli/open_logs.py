@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Failed
@@ -42,19 +46,18 @@ class Damage:
         """One for each, of one log or of all; it names the position and the object."""
         return [line for (name, _), line in self._found.items() if log in (None, name)]
 
-
-def check(damage: Sequence[str], what: str = "shown") -> None:
-    """Raises Failed where there is damage; `what` is not done with it, for people."""
-    if not damage:
-        return
-    lines = [f"  {escape(line)}" for line in damage[:_MOST]]
-    if len(damage) > _MOST:
-        lines.append(f"  … and {len(damage) - _MOST} more")
-    lines.append(
-        "Restore it, for example from a bucket version or a backup: see docs/operations.md, "
-        "A record or an object is damaged or gone. sparkwal verify lists all damage"
-    )
-    raise Failed("\n".join([f"this cannot be read, and is not {what}:", *lines]))
+    def check(self, what: str = "shown") -> None:
+        """Raises Failed where there is any; `what` is not done with it, for people."""
+        if not self._found:
+            return
+        lines = [f"  {escape(line)}" for line in self._found.values()]
+        more = [f"  … and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+        advice = (
+            "Restore it, for example from a bucket version or a backup: see docs/operations.md, "
+            "A record or an object is damaged or gone. sparkwal verify lists all damage"
+        )
+        first = f"this cannot be read, and is not {what}:"
+        raise Failed("\n".join([first, *lines[:_MOST], *more, advice]))
 
 
 def bounds(
@@ -130,6 +133,20 @@ def head_of(log: LogRange) -> Head:
     if log.head is None or log.head.live is None:
         raise no_log(log.log.url)
     return log.head
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], object]]:
+    """How many positions are done, and of how many, on a terminal as long as it lasts."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(what), BarColumn(30), MofNCompleteColumn(), TextColumn("positions"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    disabled = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disabled) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def no_log(url: str, sequencer: str = ROOT) -> Failed:

@@ -18,8 +18,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from sparkwal.console.options import length
-from sparkwal.console.output import dollars, moment, requests_text, size
+from sparkwal.console.output import dollars, length, moment, requests_text, size
 from sparkwal.sql.past import LAST_MS
 
 Document = dict[str, Any]
@@ -114,7 +113,9 @@ def _sections(document: Document) -> Iterator[str]:
        f"{count(totals['dead'])} positions hold no live record.")  # fmt: skip
     yield _table("Consumers", ("name", "host", "next position", "lag", "behind", "the floor"), [
         (each["name"], each["host"], count(each["position"]), count(each["lag"]),
-         "–" if each["lag_ms"] is None else length(each["lag_ms"]), _standing(each))
+         "–" if each["lag_ms"] is None else length(each["lag_ms"]),
+         "of another log" if not each["of_this_log"]
+         else "waits for it" if each["live"] else "passes it")
         for each in document["consumers"]
     ])  # fmt: skip
     yield _table("Lifecycle", (), [*_life(document).items()])
@@ -158,12 +159,6 @@ def _summary(document: Document) -> list[tuple[str, str, str]]:
 
 def _price(cost: Document | None) -> str:
     return "–" if cost is None else dollars(cost["request_cost"] + cost["storage_cost"])
-
-
-def _standing(consumer: Document) -> str:
-    if not consumer["of_this_log"]:
-        return "of another log"
-    return "waits for it" if consumer["live"] else "passes it"
 
 
 def _life(document: Document) -> dict[str, str]:

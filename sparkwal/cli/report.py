@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from sparkwal.cli.forms import whole_file
-from sparkwal.cli.open_logs import Damage, bounds, check, head_of, logs_at
+from sparkwal.cli.open_logs import Damage, bounds, head_of, logs_at, progress
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, as_moment, key_values, length, takes_log, takes_logs
-from sparkwal.console.output import dollars, moment, print_json, requests_text, shown, size
+from sparkwal.console.options import as_json, as_moment, key_values, takes_log, takes_logs
+from sparkwal.console.output import dollars, length, moment, print_json, requests_text, shown, size
 from sparkwal.errors import InvalidLogError, need
 from sparkwal.format.header import host_of
 from sparkwal.format.lifecycle import LifecycleRecord
@@ -98,14 +96,8 @@ def past_of(path: str, given: Mapping[str, str], damage: Damage) -> Past:
     for log in logs:
         log.look()
         head_of(log)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("records", total=None)
-
-        def advance(done: int, of: int) -> None:
-            progress.update(task, completed=done, total=of)
-
-        return Past(logs, advance)
+    with progress("read") as done:
+        return Past(logs, done)
 
 
 @click.command("cost")
@@ -125,7 +117,7 @@ def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: boo
         print_json(_cost(past, every, prices, damage))
     else:
         _show_cost(past, every, by, prices)
-    check(damage.lines(), "counted")
+    damage.check("counted")
 
 
 def _cost(past: Past, every: list[Line], prices: Prices, damage: Damage) -> dict[str, Any]:
@@ -231,7 +223,7 @@ def report(
             click.echo(f"{output}: {commits:,} commits, {output.stat().st_size:,} bytes")
     if as_json:
         print_json(numbers)
-    check(damage.lines(), "in the report")
+    damage.check("in the report")
 
 
 def document(

@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 
 from sparkwal.cli.forms import Form, takes_form, writer
-from sparkwal.cli.open_logs import Damage, bounds, check, open_logs
+from sparkwal.cli.open_logs import Damage, bounds, open_logs
 from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows, shown_columns
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import (
@@ -116,7 +116,7 @@ def _show(asked: _Asked, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], en
                 out.write(batch.select(list(shown.columns)))
         out.end(end.target.empty_table().select(list(end.columns)).schema)
         # A file that lacks rows does not appear.
-        check(asked.damage.lines())
+        asked.damage.check()
 
 
 @click.command("cat", epilog=EXIT_CODES)

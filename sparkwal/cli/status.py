@@ -9,16 +9,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparkwal.cli.open_logs import Damage, check, head_of, log_at, logs_at
-from sparkwal.console.options import (
-    as_json,
-    as_moment,
-    length,
-    takes_log,
-    takes_logs,
-    time_with_unit,
-)
-from sparkwal.console.output import facts, moment, print_json, shown, size
+from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at
+from sparkwal.console.options import as_json, as_moment, takes_log, takes_logs, time_with_unit
+from sparkwal.console.output import facts, length, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
@@ -51,32 +44,23 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
         consumer_table(found)
     else:
         click.echo("no consumers")
-    check(damage.lines())
+    damage.check()
 
 
 def consumer_table(found: Sequence[ConsumerInfo]) -> None:
     several = len({each.sequencer for each in found}) > 1
-    rows = [
-        [
-            *([each.sequencer] if several else []),
-            each.name, str(each.position), f"{each.lag:,}", _behind(each),
-            length(each.age_ms), _standing(each), each.host,
-        ]
-        for each in found
-    ]  # fmt: skip
+    rows = []
+    for each in found:
+        behind = "?" if each.lag_ms is None else length(each.lag_ms) if each.lag else "–"
+        kind = "lease" if each.expires_ms is not None else ""
+        standing = kind or "live" if each.live else f"expired {kind}".strip()
+        rows.append([
+            *([each.sequencer] if several else []), each.name, str(each.position), f"{each.lag:,}",
+            behind, length(each.age_ms), standing if each.of_this_log else "of another log",
+            each.host,
+        ])  # fmt: skip
     columns = ["consumer", ">position", ">lag", ">behind", ">last published", "", "host"]
     shown(None, ["log", *columns] if several else columns, rows)
-
-
-def _behind(each: ConsumerInfo) -> str:
-    return "?" if each.lag_ms is None else length(each.lag_ms) if each.lag else "–"
-
-
-def _standing(each: ConsumerInfo) -> str:
-    if not each.of_this_log:
-        return "of another log"
-    kind = "lease" if each.expires_ms is not None else ""
-    return kind or "live" if each.live else f"expired {kind}".strip()
 
 
 _WINDOW_MS = 300_000
@@ -98,7 +82,11 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
     damage = Damage()
     for place, log in enumerate(logs_at(path, given, damage)):
         log.look()
-        consumers = _consumers(log)
+        try:
+            consumers = consumer_infos(log.log, log.name, head_of(log), None)
+        except InvalidLogError as error:
+            consumers = []
+            damage.of(log.name)(error)
         status = _document(log, now_ms)
         if as_json:
             known = {"consumers": [vars(each) for each in consumers]}
@@ -112,17 +100,7 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
                 consumer_table(consumers)
             else:
                 facts({"consumers": "none"})
-    check(damage.lines(), "counted")
-
-
-def _consumers(log: LogRange) -> list[ConsumerInfo]:
-    try:
-        return consumer_infos(log.log, log.name, head_of(log), None)
-    except InvalidLogError as error:
-        if log.passed_over is None:
-            raise
-        log.passed_over(error)
-        return []
+    damage.check("counted")
 
 
 def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
@@ -219,7 +197,7 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
             "position": position, "timestamp": found, "asked": moment(timestamp),
             "before_the_floor": collected,
         })  # fmt: skip
-        check(damage.lines())
+        damage.check()
         return
     assert head.live is not None
     newest = head.live.header.timestamp_ms
@@ -237,4 +215,4 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
         "asked for": moment(timestamp), "position": f"{position}, {what}",
         "to read": f'.option("startingPosition", {position})',
     })  # fmt: skip
-    check(damage.lines())
+    damage.check()

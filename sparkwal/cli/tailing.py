@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -181,7 +182,10 @@ def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
     newest = log.head.live
     term = newest.header.term
     known = {newest.header.position: newest}
-    begin = known.get(low) or _intact(log, low)
+    begin = known.get(low)
+    if begin is None:
+        with suppress(InvalidLogError):
+            begin = read_slot(log.log, low, log.window, GLANCE)
     if begin is None or begin.header.term != term:
         return list(log.records(low, after, at_once=WIDEST_PROBE))
     found = live_records(
@@ -192,19 +196,10 @@ def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
     return list(log.floor.usable(low, after, found))
 
 
-def _intact(log: LogRange, position: int) -> SlotRecord | None:
-    try:
-        return read_slot(log.log, position, log.window, GLANCE)
-    except InvalidLogError:
-        return None
-
-
 def followed(
-    logs: Sequence[LogRange],
-    shown: Callable[[Sequence[str | None]], Shown],
-    interval_ms: int,
+    logs: Sequence[LogRange], shown: Callable[[Sequence[str | None]], Shown], interval_ms: int,
     notify: Callable[[str], None],
-) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
+) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:  # fmt: skip
     """The rows after those that `logs` had when they were looked at last, without end; None stands
     for a pause: everything that is there was shown. A look that finds nothing is 1 GET of each log.
 

@@ -176,7 +176,6 @@ def csv_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _parts(value: pa.MonthDayNano) -> str:
-    """DuckDB's intervals."""
     time = _interval(value.nanoseconds // 1000).removeprefix("-PT").removeprefix("PT")
     sign = "-" if value.nanoseconds < 0 else ""
     date = (f"{value.months}M" if value.months else "") + (f"{value.days}D" if value.days else "")
@@ -193,6 +192,7 @@ def _interval(microseconds: int) -> str:
 _MEASURED = 200
 _LEAST = 8
 _GAP = "  "
+_NUMBERS = (types.is_integer, types.is_floating, types.is_decimal)
 
 
 class TableWriter:
@@ -200,12 +200,9 @@ class TableWriter:
     people should know beside the table."""
 
     def __init__(
-        self,
-        write: Callable[[str], None],
-        width: int | None,
-        styled: bool,
+        self, write: Callable[[str], object], width: int | None, styled: bool,
         notify: Callable[[str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._write, self._width, self._notify, self._has_styles = write, width, notify, styled
         self._columns: pa.Schema | None = None
         self._waiting: list[tuple[str | None, ...]] = []
@@ -217,25 +214,23 @@ class TableWriter:
         if self._columns is None or not self._columns.equals(batch.schema):
             self.flush()
             self._columns, self._widths = batch.schema, None
+        # Nobody looks at a megabyte that is cut to some letters.
+        most = None if self._width is None else self._width + 1
         for begin in range(0, batch.num_rows, 1000):
-            part = batch.slice(begin, 1000)
-            cells = [[self._cell(text) for text in bare_texts(each)] for each in part.columns]
+            cells = [
+                [None if text is None else escape(text[:most]) for text in bare_texts(column)]
+                for column in batch.slice(begin, 1000).columns
+            ]
             self._waiting.extend(zip(*cells, strict=True))
             if self._widths is not None or len(self._waiting) >= _MEASURED:
                 self.flush()
-
-    def _cell(self, text: str | None) -> str | None:
-        if text is None:
-            return None
-        # Nobody looks at a megabyte that is cut to some letters.
-        return escape(text if self._width is None else text[: self._width + 1])
 
     def flush(self) -> None:
         if self._columns is None:
             return
         if self._widths is None:
             self._widths = self._measured(self._columns)
-            self._right = [_is_number(each.type) for each in self._columns]
+            self._right = [any(is_of(each.type) for is_of in _NUMBERS) for each in self._columns]
             self._line([escape(name) for name in self._columns.names], bold=True)
             self._write(_GAP.join("─" * width for width in self._widths) + "\n")
         for row in self._waiting:
@@ -287,7 +282,3 @@ class TableWriter:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))

@@ -172,18 +172,6 @@ def as_moment(context: click.Context, parameter: click.Parameter, value: str | N
         raise click.BadParameter(f"{value!r}: {expected} is expected") from None
 
 
-def length(milliseconds: int) -> str:
-    """A time for people, in its greatest unit: "250 ms", "12 s", "5 min", "3.2 h", "9 d"."""
-    if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    value = milliseconds / 1000
-    for unit, following in (("s", 60), ("min", 60), ("h", 24)):
-        if value < following:
-            return f"{value:.0f} {unit}" if value >= 10 or unit == "s" else f"{value:.1f} {unit}"
-        value /= following
-    return f"{value:.1f} d" if value < 10 else f"{value:,.0f} d"
-
-
 def time_with_unit(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:

@@ -39,6 +39,18 @@ def size(count: int | None) -> str:
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def length(milliseconds: int) -> str:
+    """A time for people, in its greatest unit: "250 ms", "12 s", "5 min", "3.2 h", "9 d"."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    value = milliseconds / 1000
+    for unit, following in (("s", 60), ("min", 60), ("h", 24)):
+        if value < following:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "s" else f"{value:.1f} {unit}"
+        value /= following
+    return f"{value:.1f} d" if value < 10 else f"{value:,.0f} d"
+
+
 def dollars(amount: float) -> str:
     """Dollars for people: cents, and below ten of them two digits that count."""
     if amount == 0 or amount >= 0.0995:
@@ -96,15 +108,10 @@ def facts(rows: Mapping[str, str | Text]) -> None:
     table.add_column(no_wrap=True, style="dim", min_width=9)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(
-            Text(escape(name)), Text(escape(value)) if isinstance(value, str) else _plain(value)
-        )
+        text = value if isinstance(value, Text) else Text(escape(value))
+        safe = escape(text.plain, keeps="\n")
+        table.add_row(Text(escape(name)), text if safe == text.plain else Text(safe, text.style))
     out().print(table)
-
-
-def _plain(value: Text) -> Text:
-    safe = escape(value.plain, keeps="\n")
-    return value if safe == value.plain else Text(safe, value.style)
 
 
 def out() -> Console:
