@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 import click
 from rich.text import Text
@@ -58,7 +57,13 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
     log = log_at(path, given, damage=Damage())
     found = _look(log, log.gap - 1 if position is None else position)
     if as_json:
-        print_json(_document(found))
+        header = json.loads(to_json(found.record.header)) if found.record else None
+        print_json({
+            "position": found.position, "state": found.state, "key": found.key,
+            "sound": None if found.state == COLLECTED else found.sound,
+            "problems": found.problems, "header": header,
+            **({"why": found.why} if found.why else {}),
+        })  # fmt: skip
         click.get_current_context().exit(0 if found.sound else 1)
     if found.record is not None:
         _show(log, found)
@@ -107,16 +112,6 @@ def _look(log: LogRange, position: int) -> _Shown:
     return _Shown(position, key, LIVE, "", record, report.problems)
 
 
-def _document(found: _Shown) -> dict[str, Any]:
-    header = json.loads(to_json(found.record.header)) if found.record else None
-    return {
-        "position": found.position, "state": found.state, "key": found.key,
-        "sound": None if found.state == COLLECTED else found.sound,
-        "problems": found.problems, "header": header,
-        **({"why": found.why} if found.why else {}),
-    }  # fmt: skip
-
-
 def _show(log: LogRange, found: _Shown) -> None:
     assert found.record is not None
     header = found.record.header
@@ -125,13 +120,9 @@ def _show(log: LogRange, found: _Shown) -> None:
         verdict = Text("\n".join(found.problems), "red")
     elif found.state == COLLECTED:
         verdict = Text("not checked: its rows may be gone")
-    state = {
-        LIVE: header.kind,
-        DEAD: f"{header.kind}, dead",
-        COLLECTED: f"{header.kind}, collected",
-    }
+    state = header.kind if found.state == LIVE else f"{header.kind}, {found.state}"
     rows: dict[str, str | Text] = {
-        "position": Text.assemble((str(header.position), "bold"), f"  {state[found.state]}"),
+        "position": Text.assemble((str(header.position), "bold"), f"  {state}"),
         "object": found.key,
         "time": moment(header.timestamp_ms),
         "leader": f"{header.leader_id}, term {header.term}",

@@ -72,17 +72,16 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
             print_json({**about, **_document(found.get(name), failures.get(name))})
     elif found:
         what = "deleted" if deletes else "this would be deleted"
-        rows = [_row(name, floors[name], each) for name, each in found.items()]
+        rows = []
+        for name, each in found.items():
+            row = [name, "–", "–", "0", "0 B", "0", "no lifecycle: nothing was let go"]
+            if each is not None:
+                counts = [f"{each.objects:,}", size(each.bytes), f"{each.uploads:,}"]
+                row = [name, str(floors[name]), str(each.bound), *counts, each.held_by or "–"]
+            rows.append(row)
         shown(f"{settings.path}: {what}", _COLUMNS, rows)
     if failures:
         raise Failures(failures, every)
-
-
-def _row(name: str, floor: int, found: Collection | None) -> list[str]:
-    if found is None:
-        return [name, "–", "–", "0", "0 B", "0", "no lifecycle: nothing was let go"]
-    counts = [f"{found.objects:,}", size(found.bytes), f"{found.uploads:,}"]
-    return [name, str(floor), str(found.bound), *counts, found.held_by or "–"]
 
 
 def _document(found: Collection | None, error: SparkWalError | None) -> dict[str, Any]:

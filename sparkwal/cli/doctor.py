@@ -26,7 +26,13 @@ from sparkwal.cli.prove_store import (
     to_do,
     unknown,
 )
-from sparkwal.console.options import as_json, key_values, takes_log_options, takes_sequencer
+from sparkwal.console.options import (
+    as_json,
+    key_values,
+    takes_log_options,
+    takes_sequencer,
+    with_flags,
+)
 from sparkwal.console.output import print_json
 from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
 from sparkwal.lifecycle import consumers
@@ -42,6 +48,7 @@ from sparkwal.store.log_store import LogStore
 _SECONDS = 30
 _JAVA = 17
 _WORKER = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
+_LOCATION = "spark.sql.streaming.checkpointLocation"
 _NATIVE = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # fmt: skip  # noqa: E501
 
 
@@ -58,10 +65,8 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     if spark is None:
         yield unknown("Spark", "not installed here; queries need it: pip install 'sparkwal[spark]'")
         return
-    if is_supported(spark):
-        yield ok("Spark", f"pyspark {spark}")
-    else:
-        yield to_do("Spark", f"pyspark {spark}", INSTALL)
+    said = f"pyspark {spark}"
+    yield ok("Spark", said) if is_supported(spark) else to_do("Spark", said, INSTALL)
     yield _java()
     yield _worker(conf)
 
@@ -69,24 +74,20 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
 def settings(conf: Mapping[str, str]) -> Iterator[Line]:
     for name in conf:
         if "asyncprogresstracking" in name.lower():
-            yield to_do(
-                "progress tracking",
-                f"{name}: a restarted query may give a batch id to other rows; the sink refuses it",
-                "remove the option",
-            )
-    manager = conf.get("spark.sql.streaming.checkpointFileManagerClass")
-    if manager == _NATIVE:
+            said = "a restarted query may give a batch id to other rows; the sink refuses it"
+            yield to_do("progress tracking", f"{name}: {said}", "remove the option")
+    if conf.get("spark.sql.streaming.checkpointFileManagerClass") == _NATIVE:
         yield ok("checkpoint files", "written without a process for each of them")
 
 
 def _library(name: str, oldest: str, newest: str = "") -> Line:
     found = _version(name)
-    wanted = f">={oldest}" + (f",<{newest}" if newest else "")
+    advice = f"pip install '{name}>={oldest}" + (f",<{newest}'" if newest else "'")
     if found is None:
-        return to_do(name, "not installed", f"pip install '{name}{wanted}'")
+        return to_do(name, "not installed", advice)
     numbers = _numbers(found)
     if numbers < _numbers(oldest) or (newest and numbers >= _numbers(newest)):
-        return to_do(name, f"{found} is not supported", f"pip install '{name}{wanted}'")
+        return to_do(name, f"{found} is not supported", advice)
     return ok(name, found)
 
 
@@ -122,9 +123,7 @@ def _java() -> Line:
 
 def _worker(conf: Mapping[str, str]) -> Line:
     named = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-    said = (
-        f"PYSPARK_PYTHON is {named}" if named else "PYSPARK_PYTHON is not set: Spark runs python3"
-    )
+    said = f"PYSPARK_PYTHON is {named or 'not set: Spark runs python3'}"
     python = shutil.which(named or "python3")
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     if python is None:
@@ -191,11 +190,8 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
     try:
         head = find_head(log, thorough=True)
     except InvalidLogError as error:
-        yield to_do(
-            "log",
-            f"damaged: {error}",
-            "see docs/operations.md, A record or an object is damaged or gone",
-        )
+        yield to_do("log", f"damaged: {error}",
+                    "see docs/operations.md, A record or an object is damaged or gone")  # fmt: skip
         return
     if head.live is None:
         yield ok("log", f"none at {log.url} yet: the first writer begins it")
@@ -262,10 +258,7 @@ def command(
     """
     conf = key_values(spark_conf, "--spark-conf")
     stores, prefix = stores_at(path, given, endpoints)
-    if endpoints:
-        given = {**given, "endpoint": endpoints[0]}
-    if sequencer is not None:
-        given = {**given, "sequencer": sequencer}
+    given = with_flags(given, endpoint=endpoints[0] if endpoints else None, sequencer=sequencer)
     asked: list[Callable[[], Iterator[Line]]] = [
         partial(versions, conf),
         partial(settings, conf),
@@ -282,13 +275,9 @@ def command(
     if as_json:
         print_json({"path": path, "ok": not left, "lines": [asdict(line) for line in lines]})
     else:
-        click.echo()
-        click.echo(f"{left} to do" if left else "nothing to do")
+        click.echo(f"\n{left} to do" if left else "\nnothing to do")
     if left:
         raise click.exceptions.Exit(1)
-
-
-_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 
 def _whole(asked: Callable[[], Iterator[Line]]) -> Iterator[Line]:

@@ -18,7 +18,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from sparkwal.console.output import dollars, length, moment, requests_text, size
+from sparkwal.console.output import dollars, length, moment, rate, requests_text, size
 from sparkwal.sql.past import LAST_MS
 
 Document = dict[str, Any]
@@ -87,10 +87,6 @@ def took(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g} ms" if value < 1000 else f"{value / 1000:,.3g} s"
 
 
-def a_second(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
 def _sections(document: Document) -> Iterator[str]:
     log, totals, cost = document["log"], document["totals"], document["cost"]
     if document["damage"]:
@@ -145,8 +141,8 @@ def _summary(document: Document) -> list[tuple[str, str, str]]:
     return [
         ("next position", count(log["next_position"]),
          f"floor {log['floor']:,}, term {log['term']}"),
-        ("commits", count(totals["commits"]), f"{a_second(rates['commits'])} a second {during}"),
-        ("rows", count(totals["rows"]), f"{a_second(rates['rows'])} a second"),
+        ("commits", count(totals["commits"]), f"{rate(rates['commits'])} a second {during}"),
+        ("rows", count(totals["rows"]), f"{rate(rates['rows'])} a second"),
         ("stored", size(document["stored"]["bytes"]), f"{document['stored']['objects']:,} objects"),
         ("PUT of a record, p50", took(totals["put_p50"]),
          f"p99 {took(totals['put_p99'])}, the longest {took(totals['put_max'])}"),

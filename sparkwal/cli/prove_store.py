@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,7 +14,7 @@ import click
 
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, takes_log_options
+from sparkwal.console.options import as_json, takes_log_options, with_flags
 from sparkwal.console.output import facts, print_json
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -60,18 +60,15 @@ takes_endpoints = click.option(
 
 
 def stores_at(
-    path: str, given: Mapping[str, str], endpoints: Sequence[str]
+    path: str, given: dict[str, str], endpoints: Sequence[str]
 ) -> tuple[list[Store], str]:
     """One store for each endpoint, each call one attempt; and the prefix of the path in them."""
+    if is_local(path) and endpoints:
+        raise Refused("a folder has no endpoint: remove --endpoint, or write s3://bucket/folder")
     if is_local(path):
-        if endpoints:
-            raise Refused(
-                "a folder has no endpoint: remove --endpoint, or write s3://bucket/folder"
-            )
         return [LocalStore(folder(path))], ""
     bucket, prefix = bucket_and_prefix(path)
-    others = {name: value for name, value in given.items() if name.lower() != "endpoint"}
-    asked = [{**others, "endpoint": each} for each in endpoints] or [dict(given)]
+    asked = [with_flags(given, endpoint=each) for each in endpoints] or [given]
     return [S3Store(bucket, from_keywords(SourceOptions, path, each).s3) for each in asked], prefix
 
 
@@ -183,10 +180,9 @@ def _reach(store: S3Store, prefix: str) -> Iterator[Line]:
         yield to_do("credentials", "none were found",
                     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile")  # fmt: skip
         return
+    asked = {**store.at, "Prefix": prefix, "MaxKeys": 1}
     try:
-        found = _ask(
-            store, lambda client: client.list_objects_v2(**store.at, Prefix=prefix, MaxKeys=1)
-        )
+        found = _ask(store, lambda client: client.list_objects_v2(**asked))
     except Transient as error:
         yield to_do("endpoint", f"{store.url} does not answer ({error.reason})",
                     "check --endpoint, the network and the proxy")  # fmt: skip

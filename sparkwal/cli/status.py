@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at
 from sparkwal.console.options import as_json, as_moment, takes_log, takes_logs, time_with_unit
-from sparkwal.console.output import facts, length, moment, print_json, shown, size
+from sparkwal.console.output import facts, length, moment, print_json, rate, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
@@ -129,11 +129,11 @@ def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
 def _show(status: dict[str, Any]) -> None:
     about = "" if status["exact"] else "≈ "
     above = " above the floor" if status["floor"] and not status["exact"] else ""
-    rate = "idle for five minutes"
+    pace = "idle for five minutes"
     if status["commits_per_second"]:
-        rate = (
-            f"≈ {_number(status['commits_per_second'])} commits/s, "
-            f"{_number(status['rows_per_second'])} rows/s, over the last "
+        pace = (
+            f"≈ {rate(status['commits_per_second'])} commits/s, "
+            f"{rate(status['rows_per_second'])} rows/s, over the last "
             f"{length(round(status['rates_over_seconds'] * 1000))}"
         )
     life = status["lifecycle"]
@@ -142,7 +142,7 @@ def _show(status: dict[str, Any]) -> None:
         "head": Text.assemble((str(status["position"]), "bold"),
                               f", {length(status['age_ms'])} ago  ", (status["timestamp"], "dim")),
         "leader": f"{status['leader_id']} on {status['host']}, term {status['term']}",
-        "rate": rate,
+        "rate": pace,
         "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} objects{above}",
         **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
     })  # fmt: skip
@@ -162,10 +162,6 @@ def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]
     grace = length(life["gc_grace_ms"])
     found["floor"] = f"{status['floor']}: what is below goes {grace} after it was passed"
     return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 @click.command("at")

@@ -39,8 +39,7 @@ class Shown:
     @property
     def target(self) -> pa.Schema:
         """All columns that are read: those shown come first."""
-        named = self.where.columns if self.where is not None else frozenset()
-        others = sorted(named - set(self.columns))
+        others = sorted(self.where.columns - set(self.columns)) if self.where is not None else ()
         return pa.schema([self.known.field(name) for name in (*self.columns, *others)])
 
     @property
@@ -61,9 +60,8 @@ def shown_columns(
                 raise Refused(f"--columns names {name!r} twice")
         return tuple(names)
     own = [name for name in known.names if name not in METADATA and name not in OWN.names]
-    if not metadata:
-        return tuple(own)
-    return (*own, *METADATA, *(["_wal_sequencer"] if several else []))
+    extra = [*METADATA, *(["_wal_sequencer"] if several else [])] if metadata else []
+    return (*own, *extra)
 
 
 def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:

@@ -58,6 +58,11 @@ def dollars(amount: float) -> str:
     return f"${amount:#.2g}" if amount >= 0.0001 else "< $0.0001"
 
 
+def rate(value: float | None) -> str:
+    """A number a second."""
+    return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def requests_text(requests: Mapping[str, int]) -> str:
     counted = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
     return ", ".join(counted) or "none"
