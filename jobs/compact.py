@@ -28,9 +28,14 @@ from sparkwal.console.lifecycles import (
     logs,
     narrated,
     takes_lifecycle_options,
-    takes_sequencers,
 )
-from sparkwal.console.options import key_values, takes_log_options, time_with_unit
+from sparkwal.console.options import (
+    key_values,
+    takes_every,
+    takes_log_options,
+    takes_sequencer,
+    time_with_unit,
+)
 from sparkwal.console.output import shown, size
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
@@ -206,7 +211,8 @@ def _continuously(
 @click.argument("table", required=False)
 @takes_log_options()
 @takes_lifecycle_options(policy=True)
-@takes_sequencers
+@takes_sequencer
+@takes_every
 @click.option("--now", is_flag=True, help="Bring everything that is there, whatever is due.")
 @click.option(
     "--key", "keys", multiple=True, metavar="COLUMN",

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 
 
 def run() -> None:
-    """Run the command that the process was started with."""
     missing = [name for name in ("click", "rich", "duckdb") if find_spec(name) is None]
     if missing:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")

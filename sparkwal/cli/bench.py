@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -22,10 +22,9 @@ import pyarrow as pa
 from rich.console import Console
 
 from sparkwal.appender.appender import Appender
-from sparkwal.cli.cost import requests_text
 from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.options import as_json, takes_log
-from sparkwal.console.output import facts, print_json
+from sparkwal.console.output import facts, print_json, requests_text
 from sparkwal.errors import SparkWalError
 from sparkwal.events import Event, Retried
 from sparkwal.options.appender import AppenderOptions
@@ -53,20 +52,18 @@ _KINDS = {
 
 
 class Counting:
-    """A store that counts what is asked of it, by kinds of requests.
-
-    Attributes:
-        requests: so far, without retries.
-    """
+    """A store that counts what is asked of it, without retries, by kinds of requests."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
         self.requests: Counter[str] = Counter()
 
     def count(self, kind: str) -> None:
-        """One request more."""
         with self._lock:
             self.requests[kind] += 1
+
+    def log(self, prefix: str) -> LogStore:
+        return LogStore(cast(Store, self), prefix)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
@@ -81,25 +78,13 @@ class Counting:
 
 
 def milliseconds(ordered: Sequence[float], share: float) -> float:
-    """The quantile of these seconds."""
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3)
-
-
-def fresh_path(path: str) -> str:
-    """A path under `path` that nobody else has. Raises OptionError."""
-    from_keywords(StoreOptions, path, {})
-    return f"{path.rstrip('/')}/_bench-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass
 class Bench:
-    """A log of its own that is written, read and deleted, and what was measured so far.
-
-    Attributes:
-        path: from `fresh_path`.
-        options: of the appender; those of the store serve reading too.
-        latencies: in seconds, from append to acknowledgement.
-    """
+    """A log of its own that is written, read and deleted, and what was measured so far; latencies
+    are seconds from append to acknowledgement."""
 
     path: str
     options: Mapping[str, str]
@@ -113,7 +98,7 @@ class Bench:
     read_requests: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> dict[str, Any]:
-        """For programs and tables; times in milliseconds, sizes in MB of rows as they came in."""
+        """Times in milliseconds, sizes in MB of rows as they came in."""
         appends, ordered = len(self.latencies), sorted(self.latencies)
         rows, spent = appends * self.rows_per_append, dollars(self.requests)
         seconds, megabytes = max(self.seconds, 1e-9), rows * self.row_bytes / 1e6
@@ -137,20 +122,16 @@ class Bench:
             },
         }  # fmt: skip
 
-    def check(self) -> None:
-        """Before anything is written. Raises OptionError."""
-        open_log(from_keywords(AppenderOptions, self.path, self.options))
+    def open(self, fail_fast: bool = False) -> LogStore:
+        """As its appender does."""
+        return open_log(
+            from_keywords(AppenderOptions, self.path, self.options), fail_fast=fail_fast
+        )
 
     def append(self, seconds: float, in_flight: int, tick: Callable[[float], None]) -> None:
-        """Append for so many seconds; `in_flight` appends wait for their acknowledgement at once.
-
-        Args:
-            tick: gets the seconds so far, now and then.
-
-        Raises why the appender stopped.
-        """
-        settings = from_keywords(AppenderOptions, self.path, self.options)
-        log = open_log(settings, fail_fast=True)
+        """`in_flight` appends wait for their acknowledgement at once; `tick` gets the seconds so
+        far, now and then. Raises why the appender stopped."""
+        log = self.open(fail_fast=True)
         counting = Counting(log.store)
 
         def heard(event: Event) -> None:
@@ -158,9 +139,8 @@ class Bench:
                 self.retries += 1
                 counting.count(event.operation.upper())
 
-        given: dict[str, Any] = dict(self.options)
-        counted = LogStore(cast(Store, counting), log.prefix)
-        wal = Appender(counted, SCHEMA, producer_id="bench", on_event=heard, **given)
+        given: dict[str, Any] = {**self.options, "producer_id": "bench", "on_event": heard}
+        wal = Appender(counting.log(log.prefix), SCHEMA, **given)
         # Opening is no append.
         opening = counting.requests.copy()
         free = threading.Semaphore(in_flight)
@@ -182,7 +162,13 @@ class Bench:
                 wal.close(_DRAIN_SECONDS)
 
     def _append(self, wal: Appender, number: int, free: threading.Semaphore) -> None:
-        rows = _random_rows(number, self.rows_per_append, self.row_bytes)
+        count, width = self.rows_per_append, self.row_bytes - _NUMBER_BYTES
+        # Random: what compresses to nothing would be no measure.
+        payload = pa.Array.from_buffers(
+            pa.binary(width), count, [None, pa.py_buffer(os.urandom(count * width))]
+        )
+        numbers = pa.repeat(pa.scalar(number, pa.int64()), count)
+        rows = pa.RecordBatch.from_arrays([numbers, payload.cast(pa.binary())], schema=SCHEMA)
         began = time.perf_counter()
 
         def acknowledged() -> None:
@@ -194,12 +180,14 @@ class Bench:
 
     def read(self) -> None:
         """Read all of it back. Raises Failed where it is not what was acknowledged."""
-        store = {k: v for k, v in self.options.items() if k.lower() in _STORE_OPTIONS}
+        # The appender's own options are none of reading.
+        names = {each.metadata["name"].lower() for each in fields(StoreOptions)}
+        store = {k: v for k, v in self.options.items() if k.lower() in names}
         options = from_keywords(SourceOptions, self.path, store)
         log = open_log(options, fail_fast=True)
         counting = Counting(log.store)
         began = time.perf_counter()
-        found = LogRange(options, options.sequencer, LogStore(cast(Store, counting), log.prefix))
+        found = LogRange(options, options.sequencer, counting.log(log.prefix))
         found.look()
         rows = sum(batch.num_rows for batch in found.scan(found.start(), found.gap, SCHEMA))
         self.read_seconds = time.perf_counter() - began
@@ -218,31 +206,13 @@ class Bench:
                     return
                 time.sleep(0.05)
             raise Failed("something still writes there")
-        log = open_log(from_keywords(AppenderOptions, self.path, self.options))
+        log = self.open()
         assert "_bench-" in log.prefix
         inside = f"{log.prefix}/"
         for upload in log.store.unfinished(inside).uploads:
             log.store.discard(upload)
         while keys := [entry.key for entry in log.store.list(inside).entries]:
             log.store.delete_many(keys)
-
-
-# Those that reading has too.
-_STORE_OPTIONS = {
-    spec.metadata["name"].lower()
-    for name, spec in SourceOptions.__dataclass_fields__.items()
-    if name in AppenderOptions.__dataclass_fields__
-} - {"path"}
-
-
-def _random_rows(number: int, rows: int, row_bytes: int) -> pa.RecordBatch:
-    # Random: what compresses to nothing would be no measure.
-    width = max(row_bytes - _NUMBER_BYTES, 0)
-    offsets = array("i", range(0, (rows + 1) * width, width) if width else [0] * (rows + 1))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(os.urandom(rows * width))]
-    payload = pa.Array.from_buffers(pa.binary(), rows, buffers)
-    numbers = pa.repeat(pa.scalar(number, pa.int64()), rows)
-    return pa.RecordBatch.from_arrays([numbers, payload], schema=SCHEMA)
 
 
 @contextmanager
@@ -292,8 +262,10 @@ def command(
     if rows_per_append * row_bytes > 2**26:
         raise Refused("--rows-per-append × --row-bytes is above 64 MB: lower one of them")
     options = {"maxInFlightRequests": str(in_flight), **given}
-    bench = Bench(fresh_path(path), options, row_bytes, rows_per_append)
-    bench.check()
+    from_keywords(StoreOptions, path, {})
+    name = f"_bench-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:12]}"
+    bench = Bench(f"{path.rstrip('/')}/{name}", options, row_bytes, rows_per_append)
+    bench.open()  # raises OptionError before anything is written
     end = "it stays" if keep else "deleted at the end; after a kill delete it yourself"
     if as_json:
         print_json({"path": bench.path, "kept": keep})

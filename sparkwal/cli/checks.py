@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
+from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
 from sparkwal.console.exit_codes import Failed
 from sparkwal.console.options import as_json, takes_log, takes_logs
 from sparkwal.console.output import facts, moment, print_json, shown, size
@@ -31,12 +28,7 @@ LIVE, DEAD, COLLECTED, MISSING, DAMAGED, BEYOND = (
 
 @dataclass
 class _Shown:
-    """What is at one position.
-
-    Attributes:
-        state: one of the words above.
-        why: the state for people; "" where the record speaks for itself.
-    """
+    """What is at one position; `why` is its state for people."""
 
     position: int
     key: str
@@ -44,6 +36,10 @@ class _Shown:
     why: str = ""
     record: SlotRecord | None = None
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        return self.record is not None and not self.problems
 
 
 @click.command("show")
@@ -61,16 +57,18 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
     log = log_at(path, given, damage=Damage())
     found = _look(log, log.gap - 1 if position is None else position)
     if as_json:
-        print_json(_document(found))
-        click.get_current_context().exit(0 if _is_sound(found) else 1)
+        header = json.loads(to_json(found.record.header)) if found.record else None
+        print_json({
+            "position": found.position, "state": found.state, "key": found.key,
+            "sound": None if found.state == COLLECTED else found.sound,
+            "problems": found.problems, "header": header,
+            **({"why": found.why} if found.why else {}),
+        })  # fmt: skip
+        click.get_current_context().exit(0 if found.sound else 1)
     if found.record is not None:
         _show(log, found)
-    if found.record is None or found.problems:
+    if not found.sound:
         raise Failed(found.why or f"the record of position {found.position} is not sound")
-
-
-def _is_sound(found: _Shown) -> bool:
-    return found.record is not None and not found.problems
 
 
 def _look(log: LogRange, position: int) -> _Shown:
@@ -89,7 +87,9 @@ def _look(log: LogRange, position: int) -> _Shown:
     # Asked after it was read: what is there may be a stray.
     if position < (floor := log.floor.current()):
         # Records outlive their rows for a while: look-backs need them.
-        why = f"position {position} is below the floor, {floor}: its rows were let go{_table(log)}"
+        target = log.floor.state and log.floor.state.target
+        where = f", they are in {target.table}" if target else ""
+        why = f"position {position} is below the floor, {floor}: its rows were let go{where}"
         return _Shown(position, key, COLLECTED, why, record)
     if damage:
         return _Shown(position, key, DAMAGED, damage, problems=[damage])
@@ -112,21 +112,6 @@ def _look(log: LogRange, position: int) -> _Shown:
     return _Shown(position, key, LIVE, "", record, report.problems)
 
 
-def _table(log: LogRange) -> str:
-    state = log.floor.state
-    return f", they are in {state.target.table}" if state and state.target else ""
-
-
-def _document(found: _Shown) -> dict[str, Any]:
-    header = json.loads(to_json(found.record.header)) if found.record else None
-    return {
-        "position": found.position, "state": found.state, "key": found.key,
-        "sound": None if found.state == COLLECTED else _is_sound(found),
-        "problems": found.problems, "header": header,
-        **({"why": found.why} if found.why else {}),
-    }  # fmt: skip
-
-
 def _show(log: LogRange, found: _Shown) -> None:
     assert found.record is not None
     header = found.record.header
@@ -135,13 +120,9 @@ def _show(log: LogRange, found: _Shown) -> None:
         verdict = Text("\n".join(found.problems), "red")
     elif found.state == COLLECTED:
         verdict = Text("not checked: its rows may be gone")
-    state = {
-        LIVE: header.kind,
-        DEAD: f"{header.kind}, dead",
-        COLLECTED: f"{header.kind}, collected",
-    }
+    state = header.kind if found.state == LIVE else f"{header.kind}, {found.state}"
     rows: dict[str, str | Text] = {
-        "position": Text.assemble((str(header.position), "bold"), f"  {state[found.state]}"),
+        "position": Text.assemble((str(header.position), "bold"), f"  {state}"),
         "object": found.key,
         "time": moment(header.timestamp_ms),
         "leader": f"{header.leader_id}, term {header.term}",
@@ -206,32 +187,17 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
     """
     sound = True
     for log in logs_at(path, given):
-        report = _verify(log, given)
+        with progress("verify") as done:
+            report = verify_store(log.log, log.log.url, done=done)
+        if report.ok and report.head < 0:
+            # A path with a typo must not pass for a sound log.
+            raise no_log(log.log.url)
         sound = sound and report.ok
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
             _print_report(report)
     click.get_current_context().exit(0 if sound else 1)
-
-
-def _verify(log: LogRange, given: dict[str, str]) -> Report:
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("verify"), BarColumn(30), MofNCompleteColumn(), TextColumn("positions"),
-        TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=None)
-        report = verify_store(
-            log.log, log.log.url, done=lambda done, total: bar.update(
-                task, completed=done, total=total
-            ),
-        )  # fmt: skip
-    if report.ok and report.head < 0:
-        # A path with a typo must not pass for a sound log.
-        raise no_log(log.log.url)
-    return report
 
 
 def _print_report(report: Report) -> None:
@@ -246,6 +212,5 @@ def _print_report(report: Report) -> None:
         "verdict": Text("sound", "bold green"),
     }  # fmt: skip
     if not report.ok:
-        problems = "\n".join(report.problems)
-        rows["verdict"] = Text(f"not sound\n{problems}", "red")
+        rows["verdict"] = Text("\n".join(["not sound", *report.problems]), "red")
     facts(rows)

@@ -19,13 +19,10 @@ from sparkwal.console.lifecycles import (
 from sparkwal.console.options import as_json, takes_logs
 from sparkwal.console.output import print_json, shown, size
 from sparkwal.errors import SparkWalError
-from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.lake import NewestLake
-from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.protocol.chain import look
-from sparkwal.store.log_store import LogStore
 
 _COLUMNS = ["log", "floor", "below", "objects", "bytes", "uploads", "held back by"]
 
@@ -59,7 +56,13 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     with narrated(Console(stderr=True)):
         for name, (log, state) in states.items():
             try:
-                found[name] = _collect(settings, name, log, state, deletes)
+                target = state.target if state else None
+                table = NewestLake(target.table, settings) if target else None
+                life = Lifecycle(
+                    log, settings, sequencer=name, table=table, gc_grace_ms=settings.gc_grace_ms,
+                    consumer_expiry_ms=settings.consumer_expiry_ms,
+                )  # fmt: skip
+                found[name] = life.collect(dry_run=not deletes)
             except SparkWalError as error:
                 failures[name] = error
     floors = {name: state.floor if state else 0 for name, (_, state) in states.items()}
@@ -69,31 +72,16 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
             print_json({**about, **_document(found.get(name), failures.get(name))})
     elif found:
         what = "deleted" if deletes else "this would be deleted"
-        rows = [_row(name, floors[name], each) for name, each in found.items()]
+        rows = []
+        for name, each in found.items():
+            row = [name, "–", "–", "0", "0 B", "0", "no lifecycle: nothing was let go"]
+            if each is not None:
+                counts = [f"{each.objects:,}", size(each.bytes), f"{each.uploads:,}"]
+                row = [name, str(floors[name]), str(each.bound), *counts, each.held_by or "–"]
+            rows.append(row)
         shown(f"{settings.path}: {what}", _COLUMNS, rows)
     if failures:
         raise Failures(failures, every)
-
-
-def _collect(
-    settings: LifecycleOptions, name: str, log: LogStore, state: LifecycleRecord | None,
-    deletes: bool,
-) -> Collection | None:  # fmt: skip
-    table = None
-    if state is not None and state.target is not None:
-        table = NewestLake(state.target.table, settings)
-    life = Lifecycle(
-        log, settings, sequencer=name, table=table, gc_grace_ms=settings.gc_grace_ms,
-        consumer_expiry_ms=settings.consumer_expiry_ms,
-    )  # fmt: skip
-    return life.collect(dry_run=not deletes)
-
-
-def _row(name: str, floor: int, found: Collection | None) -> list[str]:
-    if found is None:
-        return [name, "–", "–", "0", "0 B", "0", "no lifecycle: nothing was let go"]
-    counts = [f"{found.objects:,}", size(found.bytes), f"{found.uploads:,}"]
-    return [name, str(floor), str(found.bound), *counts, found.held_by or "–"]
 
 
 def _document(found: Collection | None, error: SparkWalError | None) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
-from sparkwal.cli import doctor_store
-from sparkwal.cli.doctor_store import (
+from sparkwal.cli import prove_store
+from sparkwal.cli.prove_store import (
     Line,
     ok,
     print_line,
@@ -26,7 +26,13 @@ from sparkwal.cli.doctor_store import (
     to_do,
     unknown,
 )
-from sparkwal.console.options import as_json, key_values, takes_log_options, takes_sequencer
+from sparkwal.console.options import (
+    as_json,
+    key_values,
+    takes_log_options,
+    takes_sequencer,
+    with_flags,
+)
 from sparkwal.console.output import print_json
 from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
 from sparkwal.lifecycle import consumers
@@ -42,11 +48,11 @@ from sparkwal.store.log_store import LogStore
 _SECONDS = 30
 _JAVA = 17
 _WORKER = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
+_LOCATION = "spark.sql.streaming.checkpointLocation"
 _NATIVE = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # fmt: skip  # noqa: E501
 
 
 def versions(conf: Mapping[str, str]) -> Iterator[Line]:
-    """Of all that a query needs here."""
     # An older one cannot import this.
     yield ok("Python", ".".join(map(str, sys.version_info[:3])))
     yield _library("pyarrow", "15")
@@ -59,36 +65,29 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     if spark is None:
         yield unknown("Spark", "not installed here; queries need it: pip install 'sparkwal[spark]'")
         return
-    if is_supported(spark):
-        yield ok("Spark", f"pyspark {spark}")
-    else:
-        yield to_do("Spark", f"pyspark {spark}", INSTALL)
+    said = f"pyspark {spark}"
+    yield ok("Spark", said) if is_supported(spark) else to_do("Spark", said, INSTALL)
     yield _java()
     yield _worker(conf)
 
 
 def settings(conf: Mapping[str, str]) -> Iterator[Line]:
-    """Of Spark and of the query, as far as they were given."""
     for name in conf:
         if "asyncprogresstracking" in name.lower():
-            yield to_do(
-                "progress tracking",
-                f"{name}: a restarted query may give a batch id to other rows; the sink refuses it",
-                "remove the option",
-            )
-    manager = conf.get("spark.sql.streaming.checkpointFileManagerClass")
-    if manager == _NATIVE:
+            said = "a restarted query may give a batch id to other rows; the sink refuses it"
+            yield to_do("progress tracking", f"{name}: {said}", "remove the option")
+    if conf.get("spark.sql.streaming.checkpointFileManagerClass") == _NATIVE:
         yield ok("checkpoint files", "written without a process for each of them")
 
 
 def _library(name: str, oldest: str, newest: str = "") -> Line:
     found = _version(name)
-    wanted = f">={oldest}" + (f",<{newest}" if newest else "")
+    advice = f"pip install '{name}>={oldest}" + (f",<{newest}'" if newest else "'")
     if found is None:
-        return to_do(name, "not installed", f"pip install '{name}{wanted}'")
+        return to_do(name, "not installed", advice)
     numbers = _numbers(found)
     if numbers < _numbers(oldest) or (newest and numbers >= _numbers(newest)):
-        return to_do(name, f"{found} is not supported", f"pip install '{name}{wanted}'")
+        return to_do(name, f"{found} is not supported", advice)
     return ok(name, found)
 
 
@@ -123,11 +122,8 @@ def _java() -> Line:
 
 
 def _worker(conf: Mapping[str, str]) -> Line:
-    """The Python that Spark's workers run."""
     named = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-    said = (
-        f"PYSPARK_PYTHON is {named}" if named else "PYSPARK_PYTHON is not set: Spark runs python3"
-    )
+    said = f"PYSPARK_PYTHON is {named or 'not set: Spark runs python3'}"
     python = shutil.which(named or "python3")
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     if python is None:
@@ -194,11 +190,8 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
     try:
         head = find_head(log, thorough=True)
     except InvalidLogError as error:
-        yield to_do(
-            "log",
-            f"damaged: {error}",
-            "see docs/operations.md, A record or an object is damaged or gone",
-        )
+        yield to_do("log", f"damaged: {error}",
+                    "see docs/operations.md, A record or an object is damaged or gone")  # fmt: skip
         return
     if head.live is None:
         yield ok("log", f"none at {log.url} yet: the first writer begins it")
@@ -213,7 +206,6 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
 
 
 def _life(log: LogStore, head: Head) -> Iterator[Line]:
-    """Floor, compaction and consumers."""
     assert head.live is not None
     log_id = head.live.header.log_id
     try:
@@ -249,13 +241,8 @@ def _life(log: LogStore, head: Head) -> Iterator[Line]:
 @takes_endpoints
 @takes_sequencer
 @click.option("--checkpoint", metavar="LOCATION", help="The query's checkpointLocation.")
-@click.option(
-    "--spark-conf",
-    "spark_conf",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Spark, or an option of the query; repeatable.",
-)
+@click.option("--spark-conf", multiple=True, metavar="NAME=VALUE",
+              help="A setting of Spark, or an option of the query; repeatable.")  # fmt: skip
 @takes_log_options(endpoint=False)
 @as_json
 def command(
@@ -271,14 +258,11 @@ def command(
     """
     conf = key_values(spark_conf, "--spark-conf")
     stores, prefix = stores_at(path, given, endpoints)
-    if endpoints:
-        given = {**given, "endpoint": endpoints[0]}
-    if sequencer is not None:
-        given = {**given, "sequencer": sequencer}
+    given = with_flags(given, endpoint=endpoints[0] if endpoints else None, sequencer=sequencer)
     asked: list[Callable[[], Iterator[Line]]] = [
         partial(versions, conf),
         partial(settings, conf),
-        partial(doctor_store.look, stores, prefix),
+        partial(prove_store.look, stores, prefix),
         partial(checkpoint_of, path, given, checkpoint or conf.get(_LOCATION)),
         partial(look, path, given),
     ]
@@ -291,13 +275,9 @@ def command(
     if as_json:
         print_json({"path": path, "ok": not left, "lines": [asdict(line) for line in lines]})
     else:
-        click.echo()
-        click.echo(f"{left} to do" if left else "nothing to do")
+        click.echo(f"\n{left} to do" if left else "\nnothing to do")
     if left:
         raise click.exceptions.Exit(1)
-
-
-_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 
 def _whole(asked: Callable[[], Iterator[Line]]) -> Iterator[Line]:

@@ -28,8 +28,6 @@ _CHUNK = 2000
 
 @dataclass(frozen=True)
 class Form:
-    """How rows are printed, and where."""
-
     name: str
     out: Path | None
 
@@ -62,8 +60,6 @@ def takes_form(*forms: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 class _Json:
-    """A JSON object a line."""
-
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
 
@@ -73,11 +69,10 @@ class _Json:
             self._out.write("".join(line + "\n" for line in lines).encode())
 
     def flush(self) -> None:
-        """Everything that was given is written."""
         self._out.flush()
 
     def end(self, columns: pa.Schema) -> None:
-        """Nothing more comes. Of no rows there is a head still, where the form has one."""
+        """Of no rows there is a head still, where the form has one."""
         self.flush()
 
 
@@ -120,35 +115,27 @@ Writer = _Json | _OneSchema | TableWriter
 
 @contextmanager
 def writer(form: Form, notify: Callable[[str], None]) -> Iterator[Writer]:
-    """What writes rows in this form. Raises as `whole_file`.
-
-    Args:
-        notify: takes what people should know, beside the rows.
-    """
+    """What writes rows in this form; `notify` takes what people should know beside them. Raises as
+    `whole_file`."""
     to = nullcontext(sys.stdout.buffer) if form.out is None else whole_file(form.out)
     with to as out:
-        yield _writer(form, out, notify)
-
-
-def _writer(form: Form, out: IO[bytes], notify: Callable[[str], None]) -> Writer:
-    if form.name == "json":
-        return _Json(out)
-    if form.name == "csv":
-        return _OneSchema(out, pyarrow.csv.CSVWriter, csv_batch)
-    if form.name == "parquet":
-        return _OneSchema(out, pyarrow.parquet.ParquetWriter)
-    if form.name == "arrow":
-        as_file = form.out is not None and form.out.suffix != ".arrows"
-        return _OneSchema(out, pa.ipc.new_file if as_file else pa.ipc.new_stream)
-    encoding = sys.stdout.encoding or "utf-8"
-    console = Console()
-    terminal = form.out is None and console.is_terminal
-    styled = terminal and console.color_system is not None and not console.no_color
-
-    def put(text: str) -> None:
-        out.write(text.encode(encoding, "replace"))
-
-    return TableWriter(put, console.width if terminal else None, styled, notify)
+        if form.name == "json":
+            yield _Json(out)
+        elif form.name == "csv":
+            yield _OneSchema(out, pyarrow.csv.CSVWriter, csv_batch)
+        elif form.name == "parquet":
+            yield _OneSchema(out, pyarrow.parquet.ParquetWriter)
+        elif form.name == "arrow":
+            as_file = form.out is not None and form.out.suffix != ".arrows"
+            yield _OneSchema(out, pa.ipc.new_file if as_file else pa.ipc.new_stream)
+        else:
+            encoding, console = sys.stdout.encoding or "utf-8", Console()
+            terminal = form.out is None and console.is_terminal
+            styled = terminal and console.color_system is not None and not console.no_color
+            yield TableWriter(
+                lambda text: out.write(text.encode(encoding, "replace")),
+                console.width if terminal else None, styled, notify,
+            )  # fmt: skip
 
 
 @contextmanager

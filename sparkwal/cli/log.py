@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.cells import cell_len, set_cell_size
 
-from sparkwal.cli.open_logs import Damage, check, head_of, log_at, wait
+from sparkwal.cli.open_logs import Damage, head_of, log_at, wait
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import takes_colours
 from sparkwal.console.options import (
@@ -24,7 +24,7 @@ from sparkwal.console.options import (
     time_with_unit,
 )
 from sparkwal.console.output import as_json_line, moment, size
-from sparkwal.format.header import CommitHeader, SlotHeader
+from sparkwal.format.header import CommitHeader
 from sparkwal.options.types import duration
 from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.reading.history import Collected, Follower, Found, Unreadable, is_seal, walk
@@ -33,15 +33,6 @@ from sparkwal.reading.rows import PassedOver
 
 
 class RecordLines:
-    """The lines of one log.
-
-    Args:
-        passed_over: gets what cannot be read.
-
-    Attributes:
-        coloured: whether lines hold the codes of colours.
-    """
-
     def __init__(self, log: LogRange, as_json: bool, passed_over: PassedOver) -> None:
         self._log, self._as_json, self._passed_over = log, as_json, passed_over
         terminal = sys.stdout.isatty()
@@ -51,14 +42,12 @@ class RecordLines:
         self._room = shutil.get_terminal_size().columns - self._place - 57 if terminal else 400
 
     def heading(self) -> list[str]:
-        """Of the columns."""
         if self._as_json:
             return []
         names = self._columns("position", "time (UTC)", "kind", "rows", "bytes", "term")
         return [self._style(f"{names}  query/batch", dim=True)]
 
     def line(self, found: Found) -> str:
-        """One record, or what is there instead."""
         if isinstance(found, Unreadable):
             self._passed_over(found.why)
         if self._as_json:
@@ -69,7 +58,15 @@ class RecordLines:
         if isinstance(found, Unreadable):
             text = self._columns(str(found.position), "", "damaged", "", "", "").rstrip()
             return self._style(f"{text}  {escape(str(found.why))}", fg="red")
-        return self._record(found.header)
+        header = found.header
+        place, time, term = str(header.position), moment(header.timestamp_ms), str(header.term)
+        if isinstance(header, CommitHeader):
+            rows = f"{header.rows:,}"
+            columns = self._columns(place, time, "commit", rows, size(header.bytes), term)
+            return f"{columns}  {self._clipped(escape(header.query), f'/{header.batch_id}')}"
+        columns = self._columns(place, time, "leader", "", "", term)
+        last = self._clipped(f"{escape(header.host)}: {escape(header.reason)}", "")
+        return self._style(f"{columns}  {last}", fg="yellow")
 
     def ending(self) -> list[str]:
         """What came before the oldest record, where that is not the first of all."""
@@ -78,16 +75,6 @@ class RecordLines:
             return []
         where = f": their rows are in {escape(state.target.table)}" if state.target else ""
         return [self._style(f"positions below {floor} were collected{where}", fg="cyan")]
-
-    def _record(self, header: SlotHeader) -> str:
-        place, time = str(header.position), moment(header.timestamp_ms)
-        if isinstance(header, CommitHeader):
-            counts = (f"{header.rows:,}", size(header.bytes), str(header.term))
-            last = self._clipped(escape(header.query), f"/{header.batch_id}")
-            return f"{self._columns(place, time, 'commit', *counts)}  {last}"
-        columns = self._columns(place, time, "leader", "", "", str(header.term))
-        last = self._clipped(f"{escape(header.host)}: {escape(header.reason)}", "")
-        return self._style(f"{columns}  {last}", fg="yellow")
 
     def _columns(self, place: str, time: str, kind: str, rows: str, bytes_: str, term: str) -> str:
         return f"{place:>{self._place}} {time:<24} {kind:<6} {rows:>9} {bytes_:>8} {term:>4}"
@@ -103,7 +90,6 @@ class RecordLines:
 
 
 def document(found: Found) -> dict[str, Any]:
-    """A record for programs."""
     if isinstance(found, Collected):
         return {"kind": "collected", "start": found.start, "end": found.end - 1}
     if isinstance(found, Unreadable):
@@ -160,7 +146,12 @@ def command(
     --follow 1 GET each --interval.
     """
     if positions is not None:
-        start, end = _range(positions, start, end)
+        if start is not None or end is not None:
+            raise click.UsageError("a range, or --start and --end: give one of them")
+        try:
+            start, end = first_and_last(positions)
+        except ValueError as expected:
+            raise click.BadParameter(str(expected)) from None
     if follows and (end is not None or until is not None):
         raise click.UsageError("--follow has no end: remove --end and --until")
     damage = Damage()
@@ -194,16 +185,7 @@ def command(
         # The pager's function puts an end of line after the last.
         parts = (f"\n{line}" if place else line for place, line in enumerate(whole))
         click.echo_via_pager(parts, color=shown.coloured)
-    check(damage.lines())
-
-
-def _range(text: str, start: int | None, end: int | None) -> tuple[int | None, int | None]:
-    if start is not None or end is not None:
-        raise click.UsageError("a range, or --start and --end: give one of them")
-    try:
-        return first_and_last(text)
-    except ValueError as expected:
-        raise click.BadParameter(str(expected)) from None
+    damage.check()
 
 
 def _bounds(

@@ -40,13 +40,14 @@ COMMANDS = {
 # Those that share a module are there by their own names.
 _TOGETHER = {
     "status": "status", "at": "status", "consumers": "status", "show": "checks",
-    "verify": "checks", "cat": "rows", "head": "rows", "tail": "rows", "sql": "rows",
+    "verify": "checks", "cost": "report", "report": "report", "cat": "rows", "head": "rows",
+    "tail": "rows", "sql": "rows",
 }  # fmt: skip
 
 
 @cache
 def find(name: str) -> click.Command:
-    """A command of COMMANDS, whose line begins its help."""
+    """Its line of COMMANDS begins its help."""
     shared = _TOGETHER.get(name)
     module = import_module(f"sparkwal.cli.{shared or name.replace('-', '_')}")
     command: click.Command = getattr(module, name if shared else "command")
@@ -55,15 +56,11 @@ def find(name: str) -> click.Command:
 
 
 class Commands(click.Group):
-    """The commands of COMMANDS, of which only the one that runs is imported."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        return find(cmd_name)
+        return find(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

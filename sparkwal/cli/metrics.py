@@ -6,7 +6,7 @@ import time
 
 import click
 
-from sparkwal.cli.open_logs import Damage, check, no_log
+from sparkwal.cli.open_logs import Damage, no_log
 from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import takes_logs
 from sparkwal.metrics.following import Following
@@ -44,7 +44,7 @@ def command(
         if not following.is_there:
             raise no_log(path)
         click.echo(meter.text(), nl=False)
-        check(damage.lines(), "counted")
+        damage.check("counted")
         return
     host, port = address
     try:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Failed
+from sparkwal.console.output import moment
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
@@ -41,33 +46,33 @@ class Damage:
         """One for each, of one log or of all; it names the position and the object."""
         return [line for (name, _), line in self._found.items() if log in (None, name)]
 
+    def check(self, what: str = "shown") -> None:
+        """Raises Failed where there is any; `what` is not done with it, for people."""
+        if not self._found:
+            return
+        lines = [f"  {escape(line)}" for line in self._found.values()]
+        more = [f"  … and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+        advice = (
+            "Restore it, for example from a bucket version or a backup: see docs/operations.md, "
+            "A record or an object is damaged or gone. sparkwal verify lists all damage"
+        )
+        first = f"this cannot be read, and is not {what}:"
+        raise Failed("\n".join([first, *lines[:_MOST], *more, advice]))
 
-def check(damage: Sequence[str], what: str = "shown") -> None:
-    """Raises Failed where there is damage, of which each line names position and object.
 
-    Args:
-        what: is not done with what is damaged, for people.
-    """
-    if not damage:
-        return
-    lines = [f"  {escape(line)}" for line in damage[:_MOST]]
-    if len(damage) > _MOST:
-        lines.append(f"  … and {len(damage) - _MOST} more")
-    lines.append(
-        "Restore it, for example from a bucket version or a backup: see docs/operations.md, "
-        "A record or an object is damaged or gone. sparkwal verify lists all damage"
-    )
-    raise Failed("\n".join([f"this cannot be read, and is not {what}:", *lines]))
+def bounds(
+    start: int | None, end: int | None, since: int | None, until: int | None
+) -> dict[str, str]:
+    """The positions and times of a range, both inclusive, as options of reading."""
+    times = (None if each is None else moment(each) for each in (since, until))
+    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
+    each = zip(names, (start, end, *times), strict=True)
+    return {name: str(value) for name, value in each if value is not None}
 
 
 def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -> list[LogRange]:
-    """The log, or with sequencers=* all under the path; none was looked at yet.
-
-    Args:
-        damage: takes in what cannot be read; None: it is an error.
-
-    Raises Failed where there is none, OptionError.
-    """
+    """The log, or with sequencers=* all under the path; none was looked at yet. What cannot be read
+    goes into `damage`; without one it is an error. Raises Failed where there is no log."""
     options = from_keywords(SourceOptions, path, given)
     return _ranges(options, "*" if options.sequencers else None, damage)
 
@@ -75,7 +80,6 @@ def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -
 def _ranges(
     options: SourceOptions, sequencers: str | None, damage: Damage | None, fail_fast: bool = True
 ) -> list[LogRange]:
-    """As `open_logs`, and none was looked at yet."""
     root = open_log(options, fail_fast=fail_fast)
     names = [options.sequencer]
     if sequencers == "*":
@@ -95,15 +99,8 @@ def _ranges(
 def open_logs(
     path: str, given: dict[str, str], sequencers: str | None, damage: Damage | None = None
 ) -> list[LogRange]:
-    """The logs that are asked for, looked at once.
-
-    Args:
-        given: options of reading, which say where to begin and to end too.
-        sequencers: names with commas between them or "*"; None: the one log of the options.
-        damage: as for `logs_at`.
-
-    Raises Failed where there is no log, OptionError, InvalidLogError, StoreUnavailableError.
-    """
+    """The logs that are asked for, looked at once: `sequencers` are names with commas between them,
+    "*", or None for the one log of the options. Raises Failed where there is no log."""
     if sequencers is not None:
         given = {**given, "sequencers": "*"}
     options = from_keywords(SourceOptions, path, given)
@@ -123,13 +120,7 @@ def open_logs(
 def log_at(
     path: str, given: Mapping[str, str], *, fail_fast: bool = True, damage: Damage | None = None
 ) -> LogRange:
-    """One log, looked at: its head and its floor.
-
-    Args:
-        damage: as for `logs_at`.
-
-    Raises Failed where there is none, OptionError, InvalidLogError.
-    """
+    """One log, looked at: its head and its floor. Raises Failed where there is none."""
     options = from_keywords(SourceOptions, path, given)
     (log,) = _ranges(options, None, damage, fail_fast)
     log.look()
@@ -138,14 +129,27 @@ def log_at(
 
 
 def head_of(log: LogRange) -> Head:
-    """Its head. Raises Failed where there is no log."""
+    """Raises Failed where there is no log."""
     if log.head is None or log.head.live is None:
         raise no_log(log.log.url)
     return log.head
 
 
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], object]]:
+    """How many positions are done, and of how many, on a terminal as long as it lasts."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(what), BarColumn(30), MofNCompleteColumn(), TextColumn("positions"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    disabled = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disabled) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
 def no_log(url: str, sequencer: str = ROOT) -> Failed:
-    """The error for a place without a log, or without the one of this name."""
     of = f" of sequencer {sequencer}" if sequencer != ROOT else ""
     return Failed(f"there is no log{of} at {url}; check the path")
 

@@ -18,9 +18,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from sparkwal.cli.cost import dollars, requests_text
-from sparkwal.console.options import length
-from sparkwal.console.output import moment, size
+from sparkwal.console.output import dollars, length, moment, rate, requests_text, size
 from sparkwal.sql.past import LAST_MS
 
 Document = dict[str, Any]
@@ -70,30 +68,23 @@ def _data(value: Any) -> str:
 
 
 def safe(value: object) -> str:
-    """A text for HTML, in an element or in quotes; what cannot be seen is shown as a mark."""
+    """For an element or in quotes; what cannot be seen is shown as a mark."""
     return html.escape(_UNSEEN.sub("\ufffd", str(value)))
 
 
 def when(timestamp_ms: int | None) -> str:
-    """A moment to the second, UTC."""
     if timestamp_ms is None:
         return "–"
     return moment(min(timestamp_ms, LAST_MS))[:19].replace("T", " ")
 
 
 def count(value: float | None) -> str:
-    """A whole number with all its digits."""
     return "–" if value is None else f"{value:,.0f}"
 
 
 def took(value: float | None) -> str:
     """Milliseconds, to three digits."""
     return "–" if value is None else f"{value:.3g} ms" if value < 1000 else f"{value / 1000:,.3g} s"
-
-
-def a_second(value: float | None) -> str:
-    """A rate."""
-    return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _sections(document: Document) -> Iterator[str]:
@@ -118,7 +109,9 @@ def _sections(document: Document) -> Iterator[str]:
        f"{count(totals['dead'])} positions hold no live record.")  # fmt: skip
     yield _table("Consumers", ("name", "host", "next position", "lag", "behind", "the floor"), [
         (each["name"], each["host"], count(each["position"]), count(each["lag"]),
-         "–" if each["lag_ms"] is None else length(each["lag_ms"]), _standing(each))
+         "–" if each["lag_ms"] is None else length(each["lag_ms"]),
+         "of another log" if not each["of_this_log"]
+         else "waits for it" if each["live"] else "passes it")
         for each in document["consumers"]
     ])  # fmt: skip
     yield _table("Lifecycle", (), [*_life(document).items()])
@@ -148,8 +141,8 @@ def _summary(document: Document) -> list[tuple[str, str, str]]:
     return [
         ("next position", count(log["next_position"]),
          f"floor {log['floor']:,}, term {log['term']}"),
-        ("commits", count(totals["commits"]), f"{a_second(rates['commits'])} a second {during}"),
-        ("rows", count(totals["rows"]), f"{a_second(rates['rows'])} a second"),
+        ("commits", count(totals["commits"]), f"{rate(rates['commits'])} a second {during}"),
+        ("rows", count(totals["rows"]), f"{rate(rates['rows'])} a second"),
         ("stored", size(document["stored"]["bytes"]), f"{document['stored']['objects']:,} objects"),
         ("PUT of a record, p50", took(totals["put_p50"]),
          f"p99 {took(totals['put_p99'])}, the longest {took(totals['put_max'])}"),
@@ -162,12 +155,6 @@ def _summary(document: Document) -> list[tuple[str, str, str]]:
 
 def _price(cost: Document | None) -> str:
     return "–" if cost is None else dollars(cost["request_cost"] + cost["storage_cost"])
-
-
-def _standing(consumer: Document) -> str:
-    if not consumer["of_this_log"]:
-        return "of another log"
-    return "waits for it" if consumer["live"] else "passes it"
 
 
 def _life(document: Document) -> dict[str, str]:

@@ -1,29 +1,30 @@
-"""`sparkwal report`: the past of a log as one HTML page."""
+"""`sparkwal cost` and `report`: what a log cost, and its past as one HTML page."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sparkwal.cli.cost import past_of, takes_time
 from sparkwal.cli.forms import whole_file
-from sparkwal.cli.open_logs import Damage, check, head_of, logs_at
+from sparkwal.cli.open_logs import Damage, bounds, head_of, logs_at, progress
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, takes_log
-from sparkwal.console.output import print_json
+from sparkwal.console.options import as_json, as_moment, key_values, takes_log, takes_logs
+from sparkwal.console.output import dollars, length, moment, print_json, requests_text, shown, size
 from sparkwal.errors import InvalidLogError, need
 from sparkwal.format.header import host_of
+from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions, one_log
 from sparkwal.sql.cost import UNCOUNTED, Line, lines, month, total, whole_read
-from sparkwal.sql.past import LAST_MS, Looked, Past
-from sparkwal.sql.prices import OF, Prices
+from sparkwal.sql.past import LAST_MS, Past
+from sparkwal.sql.prices import OF, Prices, changed
 
 FORMAT = 2
 # A chart has at most so many steps, each of one of these widths or twice the last, and so on.
@@ -63,18 +64,131 @@ HAVING bool_or(kind = 'leader' AND reason <> 'seal') ORDER BY term DESC
 """
 
 
-@click.command()
+def takes_time(command: Callable[..., None]) -> Callable[..., None]:
+    """--since and --until as options of reading in `given`, and --price as `prices`."""
+
+    @click.option("--since", metavar="TIME", callback=as_moment,
+                  help="Only from then on: 7d, 2026-01-31T12:00Z.")  # fmt: skip
+    @click.option("--until", metavar="TIME", callback=as_moment, help="Only up to then.")
+    @click.option(
+        "--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
+        help="put, list, get, delete of 1,000 requests, storage of a GB-month; repeatable.",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def read(
+        given: dict[str, str], since: int | None, until: int | None, given_prices: Iterable[str],
+        **others: Any,
+    ) -> None:  # fmt: skip
+        if since is not None and until is not None and until < since:
+            raise Refused("--until lies before --since")
+        try:
+            prices = changed(Prices(), key_values(given_prices, "--price"))
+        except ValueError as wrong:
+            raise Refused(str(wrong)) from None
+        command(given=given | bounds(None, None, since, until), prices=prices, **others)
+
+    return read
+
+
+def past_of(path: str, given: Mapping[str, str], damage: Damage) -> Past:
+    """The past of one log, or with sequencers=* of all; on a terminal it shows how far it is."""
+    logs = logs_at(path, given, damage)
+    for log in logs:
+        log.look()
+        head_of(log)
+    with progress("read") as done:
+        return Past(logs, done)
+
+
+@click.command("cost")
+@takes_logs
+@takes_time
+@click.option("--by", type=click.Choice(["hour", "day", "month"]), default="day",
+              show_default=True, help="One line for each of these, in UTC.")  # fmt: skip
+@as_json
+def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: bool) -> None:
+    """The requests are those that the records prove; one GET is made for each record. PATH may lie
+    on any store: the prices are S3's.
+    """
+    damage = Damage()
+    past = past_of(path, given, damage)
+    every = lines(past, prices, by)
+    if as_json:
+        print_json(_cost(past, every, prices, damage))
+    else:
+        _show_cost(past, every, by, prices)
+    damage.check("counted")
+
+
+def _cost(past: Past, every: list[Line], prices: Prices, damage: Damage) -> dict[str, Any]:
+    return {
+        "prices": {"of": OF, "currency": "USD", **asdict(prices)},
+        "logs": [
+            {"sequencer": each.log.name, "start": each.start, "end": each.end,
+             "floor": each.floor, "stored": each.stored, "objects": each.objects,
+             "damage": damage.lines(each.log.name)}
+            for each in past.logs
+        ],
+        "periods": [_line(line) for line in every],
+        "total": _line(total(every)),
+        "month": month(past, prices),
+        "whole_read": whole_read(past, prices),
+        "not_counted": list(UNCOUNTED),
+    }  # fmt: skip
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        **asdict(line), "cost": line.cost,
+        "start": moment(line.start_ms), "end": moment(line.end_ms),
+    }  # fmt: skip
+
+
+def _show_cost(past: Past, every: list[Line], by: str, prices: Prices) -> None:
+    columns = [by, ">commits", ">PUT", ">GET", ">LIST", ">requests", ">stored", ">storage", ">sum"]
+    rows = [_cells(_name(line, by), line) for line in every]
+    shown(f"Cost in dollars, {OF}", columns, [*rows, _cells("total", total(every))])
+    monthly, read = month(past, prices), whole_read(past, prices)
+    if monthly is None:
+        click.echo("a month at this rate: there is less than an hour to compute it from")
+    else:
+        cost = dollars(monthly["request_cost"] + monthly["storage_cost"])
+        click.echo(
+            f"a month at the rate of the last {length(monthly['span_ms'])}: {cost} "
+            f"({dollars(monthly['request_cost'])} for {requests_text(monthly['requests'])}; "
+            f"{dollars(monthly['storage_cost'])} for {size(monthly['stored'])} if nothing is "
+            "collected)"
+        )
+    click.echo(f"one whole read: {dollars(read['cost'])} ({requests_text(read['requests'])}, "
+               f"{size(read['bytes'])})")  # fmt: skip
+    if any(each.floor for each in past.logs):
+        click.echo("the log begins at its floor: what was collected is not counted")
+    click.echo(f"not counted: {'; '.join(UNCOUNTED)}")
+
+
+def _name(line: Line, by: str) -> str:
+    digits = {"hour": 13, "day": 10, "month": 7}[by]
+    ends = line.start_ms, max(line.end_ms - 1, line.start_ms)
+    first, last = (moment(end)[:digits].replace("T", " ") for end in ends)
+    return first if first == last else f"{first} … {last}"
+
+
+def _cells(name: str, line: Line) -> list[str]:
+    requests = [f"{line.requests.get(kind, 0):,}" for kind in ("PUT", "GET", "LIST")]
+    return [
+        name, f"{line.commits:,}", *requests, dollars(line.request_cost),
+        size(line.stored), dollars(line.storage_cost), dollars(line.cost),
+    ]  # fmt: skip
+
+
+@click.command("report")
 @takes_log
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="Where the page goes; what is there is replaced.")  # fmt: skip
 @takes_time
 @as_json
-def command(
-    path: str,
-    given: dict[str, str],
-    output: Path | None,
-    prices: Prices,
-    as_json: bool,
+def report(
+    path: str, given: dict[str, str], output: Path | None, prices: Prices, as_json: bool
 ) -> None:
     """The page is one file that loads nothing. One GET is made for each record. With --json the
     numbers of the page are printed; the page is then written only where -o says so.
@@ -105,11 +219,11 @@ def command(
             # What the log says of itself may hold halves of characters.
             file.write(page(numbers).encode(errors="replace"))
         if not as_json:
-            commits, size = numbers["totals"]["commits"], output.stat().st_size
-            click.echo(f"{output}: {commits:,} commits, {size:,} bytes")
+            commits = numbers["totals"]["commits"]
+            click.echo(f"{output}: {commits:,} commits, {output.stat().st_size:,} bytes")
     if as_json:
         print_json(numbers)
-    check(damage.lines(), "in the report")
+    damage.check("in the report")
 
 
 def document(
@@ -117,6 +231,7 @@ def document(
 ) -> dict[str, Any]:
     """All of a report. Times are milliseconds since 1970, costs dollars; no number is NaN."""
     (looked,) = past.logs
+    head, chain = looked.head, looked.chain
     assert looked.log.spark_schema is not None
     every = lines(past, prices, "day")
     (totals,) = past.ask(_COMMITS)
@@ -131,7 +246,12 @@ def document(
     return {
         "format": FORMAT,
         "made_ms": past.until_ms,
-        "log": _log(looked, span["last"]),
+        "log": {
+            "url": looked.log.log.url, "sequencer": looked.log.name, "log_id": head.log_id,
+            "next_position": looked.log.gap, "floor": looked.floor, "term": head.term,
+            "leader_id": head.leader_id, "host": host_of(head), "window": head.window,
+            "last_ms": min(head.timestamp_ms, LAST_MS), "last_commit_ms": span["last"],
+        },
         "range": {"start": looked.start, "end": looked.end,
                   "since_ms": past.since_ms, "until_ms": past.until_ms},
         "damage": list(damage),
@@ -155,7 +275,7 @@ def document(
                 "ORDER BY position LIMIT $most", most=DEAD)
         ]},
         "consumers": [asdict(each) for each in readers],
-        "lifecycle": _lifecycle(looked),
+        "lifecycle": chain and _lifecycle(chain),
         "stored": {"bytes": looked.stored, "objects": looked.objects},
         "cost": {
             "prices": {"of": OF, "currency": "USD", **asdict(prices)},
@@ -181,20 +301,7 @@ def _series(past: Past, every: Sequence[Line]) -> dict[str, Any]:
     return {"width_ms": width, "buckets": past.ask(query, width=width)}
 
 
-def _log(looked: Looked, last_commit_ms: int | None) -> dict[str, Any]:
-    head = looked.head
-    return {
-        "url": looked.log.log.url, "sequencer": looked.log.name, "log_id": head.log_id,
-        "next_position": looked.log.gap, "floor": looked.floor, "term": head.term,
-        "leader_id": head.leader_id, "host": host_of(head), "window": head.window,
-        "last_ms": min(head.timestamp_ms, LAST_MS), "last_commit_ms": last_commit_ms,
-    }  # fmt: skip
-
-
-def _lifecycle(looked: Looked) -> dict[str, Any] | None:
-    chain = looked.chain
-    if chain is None:
-        return None
+def _lifecycle(chain: LifecycleRecord) -> dict[str, Any]:
     target = chain.target
     return {
         "kind": chain.kind, "k": chain.k, "cut": chain.cut, "to": chain.to, "floor": chain.floor,
@@ -209,13 +316,14 @@ def columns(kind: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
     """The columns of a Spark schema, or the parts of a type, and what they are made of, outer ones
     first."""
     parts: list[tuple[str, Any, bool]] = []
-    if isinstance(kind, dict) and kind["type"] == "struct":
-        parts = [(each["name"], each["type"], each["nullable"]) for each in kind["fields"]]
-    elif isinstance(kind, dict) and kind["type"] == "array":
-        parts = [("element", kind["elementType"], kind["containsNull"])]
-    elif isinstance(kind, dict) and kind["type"] == "map":
-        parts = [("key", kind["keyType"], False),
-                 ("value", kind["valueType"], kind["valueContainsNull"])]  # fmt: skip
+    match kind:
+        case {"type": "struct"}:
+            parts = [(each["name"], each["type"], each["nullable"]) for each in kind["fields"]]
+        case {"type": "array"}:
+            parts = [("element", kind["elementType"], kind["containsNull"])]
+        case {"type": "map"}:
+            parts = [("key", kind["keyType"], False),
+                     ("value", kind["valueType"], kind["valueContainsNull"])]  # fmt: skip
     for name, inner, nullable in parts:
         plain = inner if isinstance(inner, str) else inner.get("type", "")
         yield {"name": name, "type": plain, "nullable": nullable, "depth": depth}

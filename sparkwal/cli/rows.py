@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 
 from sparkwal.cli.forms import Form, takes_form, writer
-from sparkwal.cli.open_logs import Damage, check, open_logs
+from sparkwal.cli.open_logs import Damage, bounds, open_logs
 from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows, shown_columns
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import (
@@ -21,7 +21,6 @@ from sparkwal.console.options import (
     takes_log,
     time_with_unit,
 )
-from sparkwal.console.output import moment
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.lifecycle.snapshot import Current, current
 from sparkwal.options.types import duration
@@ -51,12 +50,7 @@ def takes_range(command: Callable[..., None]) -> Callable[..., None]:
         given: dict[str, str], start: int | None, end: int | None, since: int | None,
         until: int | None, sequencers: str | None, every: bool, **others: Any,
     ) -> None:  # fmt: skip
-        bounds = {
-            "startingPosition": start, "endingPosition": end,
-            "startingTimestamp": None if since is None else moment(since),
-            "endingTimestamp": None if until is None else moment(until),
-        }  # fmt: skip
-        given.update({name: str(value) for name, value in bounds.items() if value is not None})
+        given.update(bounds(start, end, since, until))
         command(given=given, sequencers=named_or_all(sequencers, every), **others)
 
     return read
@@ -64,8 +58,6 @@ def takes_range(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """Which rows of which logs, what of each, and in which form."""
-
     path: str
     given: dict[str, str]
     sequencers: str | None
@@ -76,11 +68,9 @@ class _Asked:
     damage: Damage = field(default_factory=Damage)
 
     def logs(self) -> list[LogRange]:
-        """Looked at once. Raises as `open_logs`."""
         return open_logs(self.path, self.given, self.sequencers, self.damage)
 
     def shown(self, spark_schemas: Sequence[str | None]) -> Shown:
-        """Of logs with these columns. Raises Refused, OptionError."""
         known = known_columns(spark_schemas)
         columns = shown_columns(known, self.columns, self.metadata, len(spark_schemas) > 1)
         return Shown(known, columns, Condition(self.where, known) if self.where else None)
@@ -113,7 +103,6 @@ def _takes_rows(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def notify(message: str) -> None:
-    """What people should know, beside the rows."""
     click.echo(message, err=True)
 
 
@@ -127,7 +116,7 @@ def _show(asked: _Asked, rows: Iterator[tuple[Shown, pa.RecordBatch | None]], en
                 out.write(batch.select(list(shown.columns)))
         out.end(end.target.empty_table().select(list(end.columns)).schema)
         # A file that lacks rows does not appear.
-        check(asked.damage.lines())
+        asked.damage.check()
 
 
 @click.command("cat", epilog=EXIT_CODES)
@@ -148,8 +137,7 @@ def cat(asked: _Asked, range: str | None) -> None:
             raise Refused(str(expected)) from None
         if "startingPosition" in asked.given or "endingPosition" in asked.given:
             raise Refused("a range and --start or --end: give one of them")
-        bounds = {"startingPosition": start, "endingPosition": end}
-        asked.given.update({k: str(value) for k, value in bounds.items() if value is not None})
+        asked.given.update(bounds(start, end, None, None))
     logs = asked.logs()
     shown = asked.shown([log.spark_schema for log in logs])
     every = rows(logs, shown.target, shown.needs)

@@ -9,16 +9,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparkwal.cli.open_logs import Damage, check, head_of, log_at, logs_at
-from sparkwal.console.options import (
-    as_json,
-    as_moment,
-    length,
-    takes_log,
-    takes_logs,
-    time_with_unit,
-)
-from sparkwal.console.output import facts, moment, print_json, shown, size
+from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at
+from sparkwal.console.options import as_json, as_moment, takes_log, takes_logs, time_with_unit
+from sparkwal.console.output import facts, length, moment, print_json, rate, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
@@ -51,33 +44,23 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
         consumer_table(found)
     else:
         click.echo("no consumers")
-    check(damage.lines())
+    damage.check()
 
 
 def consumer_table(found: Sequence[ConsumerInfo]) -> None:
-    """The consumers of one log or more on standard output."""
     several = len({each.sequencer for each in found}) > 1
-    rows = [
-        [
-            *([each.sequencer] if several else []),
-            each.name, str(each.position), f"{each.lag:,}", _behind(each),
-            length(each.age_ms), _standing(each), each.host,
-        ]
-        for each in found
-    ]  # fmt: skip
+    rows = []
+    for each in found:
+        behind = "?" if each.lag_ms is None else length(each.lag_ms) if each.lag else "–"
+        kind = "lease" if each.expires_ms is not None else ""
+        standing = kind or "live" if each.live else f"expired {kind}".strip()
+        rows.append([
+            *([each.sequencer] if several else []), each.name, str(each.position), f"{each.lag:,}",
+            behind, length(each.age_ms), standing if each.of_this_log else "of another log",
+            each.host,
+        ])  # fmt: skip
     columns = ["consumer", ">position", ">lag", ">behind", ">last published", "", "host"]
     shown(None, ["log", *columns] if several else columns, rows)
-
-
-def _behind(each: ConsumerInfo) -> str:
-    return "?" if each.lag_ms is None else length(each.lag_ms) if each.lag else "–"
-
-
-def _standing(each: ConsumerInfo) -> str:
-    if not each.of_this_log:
-        return "of another log"
-    kind = "lease" if each.expires_ms is not None else ""
-    return kind or "live" if each.live else f"expired {kind}".strip()
 
 
 _WINDOW_MS = 300_000
@@ -99,7 +82,11 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
     damage = Damage()
     for place, log in enumerate(logs_at(path, given, damage)):
         log.look()
-        consumers = _consumers(log)
+        try:
+            consumers = consumer_infos(log.log, log.name, head_of(log), None)
+        except InvalidLogError as error:
+            consumers = []
+            damage.of(log.name)(error)
         status = _document(log, now_ms)
         if as_json:
             known = {"consumers": [vars(each) for each in consumers]}
@@ -113,22 +100,10 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
                 consumer_table(consumers)
             else:
                 facts({"consumers": "none"})
-    check(damage.lines(), "counted")
-
-
-def _consumers(log: LogRange) -> list[ConsumerInfo]:
-    """Those that can be read."""
-    try:
-        return consumer_infos(log.log, log.name, head_of(log), None)
-    except InvalidLogError as error:
-        if log.passed_over is None:
-            raise
-        log.passed_over(error)
-        return []
+    damage.check("counted")
 
 
 def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
-    """All that is printed of one log but its consumers."""
     head = head_of(log)
     assert head.live is not None
     header, floor, life = head.live.header, log.floor.current(), log.floor.state
@@ -154,11 +129,11 @@ def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
 def _show(status: dict[str, Any]) -> None:
     about = "" if status["exact"] else "≈ "
     above = " above the floor" if status["floor"] and not status["exact"] else ""
-    rate = "idle for five minutes"
+    pace = "idle for five minutes"
     if status["commits_per_second"]:
-        rate = (
-            f"≈ {_number(status['commits_per_second'])} commits/s, "
-            f"{_number(status['rows_per_second'])} rows/s, over the last "
+        pace = (
+            f"≈ {rate(status['commits_per_second'])} commits/s, "
+            f"{rate(status['rows_per_second'])} rows/s, over the last "
             f"{length(round(status['rates_over_seconds'] * 1000))}"
         )
     life = status["lifecycle"]
@@ -167,7 +142,7 @@ def _show(status: dict[str, Any]) -> None:
         "head": Text.assemble((str(status["position"]), "bold"),
                               f", {length(status['age_ms'])} ago  ", (status["timestamp"], "dim")),
         "leader": f"{status['leader_id']} on {status['host']}, term {status['term']}",
-        "rate": rate,
+        "rate": pace,
         "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} objects{above}",
         **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
     })  # fmt: skip
@@ -187,10 +162,6 @@ def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]
     grace = length(life["gc_grace_ms"])
     found["floor"] = f"{status['floor']}: what is below goes {grace} after it was passed"
     return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 @click.command("at")
@@ -222,7 +193,7 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
             "position": position, "timestamp": found, "asked": moment(timestamp),
             "before_the_floor": collected,
         })  # fmt: skip
-        check(damage.lines())
+        damage.check()
         return
     assert head.live is not None
     newest = head.live.header.timestamp_ms
@@ -240,4 +211,4 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
         "asked for": moment(timestamp), "position": f"{position}, {what}",
         "to read": f'.option("startingPosition", {position})',
     })  # fmt: skip
-    check(damage.lines())
+    damage.check()

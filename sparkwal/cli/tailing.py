@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,13 +31,6 @@ _LONGEST_MS = 30_000
 
 @dataclass(frozen=True)
 class Shown:
-    """What of each row is shown, and which rows are.
-
-    Attributes:
-        columns: in their order.
-        where: drops the rows that are not asked for.
-    """
-
     known: pa.Schema
     columns: tuple[str, ...]
     where: Condition | None = None
@@ -44,13 +38,11 @@ class Shown:
     @property
     def target(self) -> pa.Schema:
         """All columns that are read: those shown come first."""
-        named = self.where.columns if self.where is not None else frozenset()
-        others = sorted(named - set(self.columns))
+        others = sorted(self.where.columns - set(self.columns)) if self.where is not None else ()
         return pa.schema([self.known.field(name) for name in (*self.columns, *others)])
 
     @property
     def needs(self) -> Needs | None:
-        """The ranges that the condition leaves."""
         return self.where.needs if self.where is not None else None
 
 
@@ -67,9 +59,8 @@ def shown_columns(
                 raise Refused(f"--columns names {name!r} twice")
         return tuple(names)
     own = [name for name in known.names if name not in METADATA and name not in OWN.names]
-    if not metadata:
-        return tuple(own)
-    return (*own, *METADATA, *(["_wal_sequencer"] if several else []))
+    extra = [*METADATA, *(["_wal_sequencer"] if several else [])] if metadata else []
+    return (*own, *extra)
 
 
 def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:
@@ -81,7 +72,6 @@ def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordB
 
 
 def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    """The first `count` rows of a range."""
     if len(logs) == 1 and shown.where is None:
         batches = read(logs[0], _first_pieces(logs[0], count), shown.target)
     else:
@@ -183,16 +173,16 @@ def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[tuple[Piece, 
 
 
 def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
-    """The live records of low … after−1.
-
-    Nothing before the head has a higher term than it. So a record of the head's term is live,
-    and the records before it need not be looked at to know that.
-    """
+    """The live records of low … after−1. Nothing before the head has a higher term: a record of the
+    head's term is live, whatever comes before it."""
     assert log.head is not None and log.head.live is not None
     newest = log.head.live
     term = newest.header.term
     known = {newest.header.position: newest}
-    begin = known.get(low) or _intact(log, low)
+    begin = known.get(low)
+    if begin is None:
+        with suppress(InvalidLogError):
+            begin = read_slot(log.log, low, log.window, GLANCE)
     if begin is None or begin.header.term != term:
         return list(log.records(low, after, at_once=WIDEST_PROBE))
     found = live_records(
@@ -203,27 +193,15 @@ def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
     return list(log.floor.usable(low, after, found))
 
 
-def _intact(log: LogRange, position: int) -> SlotRecord | None:
-    try:
-        return read_slot(log.log, position, log.window, GLANCE)
-    except InvalidLogError:
-        return None
-
-
 def followed(
-    logs: Sequence[LogRange],
-    shown: Callable[[Sequence[str | None]], Shown],
-    interval_ms: int,
+    logs: Sequence[LogRange], shown: Callable[[Sequence[str | None]], Shown], interval_ms: int,
     notify: Callable[[str], None],
-) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:
-    """The rows after those that `logs` had when they were looked at last, without end.
-
-    None stands for a pause: everything that is there was shown. 1 GET of each log for each look
-    that finds nothing.
+) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:  # fmt: skip
+    """The rows after those that `logs` had when they were looked at last, without end; None stands
+    for a pause: everything that is there was shown. A look that finds nothing is 1 GET of each log.
 
     Args:
         shown: what is shown of logs with these Spark schemas, which may get more columns.
-        notify: takes what people should know: rows were collected meanwhile, a store is away.
 
     Raises AnotherLog where a log was recreated or is gone, InvalidLogError, BrokenPipeError.
     """

@@ -29,7 +29,7 @@ _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=s
 
 
 def json_rows(batch: pa.RecordBatch) -> list[str]:
-    """Each row as one JSON object, which a terminal obeys in nothing."""
+    """Each row as one JSON object, escaped."""
     names = batch.schema.names
     rows = _rows(batch.columns, batch.num_rows)
     if len(set(names)) == len(names):
@@ -56,7 +56,6 @@ def _rows(columns: Sequence[pa.Array], count: int) -> Iterable[tuple[Any, ...]]:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Each value as one that JSON has a form for."""
     kind = array.type
     if not types.is_nested(kind):
         return _leaves(array)
@@ -128,12 +127,8 @@ _CYCLE = 146_097
 def _beyond(
     texts: pa.Array, counts: pa.Array, day: int, whole: Callable[[str, int], str]
 ) -> list[str | None]:
-    """`texts`, and for moments outside of the years 1…9999 what Arrow does not know to write.
-
-    Args:
-        counts: since 1970, of which `day` are a day.
-        whole: a text from that of the day and what of the day has passed.
-    """
+    """`texts`, and for moments outside of the years 1…9999, which Arrow cannot write, `whole` of
+    the day's text and what of it has passed. `counts` are since 1970, `day` of them a day."""
     found = list(texts.cast(pa.string()).to_pylist())
     ends = pc.min_max(counts).as_py()
     first, after = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH + 1
@@ -181,7 +176,6 @@ def csv_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _parts(value: pa.MonthDayNano) -> str:
-    """DuckDB's intervals."""
     time = _interval(value.nanoseconds // 1000).removeprefix("-PT").removeprefix("PT")
     sign = "-" if value.nanoseconds < 0 else ""
     date = (f"{value.months}M" if value.months else "") + (f"{value.days}D" if value.days else "")
@@ -198,25 +192,17 @@ def _interval(microseconds: int) -> str:
 _MEASURED = 200
 _LEAST = 8
 _GAP = "  "
+_NUMBERS = (types.is_integer, types.is_floating, types.is_decimal)
 
 
 class TableWriter:
-    """Writes batches as lines.
-
-    Args:
-        write: takes lines.
-        width: of the terminal; None: nothing is cut.
-        styled: bold and dim text.
-        notify: takes what people should know, beside the table.
-    """
+    """Writes batches as lines, not cut if `width`, the terminal's, is None; `notify` takes what
+    people should know beside the table."""
 
     def __init__(
-        self,
-        write: Callable[[str], None],
-        width: int | None,
-        styled: bool,
+        self, write: Callable[[str], object], width: int | None, styled: bool,
         notify: Callable[[str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._write, self._width, self._notify, self._has_styles = write, width, notify, styled
         self._columns: pa.Schema | None = None
         self._waiting: list[tuple[str | None, ...]] = []
@@ -228,26 +214,23 @@ class TableWriter:
         if self._columns is None or not self._columns.equals(batch.schema):
             self.flush()
             self._columns, self._widths = batch.schema, None
+        # Nobody looks at a megabyte that is cut to some letters.
+        most = None if self._width is None else self._width + 1
         for begin in range(0, batch.num_rows, 1000):
-            part = batch.slice(begin, 1000)
-            cells = [[self._cell(text) for text in bare_texts(each)] for each in part.columns]
+            cells = [
+                [None if text is None else escape(text[:most]) for text in bare_texts(column)]
+                for column in batch.slice(begin, 1000).columns
+            ]
             self._waiting.extend(zip(*cells, strict=True))
             if self._widths is not None or len(self._waiting) >= _MEASURED:
                 self.flush()
 
-    def _cell(self, text: str | None) -> str | None:
-        if text is None:
-            return None
-        # Nobody looks at a megabyte that is cut to some letters.
-        return escape(text if self._width is None else text[: self._width + 1])
-
     def flush(self) -> None:
-        """Everything that was given is written."""
         if self._columns is None:
             return
         if self._widths is None:
             self._widths = self._measured(self._columns)
-            self._right = [_is_number(each.type) for each in self._columns]
+            self._right = [any(is_of(each.type) for is_of in _NUMBERS) for each in self._columns]
             self._line([escape(name) for name in self._columns.names], bold=True)
             self._write(_GAP.join("─" * width for width in self._widths) + "\n")
         for row in self._waiting:
@@ -255,7 +238,7 @@ class TableWriter:
         self._waiting = []
 
     def end(self, columns: pa.Schema) -> None:
-        """Nothing more comes; a table without rows still has its head."""
+        """A table without rows still has its head."""
         self._columns = self._columns if self._columns is not None else columns
         self.flush()
 
@@ -299,7 +282,3 @@ class TableWriter:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))

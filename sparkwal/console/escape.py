@@ -10,13 +10,8 @@ _JOINERS = "\u200c\u200d"
 
 def escape(text: str, keeps: str = "") -> str:
     r"""A text of strangers without what a terminal obeys: controls, marks of direction and other
-    invisible characters become \u001b and the like, as in JSON.
-
-    A log's writers choose the names of its hosts, leaders and columns.
-
-    Args:
-        keeps: characters that stay.
-    """
+    invisible characters become \u001b and the like, as in JSON; `keeps` stay. A log's writers
+    choose the names of its hosts, leaders and columns."""
     if text.isprintable():  # as most are
         return text
     keeps += _JOINERS

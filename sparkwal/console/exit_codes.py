@@ -20,7 +20,7 @@ from sparkwal.errors import OptionError, SparkWalError
 
 
 def takes_colours() -> bool:
-    """Whether a terminal may be sent colours; a pipe never is."""
+    """Whether a terminal may be sent colours."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
@@ -83,8 +83,7 @@ def terminate(signum: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def ended_quietly() -> Iterator[None]:
-    """Errors of the library as exit codes; signals, and a pipe that nobody reads any more, as
-    the exit code that a shell expects, and not a word."""
+    """Errors of the library, signals and a pipe that nobody reads any more become exit codes."""
     try:
         yield
         sys.stdout.flush()
@@ -96,7 +95,7 @@ def ended_quietly() -> Iterator[None]:
     except BrokenPipeError:
         _nobody_reads()
     except OSError as error:
-        # One of a file has its name.
+        # An error of a file names it.
         if error.filename is not None or error.errno not in _FULL:
             raise
         _drop_output()

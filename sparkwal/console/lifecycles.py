@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sparkwal import events
 from sparkwal.console.escape import escape
-from sparkwal.console.options import takes_every, takes_sequencer, time_with_unit
+from sparkwal.console.options import time_with_unit
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.keys import ROOT
@@ -46,12 +46,11 @@ class Failures(click.ClickException):
     exit_code: int  # type: ignore[misc]
 
     def __init__(self, failures: Mapping[str, SparkWalError], several: bool) -> None:
-        lines = [f"{name}: {line(error)}" if several else line(error)
-                for name, error in failures.items()]  # fmt: skip
+        texts = {name: line(error) for name, error in failures.items()}
+        lines = [f"{name}: {text}" for name, text in texts.items()] if several else texts.values()
         super().__init__("\n".join(lines))
-        kinds = [*failures.values()]
-        self.exit_code = 2 if all(isinstance(error, OptionError) for error in kinds) else 1
-        if any(isinstance(error, CompactionError) for error in kinds):
+        self.exit_code = 2 if all(isinstance(e, OptionError) for e in failures.values()) else 1
+        if any(isinstance(error, CompactionError) for error in failures.values()):
             self.exit_code = SUSPENDED
 
 
@@ -84,11 +83,8 @@ _COLLECTING = ("gcGrace", "consumerExpiry")
 def takes_lifecycle_options(
     *, policy: bool
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a lifecycle for a command below `takes_log_options`; they join `given`.
-
-    Args:
-        policy: those of the policy too.
-    """
+    """The options of a lifecycle, with `policy` its too, for a command below `takes_log_options`;
+    they join `given`."""
     known = {each.name for each in fields(Policy)} if policy else set()
     taken = [each for each in fields(LifecycleOptions)
              if each.name in known or each.metadata["name"] in _COLLECTING]  # fmt: skip
@@ -114,11 +110,6 @@ def takes_lifecycle_options(
         return wrapped
 
     return decorate
-
-
-def takes_sequencers(command: Callable[..., None]) -> Callable[..., None]:
-    """--sequencer and --all."""
-    return takes_sequencer(takes_every(command))
 
 
 def checked(
@@ -147,8 +138,6 @@ def logs(settings: LifecycleOptions, every: bool) -> dict[str, LogStore]:
 
 
 class Story:
-    """What happens, as the library's events report it."""
-
     def __init__(self, console: Console) -> None:
         self.note = "looking"
         self._console = console

@@ -47,7 +47,6 @@ def takes_log_options(
     """--endpoint, --log-option and --options-file for a command, which gets them as `given`.
 
     Args:
-        of: what they are options of, for people.
         like: ", as in" and a file that shows them.
         endpoint: False for a command with an --endpoint of its own.
     """
@@ -101,10 +100,7 @@ takes_every = click.option(
 
 
 def takes_log(command: Callable[..., None]) -> Callable[..., None]:
-    """PATH, --endpoint, --sequencer, --log-option and --options-file of one log.
-
-    The command gets `path`, and as `given` the options for `sparkwal.Log` and its like.
-    """
+    """`takes_log_options`, PATH as `path`, and --sequencer, which joins `given`."""
 
     @functools.wraps(command)
     def read(sequencer: str | None, given: dict[str, str], **others: Any) -> None:
@@ -139,10 +135,7 @@ _RANGE = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
 
 
 def first_and_last(text: str) -> tuple[int | None, int | None]:
-    """Both inclusive; None where an end is left open.
-
-    Raises ValueError with what is expected.
-    """
+    """Both inclusive; None where an end is left open. Raises ValueError."""
     match = _RANGE.fullmatch(text.strip())
     if match is None or match[0] == "..":
         raise ValueError(f"{text!r} is no range of positions: 100..199, 100.., ..199 or 100")
@@ -157,13 +150,8 @@ unless it says otherwise), or milliseconds since 1970"
 
 
 def moment_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970.
-
-    Args:
-        text: a duration, which is before now: "1h"; or a moment as startingTimestamp takes it.
-
-    Raises ValueError with what is expected.
-    """
+    """Milliseconds since 1970 of a duration, which is before now, or a moment as startingTimestamp
+    takes it. Raises ValueError."""
     text = text.strip()
     if text.isdecimal():
         return timestamp(text)  # distinguishes seconds from microseconds
@@ -184,23 +172,10 @@ def as_moment(context: click.Context, parameter: click.Parameter, value: str | N
         raise click.BadParameter(f"{value!r}: {expected} is expected") from None
 
 
-def length(milliseconds: int) -> str:
-    """A time for people, in its greatest unit: "250 ms", "12 s", "5 min", "3.2 h", "9 d"."""
-    if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    value = milliseconds / 1000
-    for unit, following in (("s", 60), ("min", 60), ("h", 24)):
-        if value < following:
-            return f"{value:.0f} {unit}" if value >= 10 or unit == "s" else f"{value:.1f} {unit}"
-        value /= following
-    return f"{value:.1f} d" if value < 10 else f"{value:,.0f} d"
-
-
 def time_with_unit(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
-    """The callback of an option that is a time with a unit: without one it would be
-    milliseconds, and data goes by it."""
+    """The callback of a time with a unit: without one it would be milliseconds, and data goes."""
     if value is None:
         return None
     try:

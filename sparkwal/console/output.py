@@ -21,13 +21,11 @@ _LEAST_TEXT = 16
 
 
 def as_json_line(document: Mapping[str, Any]) -> str:
-    """One JSON object as a line."""
-    # Strings alone hold what is made escape, and there the escape means the same.
+    # Strings alone hold what is escaped, and there the escape means the same.
     return escape(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One JSON object on a line of standard output."""
     click.echo(as_json_line(document))
 
 
@@ -41,6 +39,35 @@ def size(count: int | None) -> str:
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def length(milliseconds: int) -> str:
+    """A time for people, in its greatest unit: "250 ms", "12 s", "5 min", "3.2 h", "9 d"."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    value = milliseconds / 1000
+    for unit, following in (("s", 60), ("min", 60), ("h", 24)):
+        if value < following:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "s" else f"{value:.1f} {unit}"
+        value /= following
+    return f"{value:.1f} d" if value < 10 else f"{value:,.0f} d"
+
+
+def dollars(amount: float) -> str:
+    """Dollars for people: cents, and below ten of them two digits that count."""
+    if amount == 0 or amount >= 0.0995:
+        return f"${amount:,.2f}"
+    return f"${amount:#.2g}" if amount >= 0.0001 else "< $0.0001"
+
+
+def rate(value: float | None) -> str:
+    """A number a second."""
+    return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def requests_text(requests: Mapping[str, int]) -> str:
+    counted = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
+    return ", ".join(counted) or "none"
+
+
 def moment(timestamp_ms: int) -> str:
     """Milliseconds since 1970 as ISO 8601 in UTC."""
     time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
@@ -50,8 +77,8 @@ def moment(timestamp_ms: int) -> str:
 def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output. A column whose heading begins with ">" stands to the right.
 
-    Where it is too wide it gets narrower, then the terminal wraps it: a number that was cut would
-    be another number. The last column, if it is a text, is wrapped in its place.
+    A number that was cut would be another: the terminal wraps what is too wide, but the last
+    column, if it is a text, is wrapped in its place.
     """
     heads = [escape(heading.removeprefix(">")) for heading in columns]
     cells = [[escape(cell) for cell in row] for row in rows]
@@ -86,16 +113,10 @@ def facts(rows: Mapping[str, str | Text]) -> None:
     table.add_column(no_wrap=True, style="dim", min_width=9)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(
-            Text(escape(name)), Text(escape(value)) if isinstance(value, str) else _plain(value)
-        )
+        text = value if isinstance(value, Text) else Text(escape(value))
+        safe = escape(text.plain, keeps="\n")
+        table.add_row(Text(escape(name)), text if safe == text.plain else Text(safe, text.style))
     out().print(table)
-
-
-def _plain(value: Text) -> Text:
-    """Its lines and its colours stay."""
-    safe = escape(value.plain, keeps="\n")
-    return value if safe == value.plain else Text(safe, value.style)
 
 
 def out() -> Console:

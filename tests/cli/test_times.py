@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwal.console.options import EXPECTED, length, moment_ms
+from sparkwal.console.options import EXPECTED, moment_ms
+from sparkwal.console.output import length
 
 NOW = 1_800_000_000_000
 
