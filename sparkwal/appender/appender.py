@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -28,10 +28,11 @@ from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
+from sparkwal.journal.storage import Folder
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.store.log_store import LogStore
 
 __all__ = ["Appender", "Ticket"]
@@ -65,8 +66,8 @@ class Appender:
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
-        clock: Any = None,
-        folder: Any = None,
+        clock: Clock | None = None,
+        folder: Folder | None = None,
         **options: object,
     ) -> None:
         name = path.prefix or "log" if isinstance(path, LogStore) else path
