@@ -62,8 +62,9 @@ class JournalBackend:
             if segment.last <= known:
                 continue
             kept = read_schema(segment.header.schema)
-            new = (f"no column {name!r}" for name in rows.required if name not in kept.names)
-            if (wrong := rows.mismatch(kept) or next(new, None)) is not None:
+            new = next((name for name in rows.required if name not in kept.names), None)
+            lacks = None if new is None else f"no column {new!r}, which takes no null"
+            if wrong := rows.mismatch(kept) or lacks:
                 raise OptionError(
                     f"journal {path} holds rows that wait and do not fit ({wrong}): open it once "
                     "with the former schema, and close it when everything is sent"

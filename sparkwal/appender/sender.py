@@ -100,9 +100,9 @@ class Sender:
         self._context, self._intake, self._pipeline = context, intake, pipeline
         self._claim, self._lookout, self._watch = claim, lookout, watch
         self._publish, self._producer = context.subscribers.publish, context.producer_id
-        # A journal sets both; the threads that send call them. Every append up to a sequence is
-        # decided, and the newest lie at the position. The log takes no more or takes again, or this
-        # has stopped: then no event is published.
+        # A journal sets both; they run in the threads that send, and must not take their locks.
+        # Every append up to a sequence is decided, and the newest lie at the position. The log
+        # takes no more or takes again, or this has stopped: then no event is published.
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
         self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)

@@ -143,7 +143,8 @@ class _Opening:
         contents.segments, self._segments = [], []
 
     def _mend(self, damage: Damage) -> None:
-        path, sequence, reason = self._folder.path, damage.sequence, damage.reason
+        path, name = self._folder.path, damage.name
+        sequence, reason = damage.sequence, damage.reason
         if damage.torn:
             segment = self._segments[-1]
             with self._writer(segment.name) as writer:
@@ -159,22 +160,18 @@ class _Opening:
         there = set(self._folder.names())
         aside = {
             each: self._free(f"{QUARANTINE}/{each}")
-            for each in (damage.name, *damage.also) if each in there
+            for each in (name, *damage.also) if each in there
         }  # fmt: skip
         first, last = (lost[0], lost[-1]) if lost else (-1, -1)
         if lost:
-            incident = Incident(damage.name, first, last, tuple(aside.values()), reason)
+            incident = Incident(name, first, last, tuple(aside.values()), reason)
             # SAFETY(loss-is-noted) §11: a loss is noted durably and reported at each opening until
             # it is sent again
             self._quarantine = self._quarantine.add(incident)
         self._set_aside(damage, aside)
         self._publish(
             events.ReplayStopped(
-                path=path,
-                file=damage.name,
-                sequence=sequence,
-                reason=reason,
-                complete=damage.complete,
+                path=path, file=name, sequence=sequence, reason=reason, complete=damage.complete
             )
         )
         names = ", ".join(aside)
