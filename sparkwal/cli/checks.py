@@ -54,7 +54,7 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
 
     Exit code 1 where there is no such record, or it is not sound; a record that is dead is shown.
     """
-    log = log_at(path, given, damage=Damage())
+    log = log_at(path, given, Damage())
     found = _look(log, log.gap - 1 if position is None else position)
     if as_json:
         header = json.loads(to_json(found.record.header)) if found.record else None

@@ -155,7 +155,7 @@ def command(
     if follows and (end is not None or until is not None):
         raise click.UsageError("--follow has no end: remove --end and --until")
     damage = Damage()
-    log = log_at(path, given, fail_fast=not follows, damage=damage)
+    log = log_at(path, given, damage, fail_fast=not follows)
     first, after = _bounds(log, start, end, since, until)
     if follows and start is None and since is None:
         most = most or _FOLLOWED

@@ -64,10 +64,12 @@ def bounds(
     start: int | None, end: int | None, since: int | None, until: int | None
 ) -> dict[str, str]:
     """The positions and times of a range, both inclusive, as options of reading."""
-    times = (None if each is None else moment(each) for each in (since, until))
-    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
-    each = zip(names, (start, end, *times), strict=True)
-    return {name: str(value) for name, value in each if value is not None}
+    positions = {"startingPosition": start, "endingPosition": end}
+    times = {"startingTimestamp": since, "endingTimestamp": until}
+    return {
+        **{name: str(value) for name, value in positions.items() if value is not None},
+        **{name: moment(value) for name, value in times.items() if value is not None},
+    }
 
 
 def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -> list[LogRange]:
@@ -118,7 +120,7 @@ def open_logs(
 
 
 def log_at(
-    path: str, given: Mapping[str, str], *, fail_fast: bool = True, damage: Damage | None = None
+    path: str, given: Mapping[str, str], damage: Damage, *, fail_fast: bool = True
 ) -> LogRange:
     """One log, looked at: its head and its floor. Raises Failed where there is none."""
     options = from_keywords(SourceOptions, path, given)

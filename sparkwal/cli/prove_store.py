@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
@@ -26,30 +27,17 @@ from sparkwal.store.local import LocalStore
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 from sparkwal.store.s3 import S3Store, given
 
-Outcome = Literal["ok", "to do", "unknown"]
-
 
 @dataclass(frozen=True)
 class Line:
-    outcome: Outcome
+    outcome: Literal["ok", "to do", "unknown"]
     about: str
     said: str
     advice: str = ""
 
 
-def ok(about: str, said: str) -> Line:
-    return Line("ok", about, said)
-
-
-def to_do(about: str, said: str, advice: str = "") -> Line:
-    return Line("to do", about, said, advice)
-
-
-def unknown(about: str, said: str) -> Line:
-    """Not found out, or nothing to find out: no error."""
-    return Line("unknown", about, said)
-
-
+# Unknown is what was not found out, or is nothing to find out: no error.
+ok, to_do, unknown = partial(Line, "ok"), partial(Line, "to do"), partial(Line, "unknown")
 _COLOURS = {"ok": "green", "wrong": "red", "to do": "red", "limit": "yellow", "unknown": "yellow"}
 
 takes_endpoints = click.option(
@@ -266,8 +254,8 @@ def _conditional(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
         rounds, threads = _TRIAL
         yield ok("conditional writes", f"one winner each of {rounds} races of {threads}{over}")
     for each in clocks:
-        outcome: Outcome = "ok" if each.outcome == "ok" else "unknown"
-        yield Line("to do" if each.means else outcome, "clock", each.found, each.means)
+        line = to_do if each.means else ok if each.outcome == "ok" else unknown
+        yield line("clock", each.found, each.means)
 
 
 def _features(store: S3Store, prefix: str) -> Iterator[Line]:

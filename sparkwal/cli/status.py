@@ -178,7 +178,7 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
     of a former leader as many more as that had in flight.
     """
     damage = Damage()
-    log = log_at(path, given, damage=damage)
+    log = log_at(path, given, damage)
     head, floor = head_of(log), log.floor.current()
     position, found = log.at(timestamp), None
     if position < log.gap:
