@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -17,13 +18,14 @@ from sparkwal.appender.rows import read_schema
 from sparkwal.appender.salvage import unreadable_file
 from sparkwal.appender.session import Session, open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
-from sparkwal.journal.disk import DiskFolder
+from sparkwal.journal.disk import LOCK, DiskFolder
 from sparkwal.journal.opening import begin, check
 from sparkwal.journal.owner import Owner
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.sender import Sender, whose, write_sender
 from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
+from sparkwal.options.open import check_journal
 from sparkwal.protocol.recovery import Head
 
 
@@ -38,6 +40,8 @@ class JournalBackend:
             options.journal_segment, options.journal_max, options.journal_slots,
             options.journal_sync, options.journal_interval_ms,
         )  # fmt: skip
+        if folder is None and not os.path.exists(os.path.join(options.journal, LOCK)):
+            check_journal(options.journal, options.path)
         # Lock the folder before leading, so that a second process fails without fencing the first.
         self._folder = folder or DiskFolder(options.journal)
         self._context = context

@@ -65,13 +65,6 @@ def log_folders(path: str, sequencer: str) -> list[Path]:
     return [Path(os.path.realpath(each)) for each in found]
 
 
-def holds_log(path: Path) -> bool:
-    """Whether a folder of this machine's disk is a log: it has objects with names of one."""
-    with suppress(OSError), os.scandir(path / keys.FOLDERS[0]) as objects:
-        return any(keys.decode(each.name) is not None for each in objects)
-    return False
-
-
 def foreign(path: Path) -> str | None:
     """The first name in a folder that is none of a checkpoint's, or None."""
     for each in sorted(os.scandir(path), key=lambda each: each.name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import uuid
@@ -15,7 +16,7 @@ from sparkwal.checkpoints.folder import Owner
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
-from sparkwal.options.open import open_log
+from sparkwal.options.open import holds_log, open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
@@ -65,7 +66,8 @@ def checkpoint(
     Raises OptionError for a query whose checkpoint the log cannot carry (stateful, too large) and
     for a folder that is another's; InvalidLogError, StoreUnavailableError.
     """
-    given = from_keywords(SinkOptions, absolute(path), options)
+    given = from_keywords(SinkOptions, path, options)
+    given = dataclasses.replace(given, path=absolute(given.path))
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
         raise OptionError(f"name is {repr(name)[:80]}; a short printable text is expected")
     log = open_log(given, fail_fast=True)
@@ -264,7 +266,7 @@ def _check_apart(place: Path, given: SinkOptions) -> None:
                 "Nothing was written: give sparkwal.checkpoint a folder beside the log"
             )
     mine = Path(os.path.realpath(place))
-    other = next(filter(folder.holds_log, (mine, *mine.parents)), None)
+    other = next(filter(holds_log, (mine, *mine.parents)), None)
     if other is not None:
         raise OptionError(
             f"the checkpoint {place} would lie in {other}, which is another log. Nothing was "

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sparkwal.errors import OptionError
+from sparkwal.format import keys
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
@@ -52,6 +53,27 @@ def check_place(path: str, log: LogStore) -> None:
             f"{path} holds Parquet files ({files[0].rpartition('/')[2]}), which are no log's: a "
             "log shares its path with nothing else. Nothing was written; write to an empty path"
         )
+
+
+def check_journal(path: str, log: str) -> None:
+    """Check a folder before a journal begins there. Raises OptionError if it lies inside a Delta
+    table or a log, where whoever cleans up would delete accepted rows; `log` is the journal's."""
+    own = Path(os.path.realpath(path))
+    ours = Path(os.path.realpath(folder(log))) if is_local(log) else None
+    for each in (own, *own.parents):
+        if each == ours or holds_log(each) or (each / _DELTA).is_dir():
+            what = "Delta table" if (each / _DELTA).is_dir() else "log"
+            raise OptionError(
+                f"journal {path} is inside the {what} {each}, where a clean-up would delete "
+                "accepted rows. Nothing was written; give a folder outside of it"
+            )
+
+
+def holds_log(path: Path) -> bool:
+    """Whether a folder of this machine's disk is a log: it has objects with names of one."""
+    with suppress(OSError), os.scandir(path / keys.FOLDERS[0]) as objects:
+        return any(keys.decode(each.name) is not None for each in objects)
+    return False
 
 
 def _keys(log: LogStore, prefix: str) -> list[str]:

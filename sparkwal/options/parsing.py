@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sparkwal.errors import OptionError
@@ -62,10 +64,19 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return lowered[near[0]] if near else None
 
 
-def from_keywords(kind: type[T], path: str, given: Mapping[str, object]) -> T:
-    """As `parse`, of Python keyword arguments."""
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
-    }
-    return parse(kind, {**texts, "path": path})
+def from_keywords(kind: type[T], path: str | os.PathLike[str], given: Mapping[str, object]) -> T:
+    """As `parse`, of Python keyword arguments. The path is a text or an `os.PathLike`."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise OptionError(
+            f"the path is a {type(path).__name__}; a text such as s3://bucket/wal is expected"
+        )
+    texts = {"path": os.fspath(path)}
+    for name, value in given.items():
+        # str(None) would name a folder.
+        if not isinstance(value, (str, int, float, datetime, os.PathLike)):
+            raise OptionError(
+                f"option {name} is a {type(value).__name__}; a text or a number is expected. To "
+                "leave the option at its default, leave it out"
+            )
+        texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return parse(kind, texts)

@@ -7,7 +7,7 @@ import uuid
 
 import pyarrow as pa
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, from_metadata, host_of
 from sparkwal.options.open import open_log
@@ -36,6 +36,8 @@ def repair(path: str, position: int, *, give_up: bool = False, **options: object
     restore the object then; and with `give_up` where there is an object, or a record beside it is
     missing or damaged. StoreUnavailableError, OptionError.
     """
+    if not isinstance(position, int) or position < 0:
+        raise OptionError(f"position is {position!r}; a whole number from 0 is expected")
     log = open_log(from_keywords(StoreOptions, path, options), fail_fast=True)
     number = position
     # No log comes so far that the name of an object is the position of another.

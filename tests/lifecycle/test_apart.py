@@ -128,6 +128,23 @@ def test_a_log_that_is_there_goes_on(tmp_path: Path) -> None:
     assert sparkwal.Log(f"{tmp_path}/table/wal").scan().read_all().num_rows == 2
 
 
+@pytest.mark.parametrize("inside", ["table/j", "wal", "wal/batches", "other/lifecycle/j", "link/j"])
+def test_no_journal_begins_inside_a_table_or_a_log(tmp_path: Path, inside: str) -> None:
+    write_deltalake(tmp_path / "table", pa.table({"n": [1]}))
+    (tmp_path / "link").symlink_to(tmp_path / "table")
+    begin(f"{tmp_path}/other")
+    with pytest.raises(OptionError, match="accepted rows. Nothing was written"):
+        begin(f"{tmp_path}/wal", journal=f"{tmp_path}/{inside}")
+    assert not (tmp_path / inside).exists() and sparkwal.Log(f"{tmp_path}/wal").head() is None
+
+
+def test_a_journal_that_is_there_is_opened_though_a_log_begins_around_it(tmp_path: Path) -> None:
+    begin(f"{tmp_path}/wal", journal=f"{tmp_path}/around/j")
+    begin(f"{tmp_path}/around")
+    begin(f"{tmp_path}/wal", journal=f"{tmp_path}/around/j")
+    assert sparkwal.Log(f"{tmp_path}/wal").scan().read_all().num_rows == 2
+
+
 @pytest.mark.s3
 @pytest.mark.parametrize("sequencer", ["default", "a"])
 def test_on_s3_one_list_finds_the_table(

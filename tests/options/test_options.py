@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from sparkwal.errors import OptionError
 from sparkwal.options import types
 from sparkwal.options.appender import AppenderOptions
-from sparkwal.options.parsing import parse
+from sparkwal.options.parsing import from_keywords, parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
@@ -126,6 +127,20 @@ def test_wrong_names_ranges_and_pairs_have_their_message(
 def test_a_missing_path_says_how_to_give_it() -> None:
     with pytest.raises(OptionError, match=r'option path is missing: \.option\("path"'):
         parse(SinkOptions, {})
+
+
+@pytest.mark.parametrize("path", [None, 5, True, b"/log", ["/log"]])
+def test_a_path_is_text(path: Any) -> None:
+    with pytest.raises(OptionError, match="the path is a .*; a text such as s3://bucket/wal"):
+        from_keywords(SourceOptions, path, {})
+    assert from_keywords(SourceOptions, Path("/log"), {}).path == "/log"
+
+
+@pytest.mark.parametrize("value", [None, b"a", ["a"], {"a": 1}])
+def test_none_is_no_value_of_an_option(value: object) -> None:
+    """Its text would name a folder or a sequencer."""
+    with pytest.raises(OptionError, match="option sequencer is a .* leave it out"):
+        from_keywords(SourceOptions, "/log", {"sequencer": value})
 
 
 @pytest.mark.parametrize("limit", ["1", "1000"])

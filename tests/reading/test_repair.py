@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from sparkwal import Appender, InvalidLogError, Log, repair, verify
+from sparkwal import Appender, InvalidLogError, Log, OptionError, repair, verify
 from sparkwal.format import keys
 from sparkwal.reading.repair import repair_record
 from sparkwal.store.local import LocalStore
@@ -70,6 +71,12 @@ def test_what_cannot_be_made_again_is_left_as_it_is(path: Path, part: str) -> No
     with pytest.raises(InvalidLogError):
         repair(str(path), LAST)
     assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize("position", ["5", None, -1, 5.0])
+def test_a_position_is_a_whole_number(path: Path, position: Any) -> None:
+    with pytest.raises(OptionError, match="a whole number from 0 is expected"):
+        repair(str(path), position)
 
 
 def test_a_repair_that_broke_off_is_run_again(path: Path) -> None:
