@@ -105,11 +105,12 @@ def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
 
 
 @pytest.mark.s3
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_query_goes_on_whatever_became_of_its_disk(
-    drivers: Drivers, on_s3: Scene, rng: random.Random
+    drivers: Drivers, on_s3: Scene, rng: random.Random, times: int
 ) -> None:
     driver = drivers.take()
-    fates = [*FATES, *FATES]
+    fates = [*FATES] * times
     rng.shuffle(fates)
     for fate in fates:
         for again in (False, True):

@@ -38,22 +38,23 @@ def test_drivers_killed_at_any_moment_lose_nothing(drivers, on_s3, rng: random.R
     assert found.leaders >= 2
 
 
+@pytest.mark.parametrize("least", [6, pytest.param(30, marks=pytest.mark.slow)])
 def test_python_workers_killed_again_and_again_lose_nothing(
-    drivers, on_s3, rng: random.Random
+    drivers, on_s3, rng: random.Random, least: int
 ) -> None:
     on_s3.proxy.faults = overload(0.3)
     driver = drivers.take()
     # A killed planner or commit worker fails the query, and the driver starts it again.
-    driver.go(**on_s3.work(partitions=3, restarts=1000, batches=20))
+    driver.go(**on_s3.work(partitions=3, restarts=1000, batches=least))
     driver.wait_batch(0)
     kills = 0
-    while kills < 15:
+    while kills < least:
         time.sleep(rng.uniform(0.05, 0.4))
         workers = driver.workers()
         kills += bool(workers) and send(rng.choice(workers), SIGKILL)
     on_s3.proxy.faults = []
     driver.finish()
-    on_s3.prove(least=20)
+    on_s3.prove(least=least)
 
 
 def test_a_driver_that_slept_through_a_takeover_is_fenced_and_told_by_whom(drivers, on_s3) -> None:

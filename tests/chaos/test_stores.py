@@ -49,6 +49,7 @@ def run(
         raise failed
 
 
+# "lost replies" has what the storm of every second put has.
 STORMS = {
     "refusals": overload(0.4),
     "a lost reply to every second put": [Fault("lost_reply", kind="PUT", probability=0.5)],
@@ -60,7 +61,13 @@ STORMS = {
 
 @pytest.mark.spark
 @pytest.mark.s3
-@pytest.mark.parametrize("faults", STORMS.values(), ids=STORMS)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(faults, id=name, marks=[pytest.mark.slow] if "second" in name else [])
+        for name, faults in STORMS.items()
+    ],
+)
 def test_a_stream_goes_on_through(spark, on_s3, faults: list[Fault]) -> None:
     on_s3.proxy.faults = list(faults)
     run(spark, on_s3, 6, **STUBBORN)
