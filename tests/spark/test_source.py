@@ -28,6 +28,7 @@ from queries import (
     write,
 )
 
+from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -142,6 +143,27 @@ def test_a_batch_read_holds_exactly_the_range_asked_for(
     assert values(read(spark, log.path, **options).collect()) == expected
 
 
+def turns(path: Path, **options: object) -> list[list[int]]:
+    """The rows of each trigger, asked for as Spark asks for them until the log's end."""
+    given = {name: str(value) for name, value in options.items()}
+    reader = StreamReader(
+        parse(SourceOptions, {"path": str(path), **given}), StructType.fromJson(json.loads(SCHEMA))
+    )
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    found = []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        batches = [batch for task in reader.partitions(start, end) for batch in reader.read(task)]
+        found.append([value for batch in batches for value in batch.column("value").to_pylist()])
+        start = end
+    return found
+
+
+def seldom(case: dict[str, object] | str, *always: dict[str, object] | str) -> list[Any]:
+    """The marks of a case that Spark itself goes through now and then only."""
+    return [] if case in always else [pytest.mark.slow]
+
+
 LIMITS: list[tuple[dict[str, object], list[int]]] = [
     ({}, [50]),
     ({"maxRowsPerTrigger": 20}, [20, 20, 10]),
@@ -156,7 +178,26 @@ LIMITS: list[tuple[dict[str, object], list[int]]] = [
 ]
 
 
+# Each kind of limit, and two starts.
+THROUGH_SPARK = [options for options, _ in LIMITS if len(options) > 2] + [
+    {"maxRowsPerTrigger": 19}, {"maxCommitsPerTrigger": 2}, {"maxBytesPerTrigger": 1},
+    {"startingPosition": "latest"},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("options", "expected"), LIMITS, ids=[str(o) for o, _ in LIMITS])
+def test_a_trigger_takes_whole_commits_up_to_the_limits(
+    log: Writer, options: dict[str, object], expected: list[int]
+) -> None:
+    found = turns(log.path, **options)
+    assert [len(rows) for rows in found] == expected
+    assert [value for rows in found for value in rows] == span(0, 4)[50 - sum(expected) :]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [pytest.param(o, rows, id=str(o), marks=seldom(o, *THROUGH_SPARK)) for o, rows in LIMITS],
+)
 def test_a_stream_takes_whole_commits_up_to_the_limits(
     spark: SparkSession,
     log: Writer,
@@ -289,6 +330,18 @@ def flip_value_27(log: Writer) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_a_clear_error_for_a_trigger(log: Writer, damage: str) -> None:
+    harm(log, damage)
+    with pytest.raises(InvalidLogError) as error:
+        turns(log.path)
+    for part in DAMAGE[damage]:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param(d, marks=seldom(d, "missing record", "corrupt data object")) for d in DAMAGE],
+)
 def test_damage_is_a_clear_error_for_batch_and_stream(
     spark: SparkSession, log: Writer, damage: str
 ) -> None:
@@ -304,7 +357,23 @@ def test_damage_is_a_clear_error_for_batch_and_stream(
     assert_one_error(refused(stream), "InvalidLogError", *DAMAGE[damage])
 
 
-@pytest.mark.parametrize("damage", [d for d in DAMAGE if d != "missing record"])
+STOPS = [damage for damage in DAMAGE if damage != "missing record"]
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxCommitsPerTrigger": 1}], ids=str)
+@pytest.mark.parametrize("damage", STOPS)
+def test_on_corruption_stop_ends_a_trigger_before_the_damage(
+    log: Writer, damage: str, limit: dict[str, object]
+) -> None:
+    harm(log, damage)
+    found = turns(log.path, onCorruption="stop", **limit)
+    assert [value for rows in found for value in rows] == span(0, 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param(d, marks=seldom(d, "corrupt record", "missing data object")) for d in STOPS],
+)
 def test_on_corruption_stop_ends_the_replay_before_the_damage(
     spark: SparkSession, log: Writer, tmp_path: Path, damage: str
 ) -> None:
@@ -417,7 +486,7 @@ def test_sql_reads_a_log_through_a_view(spark: SparkSession, log: Writer) -> Non
     assert tuple(found.collect()[0]) == (10, 5, 39)
 
 
-@pytest.mark.parametrize("window", [1000, 10_000])
+@pytest.mark.parametrize("window", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_long_log_is_read_in_stretches(spark: SparkSession, tmp_path: Path, window: int) -> None:
     writer = Writer(tmp_path / "log", inline=True)
     writer.append(1, window=window)
