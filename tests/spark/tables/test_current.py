@@ -60,7 +60,7 @@ def test_appended_rows_are_there_once_at_every_stage(delta: SparkSession, tmp_pa
             assert rows(lake.current()) == expected
 
 
-@pytest.mark.parametrize("by", ["", "n"])
+@pytest.mark.parametrize("by", ["", pytest.param("n", marks=pytest.mark.slow)])
 def test_keyed_rows_are_a_dictionary_at_every_stage(
     delta: SparkSession, tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +213,7 @@ def test_what_was_pinned_outlives_the_compactions_after_it(
     assert rows(lake.current()) == of(value(1), value(2))
 
 
-@pytest.mark.parametrize("by", ["", "n"])
+@pytest.mark.parametrize("by", [pytest.param("", marks=pytest.mark.slow), "n"])
 def test_what_is_current_is_what_the_table_has_after_the_merge(
     delta: SparkSession, tmp_path: Path, by: str
 ) -> None:

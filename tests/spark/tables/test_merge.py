@@ -105,8 +105,8 @@ def ranges(draw: random.Random) -> Iterator[list[Rows]]:
         yield commits
 
 
-# Partitions and keys of each type take long; two of the shapes run always.
-OFTEN = ("sequence", "clustered")
+# Partitions and keys of each type take long; two of the shapes run always, one of them as found.
+OFTEN = ("sequence",)
 # Seeds that once failed.
 FOUND = [("clustered", 47)]
 

@@ -21,8 +21,15 @@ from .test_current import arrow_rows, of, rows
 NOTHING = ("", None, "__HIVE_DEFAULT_PARTITION__")
 
 
-@pytest.mark.parametrize("keys", [(), ("part", "id")])
-@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        ((), pa.binary()),
+        (("part", "id"), pa.string()),
+        pytest.param((), pa.string(), marks=pytest.mark.slow),
+        pytest.param(("part", "id"), pa.binary(), marks=pytest.mark.slow),
+    ],
+)
 def test_a_partition_column_of_texts_holds_null_for_what_delta_cannot_store(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...], kind: pa.DataType
 ) -> None:
@@ -90,12 +97,15 @@ def test_rows_go_into_a_table_whose_columns_were_widened(
     assert found == rows(after) and found.total() == (3 if keys else 4)
 
 
-@pytest.mark.parametrize("keys", [(), ("id",)])
 @pytest.mark.parametrize(
-    ("column", "kind", "advice"),
+    ("keys", "column", "kind", "advice"),
     [
-        ("id", "int", "ALTER COLUMN `id` TYPE bigint"),
-        ("v", "bigint", "RENAME COLUMN `v` TO v_before"),
+        (("id",), "id", "int", "ALTER COLUMN `id` TYPE bigint"),
+        ((), "v", "bigint", "RENAME COLUMN `v` TO v_before"),
+        pytest.param((), "id", "int", "ALTER COLUMN `id` TYPE bigint", marks=pytest.mark.slow),
+        pytest.param(
+            ("id",), "v", "bigint", "RENAME COLUMN `v` TO v_before", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_table_that_does_not_hold_the_logs_values_is_refused_before_anything_is_promised(
