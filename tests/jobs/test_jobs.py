@@ -129,55 +129,46 @@ def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> 
 
 
 @pytest.mark.spark
-def test_files_to_log_to_parquet(tmp_path: Path) -> None:
-    """json → ingest → log → replay → parquet is the identity, order included."""
+def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(tmp_path: Path) -> None:
+    """json → ingest → log → replay → parquet is the identity, order included; a named ingest
+    goes on where the log ends."""
     expected = json_files(tmp_path / "in", files=3, rows=100)
     options = tmp_path / "options.conf"
     example = (ROOT / "conf" / "options.example.conf").read_text()
     options.write_text(f"{example}\ninlineThreshold = 0\n")
-    ingested = run(
-        tmp_path, "ingest", "--format", "json", "--source", "in", "--log", "wal",
-        "--schema", "id BIGINT, name STRING", "--checkpoint", "checkpoint",
-        "--max-files-per-trigger", 1, "--options-file", options,
+    ingest = (
+        "ingest", "--format", "json", "--source", "in", "--log", "wal", "--name", "orders",
+        "--schema", "id BIGINT, name STRING", "--max-files-per-trigger", 1,
+        "--options-file", options,
     )  # fmt: skip
-    assert ingested.returncode == 0, ingested.stderr
-    assert "300 rows in 3 microbatches" in ingested.stderr
+    first = run(tmp_path, *ingest, XDG_STATE_HOME=str(tmp_path / "one machine"))
+    assert first.returncode == 0, first.stderr
+    assert "300 rows in 3 microbatches" in first.stderr
+    assert "made from the log" not in first.stderr
+    shutil.rmtree(tmp_path / "one machine")
+    expected += json_files(tmp_path / "in", files=1, rows=100, first=3)
+    second = run(tmp_path, *ingest, XDG_STATE_HOME=str(tmp_path / "another"))
+    assert second.returncode == 0, second.stderr
+    assert "orders goes on after microbatch 2 with a checkpoint made from the log" in second.stderr
+    assert "100 rows in 1 microbatches" in second.stderr
     records = list(sparkwal.Log(str(tmp_path / "wal")).records())
     commits = [record for record in records if isinstance(record, CommitHeader)]
-    assert [record.rows for record in commits] == [100, 100, 100]
+    assert [record.rows for record in commits] == [100] * 4
     # The options file was obeyed.
     assert all(record.batches and not record.inline for record in commits)
+    rows = sparkwal.Log(str(tmp_path / "wal")).scan().read_all().to_pydict()
+    assert list(zip(rows["id"], rows["name"], strict=True)) == expected
 
     replayed = run(
         tmp_path, "replay", "--log", "wal", "--from", commits[1].position, "--files", 1,
         "--columns", "id,name,_wal_position", "--format", "parquet", "--output", "out",
     )  # fmt: skip
     assert replayed.returncode == 0, replayed.stderr
-    assert "200 rows" in replayed.stderr
+    assert "300 rows" in replayed.stderr
     found = pyarrow.parquet.read_table(tmp_path / "out").to_pydict()
     assert list(zip(found["id"], found["name"], strict=True)) == expected[100:]
-    assert found["_wal_position"] == [commits[1].position] * 100 + [commits[2].position] * 100
-
-
-@pytest.mark.spark
-def test_a_named_ingest_goes_on_where_the_log_ends_after_its_disk_is_lost(tmp_path: Path) -> None:
-    arguments = (
-        "ingest", "--format", "json", "--source", "in", "--log", "wal", "--name", "orders",
-        "--schema", "id BIGINT, name STRING", "--max-files-per-trigger", 1,
-    )  # fmt: skip
-    expected = json_files(tmp_path / "in", files=2, rows=10)
-    first = run(tmp_path, *arguments, XDG_STATE_HOME=str(tmp_path / "one machine"))
-    assert first.returncode == 0, first.stderr
-    assert "20 rows in 2 microbatches" in first.stderr
-    assert "made from the log" not in first.stderr
-    shutil.rmtree(tmp_path / "one machine")
-    expected += json_files(tmp_path / "in", files=1, rows=10, first=2)
-    second = run(tmp_path, *arguments, XDG_STATE_HOME=str(tmp_path / "another"))
-    assert second.returncode == 0, second.stderr
-    assert "orders goes on after microbatch 1 with a checkpoint made from the log" in second.stderr
-    assert "10 rows in 1 microbatches" in second.stderr
-    rows = sparkwal.Log(str(tmp_path / "wal")).scan().read_all().to_pydict()
-    assert list(zip(rows["id"], rows["name"], strict=True)) == expected
+    positions = [record.position for record in commits[1:] for _ in range(100)]
+    assert found["_wal_position"] == positions
 
 
 @pytest.mark.spark
