@@ -21,10 +21,6 @@ from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import Report, check_commit, verify_store, whole_record
 
-LIVE, DEAD, COLLECTED, MISSING, DAMAGED, BEYOND = (
-    "live", "dead", "collected", "missing", "damaged", "beyond the head",
-)  # fmt: skip
-
 
 @dataclass
 class _Shown:
@@ -60,7 +56,7 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
         header = json.loads(to_json(found.record.header)) if found.record else None
         print_json({
             "position": found.position, "state": found.state, "key": found.key,
-            "sound": None if found.state == COLLECTED else found.sound,
+            "sound": None if found.state == "collected" else found.sound,
             "problems": found.problems, "header": header,
             **({"why": found.why} if found.why else {}),
         })  # fmt: skip
@@ -78,7 +74,7 @@ def _look(log: LogRange, position: int) -> _Shown:
     key = log.log.where(keys.slot(position, log.window))
     if position >= log.gap:
         why = f"position {position} is not written yet: the log ends at {log.gap - 1}"
-        return _Shown(position, key, BEYOND, why)
+        return _Shown(position, key, "beyond the head", why)
     record, damage = None, ""
     try:
         record = whole_record(log.log, position, log.window)
@@ -90,15 +86,15 @@ def _look(log: LogRange, position: int) -> _Shown:
         target = log.floor.state and log.floor.state.target
         where = f", they are in {target.table}" if target else ""
         why = f"position {position} is below the floor, {floor}: its rows were let go{where}"
-        return _Shown(position, key, COLLECTED, why, record)
+        return _Shown(position, key, "collected", why, record)
     if damage:
-        return _Shown(position, key, DAMAGED, damage, problems=[damage])
+        return _Shown(position, key, "damaged", damage, problems=[damage])
     if record is None:
         why = (
             f"the record of position {position} is missing, though the log goes on after it: it "
             f"was deleted from outside ({key})"
         )
-        return _Shown(position, key, MISSING, why, problems=[why])
+        return _Shown(position, key, "missing", why, problems=[why])
     report = Report(log.log.url)
     if isinstance(record.header, CommitHeader):
         check_commit(log.log, record, report)
@@ -108,8 +104,8 @@ def _look(log: LogRange, position: int) -> _Shown:
             f"dead: position {live.header.position} has term {live.header.term}, so its writer "
             "was fenced when it arrived. Nobody acknowledged it, and no reader sees it"
         )
-        return _Shown(position, key, DEAD, why, record, report.problems)
-    return _Shown(position, key, LIVE, "", record, report.problems)
+        return _Shown(position, key, "dead", why, record, report.problems)
+    return _Shown(position, key, "live", "", record, report.problems)
 
 
 def _show(log: LogRange, found: _Shown) -> None:
@@ -118,9 +114,9 @@ def _show(log: LogRange, found: _Shown) -> None:
     verdict = Text("every byte is as it was written", "green")
     if found.problems:
         verdict = Text("\n".join(found.problems), "red")
-    elif found.state == COLLECTED:
+    elif found.state == "collected":
         verdict = Text("not checked: its rows may be gone")
-    state = header.kind if found.state == LIVE else f"{header.kind}, {found.state}"
+    state = header.kind if found.state == "live" else f"{header.kind}, {found.state}"
     rows: dict[str, str | Text] = {
         "position": Text.assemble((str(header.position), "bold"), f"  {state}"),
         "object": found.key,

@@ -138,7 +138,7 @@ def head_of(log: LogRange) -> Head:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], object]]:
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """How many positions are done, and of how many, on a terminal as long as it lasts."""
     console = Console(stderr=True)
     columns = (
@@ -148,7 +148,11 @@ def progress(what: str) -> Iterator[Callable[[int, int], object]]:
     disabled = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=disabled) as bar:
         task = bar.add_task("", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+        def show(done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of)
+
+        yield show
 
 
 def no_log(url: str, sequencer: str = ROOT) -> Failed:

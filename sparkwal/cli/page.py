@@ -194,7 +194,9 @@ def _charts(document: Document) -> str:
     slots = {(each["start_ms"] - start) // width: each for each in buckets}
     # A step ends where the next one begins.
     places = range(max(slots) + 2)
-    times = [_time(start + place * width) for place in places]
+    # matplotlib needs some centuries at the end of the calendar.
+    ends = (min(start + place * width, LAST_MS - 3 * 10**13) for place in places)
+    times = [datetime.fromtimestamp(end / 1000, UTC) for end in ends]
     each = f"in {length(width).replace('.0', '')}"
     prices = document["cost"]["prices"]
     for bucket in buckets:
@@ -222,11 +224,6 @@ def _charts(document: Document) -> str:
 
 def _bytes(value: float | None) -> str:
     return "–" if value is None else size(round(value))
-
-
-def _time(timestamp_ms: int) -> datetime:
-    # matplotlib needs some centuries at the end of the calendar.
-    return datetime.fromtimestamp(min(timestamp_ms, LAST_MS - 3 * 10**13) / 1000, UTC)
 
 
 def _drawn(

@@ -92,7 +92,17 @@ def command(
     """
     stores, prefix = stores_at(url, given, endpoints)
     trial = Trial(rounds, threads, random.randrange(2**32) if seed is None else seed, thorough)
-    about = _about(url, stores, trial)
+    remote = [store for store in stores if isinstance(store, S3Store)]
+    about = {
+        "store": url,
+        **({"endpoints": ", ".join(store.url for store in remote)} if remote else {}),
+        **({"server": server(remote[0]) or "does not say"} if remote else {}),
+        "date": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "versions": f"sparkwal {version('sparkwal')}, botocore {version('botocore')}, "
+                    f"Python {platform.python_version()}, {platform.system()}",
+        "trial": f"{trial.rounds} rounds, {trial.threads} threads, seed {trial.seed}"
+                 + (", thorough" if trial.thorough else ""),
+    }  # fmt: skip
     if not as_json:
         facts(about)
         click.echo()
@@ -113,20 +123,6 @@ def command(
         click.echo(click.style(escape(report.sentence), bold=True, fg=colour))
     if not report.fit:
         raise click.exceptions.Exit(1)
-
-
-def _about(url: str, stores: list[Store], trial: Trial) -> dict[str, str]:
-    remote = [store for store in stores if isinstance(store, S3Store)]
-    return {
-        "store": url,
-        **({"endpoints": ", ".join(store.url for store in remote)} if remote else {}),
-        **({"server": server(remote[0]) or "does not say"} if remote else {}),
-        "date": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "versions": f"sparkwal {version('sparkwal')}, botocore {version('botocore')}, "
-                    f"Python {platform.python_version()}, {platform.system()}",
-        "trial": f"{trial.rounds} rounds, {trial.threads} threads, seed {trial.seed}"
-                 + (", thorough" if trial.thorough else ""),
-    }  # fmt: skip
 
 
 _TRIAL = (4, 8)

@@ -197,16 +197,14 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
         return
     assert head.live is not None
     newest = head.live.header.timestamp_ms
-    if found is None and position < log.gap:
+    if found is not None:
+        what = f"of {found}" + ": the floor, older positions were collected" * collected
+    elif position < log.gap:
         what = "which cannot be read: perhaps it is older, and the next one is not"
-    elif found is None and timestamp <= newest:
+    elif timestamp <= newest:
         what = "not written yet: the floor, all older positions were collected"
-    elif found is None:
-        what = f"not written yet: the newest record is of {moment(newest)}"
-    elif collected:
-        what = f"of {found}: the floor, older positions were collected"
     else:
-        what = f"of {found}"
+        what = f"not written yet: the newest record is of {moment(newest)}"
     facts({
         "asked for": moment(timestamp), "position": f"{position}, {what}",
         "to read": f'.option("startingPosition", {position})',

@@ -89,9 +89,10 @@ def ended_quietly() -> Iterator[None]:
         sys.stdout.flush()
     except SparkWalError as error:
         raise as_exit(error) from None
-    except KeyboardInterrupt as stopped:
-        terminated = isinstance(stopped, Terminated)
-        raise Stopped(signal.SIGTERM if terminated else signal.SIGINT) from None
+    except Terminated:
+        raise Stopped(signal.SIGTERM) from None
+    except KeyboardInterrupt:
+        raise Stopped(signal.SIGINT) from None
     except BrokenPipeError:
         _nobody_reads()
     except OSError as error:

@@ -74,7 +74,10 @@ def takes_log_options(
                 given = with_flags(given, endpoint=store_endpoint)
             command(given=given, **others)
 
-        return takes_endpoint(read) if endpoint else read
+        own = click.option(
+            "--endpoint", "store_endpoint", metavar="URL", help="Of an S3-compatible store."
+        )
+        return own(read) if endpoint else read
 
     return decorate
 
@@ -88,9 +91,6 @@ def with_flags(given: dict[str, str], **flags: str | None) -> dict[str, str]:
     }
 
 
-takes_endpoint = click.option(
-    "--endpoint", "store_endpoint", metavar="URL", help="Of an S3-compatible store."
-)
 takes_sequencer = click.option(
     "--sequencer", metavar="NAME", help="The independent log of this name under PATH."
 )
@@ -183,7 +183,6 @@ def time_with_unit(
             raise ValueError
         duration(value)
     except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is no time with its unit, as 7d, 24h or 30min"
-        ) from None
+        wrong = f"{value!r} is no time with its unit, as 7d, 24h or 30min"
+        raise click.BadParameter(wrong) from None
     return value
