@@ -141,7 +141,7 @@ def _append(path: str, url: str, journal: str, rate: float, threads: int) -> Non
     numbers, taken = [0] * threads, [array("d") for _ in range(threads)]
     ending, ended = threading.Event(), threading.Event()
     forget_peak()
-    given = {**log_options(url, hedge=True), "maxInFlightRequests": 10}
+    given: dict[str, Any] = {**log_options(url, hedge=True), "maxInFlightRequests": 10}
     with Appender(
         path, SCHEMA, producer_id="benchmark", journal=journal, on_event=count, **given
     ) as wal:
