@@ -44,7 +44,7 @@ def standalone(folder: Path, environment: Mapping[str, str] | None = None) -> It
         head.wait_for(lambda: bool(found.search(head.errors())), "the master's address")
         url = found.search(head.errors())[1]
         for number in (1, 2):
-            # Two hosts, as far as Spark can tell: it speculates only across hosts.
+            # Two hosts, as far as Spark knows: it speculates only across hosts.
             each = ["--host", f"127.0.0.{number}", "-c", "2", "-m", "1g"]
             start(f"worker{number}", "worker.Worker", *each, "-d",
                   str(folder / f"work{number}"), url)  # fmt: skip

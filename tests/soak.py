@@ -84,7 +84,7 @@ class Soak:
         return driver
 
     def set_to_work(self, driver: Driver, checkpoint: int, restarts: int) -> None:
-        """Tell it what to do; each life cuts its microbatches another way."""
+        """Give it its work; each life cuts its microbatches another way."""
         stream = self.stream(checkpoint)
         self._at_work[driver] = checkpoint
         if stream.files is not None:
@@ -296,7 +296,7 @@ def main(minutes: float, seed: int | None, store: str, lifetimes: bool) -> None:
     to sleep, and the log never holds more than twice what its policy allows.
 
     Ctrl-C ends it early, with the same proof. Prints the figures as a table and as one line of
-    JSON. Exit codes: 0 nothing was lost, 1 the log is wrong (it is kept, and the seed is told),
+    JSON. Exit codes: 0 nothing was lost, 1 the log is wrong (it is kept, and the seed is reported),
     2 wrong usage.
     """
     if lifetimes and store != "s3":

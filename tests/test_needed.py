@@ -1,4 +1,4 @@
-"""What is not installed is told in a line that says how it comes, and before anything is read."""
+"""A missing package is reported in a line that says how to install it, before anything is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fork of an appender's process is told."""
+"""What a fork of an appender's process is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .plot import rows
 
 
 def is_refused(wal: Appender, ticket: Ticket) -> bool:
-    """Whether a fork may use neither, and is told at once that it is one."""
+    """Whether a fork may use neither, and learns at once that it is one."""
     tries = [
         lambda: wal.append(rows(2)), wal.flush, wal.close, ticket.result, ticket.done,
         lambda: ticket.when_done(lambda: None), lambda: wal.wait_room(1),

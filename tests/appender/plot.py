@@ -1,4 +1,4 @@
-"""A store in memory whose PUTs of commit records do what a test tells them to."""
+"""A store in memory whose PUTs of commit records do what a test says."""
 
 from __future__ import annotations
 

@@ -127,9 +127,9 @@ def test_an_append_larger_than_the_buffer_is_taken_when_nothing_waits(plot: Plot
 
 @pytest.mark.parametrize("fault", ["lost", "dropped", "refused"])
 def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str) -> None:
-    told: list[Event] = []
+    reported: list[Event] = []
     with plot.appender() as wal:
-        wal.subscribe(told.append)
+        wal.subscribe(reported.append)
         first = plot.gap()
         for position in range(first, first + 6, 2):
             plot.faults[position] = [fault, fault]
@@ -137,7 +137,7 @@ def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str)
         assert [ticket.result() for ticket in tickets] == list(range(first, first + 6))
     assert stored(plot.inner) == list(range(6))
     # What its threads emit for the process reaches its own subscribers too.
-    retried = [event for event in told if isinstance(event, Retried)]
+    retried = [event for event in reported if isinstance(event, Retried)]
     assert len(retried) == 6
 
 
@@ -213,9 +213,9 @@ def test_whatever_a_request_raises_nobody_waits_for_ever(plot: Plot, error: Exce
 
 
 def test_a_bad_row_fails_its_own_ticket_and_the_others_go_on(plot: Plot) -> None:
-    told: list[Event] = []
+    reported: list[Event] = []
     with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
-        wal.subscribe(told.append)
+        wal.subscribe(reported.append)
         first = plot.gap()
         plot.hold(first)
         wal.append(rows(0))
@@ -226,7 +226,7 @@ def test_a_bad_row_fails_its_own_ticket_and_the_others_go_on(plot: Plot) -> None
         with pytest.raises(OptionError, match="column 'v' is bigint .* type str"):
             bad.result()
     assert stored(plot.inner) == [0, 1, 3]
-    assert [e.batch_id for e in told if isinstance(e, Rejected)] == [2]
+    assert [e.batch_id for e in reported if isinstance(e, Rejected)] == [2]
 
 
 def test_a_batch_of_nothing_but_bad_rows_writes_nothing(plot: Plot) -> None:
@@ -352,7 +352,7 @@ def test_many_threads_may_append(plot: Plot) -> None:
 
 
 def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot) -> None:
-    stuck, told, failing = threading.Event(), [], []
+    stuck, reported, failing = threading.Event(), [], []
 
     def hang(event: Event) -> None:
         stuck.wait()
@@ -364,17 +364,17 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot
     with plot.appender() as wal:
         wal.subscribe(hang)
         wal.subscribe(fail)
-        forget = wal.subscribe(told.append)
+        forget = wal.subscribe(reported.append)
         first = plot.gap()
         for i in range(20):
             wal.append(rows(i))
         wal.flush()
-        until(lambda: sum(isinstance(e, Durable) for e in told) == 20)
+        until(lambda: sum(isinstance(e, Durable) for e in reported) == 20)
         forget()
         wal.append(rows(20)).result()
         stuck.set()
     for kind in (BatchSent, Durable):
-        seen = [event for event in told if isinstance(event, kind)]
+        seen = [event for event in reported if isinstance(event, kind)]
         assert [event.position for event in seen] == list(range(first, first + 20))
         assert [event.batch_id for event in seen] == list(range(20))
         assert {event.query_id for event in seen} == {"p"}
@@ -382,10 +382,10 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot
 
 
 def test_the_first_subscriber_hears_of_the_takeover_too(plot: Plot) -> None:
-    told: list[Event] = []
-    with Appender(LogStore(plot, PREFIX), SCHEMA, producer_id="p", on_event=told.append):
+    reported: list[Event] = []
+    with Appender(LogStore(plot, PREFIX), SCHEMA, producer_id="p", on_event=reported.append):
         pass
-    assert [event.name for event in told][:2] == ["recovered", "leader_claimed"]
+    assert [event.name for event in reported][:2] == ["recovered", "leader_claimed"]
 
 
 @pytest.mark.parametrize(

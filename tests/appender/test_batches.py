@@ -145,7 +145,7 @@ def test_an_open_batch_learns_of_the_room_that_a_taken_one_leaves(buffer: Buffer
     more: CheckedRows = ([{}], 1, SIZE // 2)
     assert buffer.add_to_open(more) is None and not buffer.has_room(SIZE // 2)
     buffer.take()
-    # What it knows may be old, never too much: the long way tells.
+    # What it knows may be old, never too much: the long way knows.
     assert buffer.add_to_open(more) is None and buffer.has_room(SIZE // 2)
     buffer.add(more, 0.0)
     assert buffer.add_to_open(more) is not None and not buffer.has_room(1)
@@ -192,5 +192,5 @@ def test_a_failure_knows_whether_anyone_was_told(callbacks: Callbacks) -> None:
 
 def test_a_told_error_keeps_what_it_knows() -> None:
     error = StoreUnavailableError("gone", maybe_applied=True)
-    told = Failure(error).report()
-    assert isinstance(told, StoreUnavailableError) and told.maybe_applied
+    reported = Failure(error).report()
+    assert isinstance(reported, StoreUnavailableError) and reported.maybe_applied

@@ -69,7 +69,7 @@ class Busy:
         self.tickets[99].result(60)
 
     def acknowledged(self) -> list[int]:
-        """What its user was told is durable; of the rest, that it is not known to be."""
+        """What was acknowledged to its user; of the rest, that it is not known to be."""
         with pytest.raises(FencedError):
             self.ended.result(60)
         durable = []

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.s3
 
 ROWS = 400
 
-# Appends sequence i as the value i, and tells on stdout what is durable.
+# Appends sequence i as the value i, and reports on stdout what is durable.
 CHILD = """
 import signal, sys
 import pyarrow as pa
@@ -30,10 +30,10 @@ options = dict(maxInFlightRequests=8, batchSizeThreshold=100, retryBaseDelayMs=5
                maxRetryAttempts=8, **log_options(endpoint))
 schema = pa.schema([("v", pa.int64())])
 with sparkwal.Appender(path, schema, producer_id="child", **options) as wal:
-    def told(event):
+    def reported(event):
         if isinstance(event, sparkwal.events.Durable):
             print(event.batch_id, flush=True)
-    wal.subscribe(told)
+    wal.subscribe(reported)
     for value in range(wal.last_sequence + 1, total):
         assert wal.append([{"v": value}]).sequence == value
     if hold == "hold":
@@ -62,10 +62,10 @@ def test_resending_from_the_last_sequence_is_exactly_once(
             text=True,
         )
         assert child.stdout is not None
-        for told, line in enumerate(child.stdout, 1):
+        for reported, line in enumerate(child.stdout, 1):
             acknowledged = max(acknowledged, int(line))
             # In the middle of whatever it is doing, but the last time.
-            if run < 3 and told == 3 + run:
+            if run < 3 and reported == 3 + run:
                 child.send_signal(signal.SIGKILL)
         assert child.wait() == (0 if run == 3 else -signal.SIGKILL)
         # Nothing that was acknowledged is gone.

@@ -198,7 +198,7 @@ def test_a_slice_of_a_large_batch_does_not_keep_all_of_it() -> None:
     assert all(held < 10_000 for _, _, held in kept)
 
 
-# Appends until there is no room, then tells how much memory that took for each byte of room.
+# Appends until there is no room, then reports how much memory that took for each byte of room.
 FILL = """
 import sys
 import pyarrow as pa

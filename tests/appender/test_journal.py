@@ -100,8 +100,8 @@ def test_with_and_without_a_journal_by_turns(plot: Away, folder: MemoryFolder) -
 def test_the_store_is_away_for_many_batches_and_comes_back(
     plot: Away, folder: MemoryFolder
 ) -> None:
-    told: list[events.Event] = []
-    with plot.journaled(folder, on_event=told.append) as wal:
+    reported: list[events.Event] = []
+    with plot.journaled(folder, on_event=reported.append) as wal:
         for outage in range(5):
             plot.is_away = True
             tickets = [wal.append(rows(100 * outage + value)) for value in range(100)]
@@ -115,7 +115,7 @@ def test_the_store_is_away_for_many_batches_and_comes_back(
                 assert ticket.result(timeout=30) == at[ticket.sequence]
         assert wal.error is None
     assert stored(plot.inner) == list(range(500))
-    kinds = [type(event) for event in told]
+    kinds = [type(event) for event in reported]
     assert kinds.count(events.StoreAway) == kinds.count(events.StoreBack) >= 2
     assert events.Stopped not in kinds
     sound(plot)

@@ -35,7 +35,7 @@ from sparkwal.testing.servers import log_options
 
 schema = pa.schema([("v", pa.int64())])
 
-def tell(*words):
+def report(*words):
     os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
 
 def live(path, endpoint, journal, pause, count, *given):
@@ -45,24 +45,24 @@ def live(path, endpoint, journal, pause, count, *given):
     try:
         wal = sparkwal.Appender(path, schema, producer_id="p", journal=journal, **options)
     except SparkWalError as error:
-        tell("refused", type(error).__name__, error)
+        report("refused", type(error).__name__, error)
         return
     value = wal.last_sequence
-    tell("opened", value, len(wal.lost))
+    report("opened", value, len(wal.lost))
     for value in range(value + 1, value + 1 + int(count)):
         try:
             sequence = wal.append([{"v": value}]).sequence
         except SparkWalError as error:
-            tell("stopped", type(error).__name__, error)
+            report("stopped", type(error).__name__, error)
             break
-        tell("accepted", sequence)
+        report("accepted", sequence)
         assert sequence == value
         time.sleep(float(pause))
     try:
         wal.close(20)
-        tell("closed", wal.unacknowledged)
+        report("closed", wal.unacknowledged)
     except (SparkWalError, TimeoutError) as error:
-        tell("failed", type(error).__name__, error)
+        report("failed", type(error).__name__, error)
 
 # What is imported at the first append, pandas too, is not imported anew by each life.
 with tempfile.TemporaryDirectory() as folder:
@@ -72,16 +72,16 @@ with tempfile.TemporaryDirectory() as folder:
 while line := sys.stdin.readline():
     child = os.fork()
     if child == 0:
-        tell("pid", os.getpid())
+        report("pid", os.getpid())
         try:
             live(*line.split())
         except BaseException as error:
-            tell("broken", type(error).__name__, error)
+            report("broken", type(error).__name__, error)
         os._exit(0)
     # Not before it is asked to: until then no other process gets its number.
     sys.stdin.readline()
     _, status = os.waitpid(child, 0)
-    tell("dead", status)
+    report("dead", status)
 """
 
 

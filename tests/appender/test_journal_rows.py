@@ -402,16 +402,16 @@ def test_one_bad_entry_does_not_return_at_each_start(plot: Away, folder: MemoryF
     """As a bad chunk of fluent-bit's that is tried, and given up, at each start."""
     left = unsent(plot, folder, SCHEMA, rows(*range(100)))
     damaged(left, 0.5)
-    told: list[events.Event] = []
+    reported: list[events.Event] = []
     for run in range(3):
-        with plot.journaled(left, on_event=told.append) as wal:
+        with plot.journaled(left, on_event=reported.append) as wal:
             # Told again until it was sent again.
             assert bool(wal.lost) == (run < 2)
             for value in wal.lost if run == 1 else ():
                 wal.append(rows(value))
         left = left.after_kill()
     assert stored(plot.inner) == list(range(100))
-    assert sum(isinstance(event, events.ReplayStopped) for event in told) == 1
+    assert sum(isinstance(event, events.ReplayStopped) for event in reported) == 1
     assert sum(name.startswith("quarantine/") for name in left.names()) == 1
 
 

@@ -63,14 +63,17 @@ def test_rejected_rows_whose_ticket_nobody_asks_come_out_of_flush_and_close(
 
 def test_a_rejection_that_its_ticket_told_is_not_told_again(plot: Plot) -> None:
     with plot.appender() as wal:
-        told, untold = wal.append([{"v": "x"}]), [wal.append([{"v": "y"}]) for _ in range(1500)]
+        reported, unreported = (
+            wal.append([{"v": "x"}]),
+            [wal.append([{"v": "y"}]) for _ in range(1500)],
+        )
         with pytest.raises(OptionError):
-            told.result()
+            reported.result()
         with pytest.raises(
             OptionError, match="1500 appends were rejected.*sequence 1, 2, 3, 4, 5, …"
         ):
             wal.flush()
-        assert untold[-1].done()
+        assert unreported[-1].done()
 
 
 def test_last_sequence_passes_a_rejection_only_with_later_rows_and_never_without_a_word(

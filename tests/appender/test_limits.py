@@ -1,4 +1,4 @@
-"""Limits of the log's size: who is told, who waits, what it costs, and that nothing is lost."""
+"""Limits of the log's size: the events, who waits, what it costs, and that nothing is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Limited(Plot):
         super().__init__(MemoryStore())
         self.clock = StoppedClock()
         self.log = LogStore(self.inner, PREFIX)
-        self.told: list[SizeLimit] = []
+        self.reported: list[SizeLimit] = []
         self.looks = 0  # of appenders at the lifecycle
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
@@ -45,7 +45,7 @@ class Limited(Plot):
 
     def hear(self, event: Event) -> None:
         if isinstance(event, SizeLimit):
-            self.told.append(event)
+            self.reported.append(event)
 
     def one(self) -> int:
         """Bytes of one commit of one row."""
@@ -73,11 +73,11 @@ class Limited(Plot):
         watch = wal._backend.sender._watch
         assert watch is not None
         watch.wake()
-        # Its look, if there is one, is over: it could not tell a later minute from this one.
+        # Its look, if there is one, is over: it could not see a later minute.
         until(lambda: watch.size < watch._first or watch._seconds() > 0)
 
     def options(self) -> list[str]:
-        return [event.option for event in self.told]
+        return [event.option for event in self.reported]
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_below_the_limits_an_appender_looks_once_when_it_opens(plot: Limited) ->
             wal.append(rows(value)).result()
             plot.minute(wal)
     assert plot.looks == 1
-    assert plot.told == []
+    assert plot.reported == []
 
 
 def test_at_the_soft_limit_one_event_tells_and_appends_go_on(plot: Limited) -> None:
@@ -116,7 +116,7 @@ def test_at_the_soft_limit_one_event_tells_and_appends_go_on(plot: Limited) -> N
         for value in range(20):
             wal.append(rows(value)).result()
         until(lambda: plot.options() == ["softLimitBytes"])
-        assert plot.told[0].bytes == size * 5 == plot.told[0].limit
+        assert plot.reported[0].bytes == size * 5 == plot.reported[0].limit
         # Compaction catches up, falls behind again: that is another crossing.
         plot.compacted()
         plot.minute(wal)
@@ -297,7 +297,7 @@ def test_an_old_count_tells_nothing_before_another_look(plot: Limited) -> None:
         plot.minute(wal)
         for value in range(3, 6):
             wal.append(rows(value), block=False).result()
-    assert plot.told == []
+    assert plot.reported == []
 
 
 def test_a_look_that_fails_keeps_the_count_and_the_next_one_sees_more(

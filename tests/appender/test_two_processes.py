@@ -23,7 +23,7 @@ pytestmark = pytest.mark.s3
 
 SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 
-# Appends 0, 1, 2, … under its own name until stdin ends, and tells on stdout what happens.
+# Appends 0, 1, 2, … under its own name until stdin ends, and reports on stdout what happens.
 CHILD = """
 import random, sys, threading
 import pyarrow as pa
@@ -39,32 +39,32 @@ options = dict(maxInFlightRequests=4, batchSizeThreshold=100, retryBaseDelayMs=5
 ended, durable = threading.Event(), -1
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
 
-def tell(*words):
+def report(*words):
     sys.stdout.write(" ".join(map(str, words)) + chr(10))
     sys.stdout.flush()
 
-def told(ticket):
+def reported(ticket):
     global durable
     try:
         position = ticket.result()
     except SparkWalError:
         return
     durable = ticket.sequence
-    tell("durable", ticket.sequence, position)
+    report("durable", ticket.sequence, position)
 
 while not ended.is_set():
     try:
         with sparkwal.Appender(path, schema, producer_id=name, **options) as wal:
             assert wal.last_sequence >= durable, "an acknowledged append is forgotten"
-            tell("opened")
+            report("opened")
             value = wal.last_sequence
             while not ended.wait(rng.random() * 0.05):
                 value += 1
                 ticket = wal.append([{"producer": name, "v": value}])
                 assert ticket.sequence == value
-                ticket.when_done(lambda ticket=ticket: told(ticket))
+                ticket.when_done(lambda ticket=ticket: reported(ticket))
     except FencedError:
-        tell("fenced")
+        report("fenced")
         if again == "once":
             break
         ended.wait(rng.random() * 0.2)
@@ -72,10 +72,10 @@ while not ended.is_set():
 
 
 class Writer:
-    """A process that appends, and what it has told.
+    """A process that appends, and what it has reported.
 
     Attributes:
-        acknowledged: (sequence, position) in the order in which it was told.
+        acknowledged: (sequence, position) in the order in which it learned.
     """
 
     def __init__(self, script: Path, path: str, endpoint: str, name: str, again: str) -> None:
@@ -109,7 +109,7 @@ class Writer:
             self._changed.notify_all()
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until it has told what makes `holds` true."""
+        """Wait until it has reported what makes `holds` true."""
         with self._changed:
             self._changed.wait_for(lambda: holds() or self._ended)
         assert holds(), f"{self.name} ended"
@@ -151,7 +151,7 @@ def start(
 
 
 def prove(path: str, options: dict[str, str], *writers: Writer) -> None:
-    """Each acknowledged append is where it was told to be, once, and nothing is out of order."""
+    """Each acknowledged append is at its position, once, and nothing is out of order."""
     report = verify(path, **options)
     assert report.ok, str(report)
     log = Log(path, **options)

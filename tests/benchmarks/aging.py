@@ -59,7 +59,7 @@ def step(name: str, url: str, path: str, commits: int) -> int:
     return collected.objects
 
 
-def measure(objects: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(objects: int, report: Callable[[str], None]) -> list[dict[str, Any]]:
     """Every step on a log from which so many objects can be collected."""
     commits = objects + KEPT_SLOTS - 1  # and a leader record
     found = []
@@ -73,7 +73,7 @@ def measure(objects: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
             )  # fmt: skip
             result = json.loads(done.stdout.splitlines()[-1])
             result |= {"step": name, "requests": Counter(each["kind"] for each in seen(proxy))}
-            tell(str(result))
+            report(str(result))
             found.append(result)
     return found
 

@@ -107,7 +107,7 @@ def measure_write(
     new_place: Callable[[], Place],
     source: str,
     repeats: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
     """All peers in turns."""
     sizes: dict[str, int] = {}
@@ -120,7 +120,7 @@ def measure_write(
         return seconds
 
     runs = {name: functools.partial(run, name) for name in names}
-    taken = _in_turns("bulk write", runs, repeats, tell)
+    taken = _in_turns("bulk write", runs, repeats, report)
     return {name: _summary(x) | {"stored_bytes": sizes[name]} for name, x in taken.items()}
 
 
@@ -130,7 +130,7 @@ def measure_read(
     new_place: Callable[[], Place],
     source: str,
     repeats: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
     """What each peer wrote is read by the same, in turns, and a source with nothing to do."""
     places: list[Place] = []
@@ -145,7 +145,7 @@ def measure_read(
             places.append(place := new_place())
             write(spark, name, source, place)
             runs[name] = functools.partial(read, functools.partial(reader, spark, place))
-    taken = _in_turns("bulk read", runs, repeats, tell)
+    taken = _in_turns("bulk read", runs, repeats, report)
     for place in places:
         remove(place)
     return {name: _summary(x) for name, x in taken.items()}
@@ -155,14 +155,14 @@ def _in_turns(
     what: str,
     runs: Mapping[str, Callable[[], float]],
     repeats: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, list[float]]:
     """Seconds of each run; the first turn warms up and does not count."""
     taken: dict[str, list[float]] = defaultdict(list)
     for turn in range(repeats + 1):
         for name, run in runs.items():
             seconds = run()
-            tell(f"{what}, {turn}/{repeats}, {PEERS[name].title}: {seconds:.2f} s")
+            report(f"{what}, {turn}/{repeats}, {PEERS[name].title}: {seconds:.2f} s")
             if turn:
                 taken[name].append(seconds)
     return taken

@@ -69,8 +69,10 @@ def show(results: dict[str, Any], console: Console) -> None:
         names = ["least", "p10", "p50", "p90", "p99", "most"]
         lines = [[where, *(found[where][x] for x in names)] for where in ("disk", "memory")]
         console.print(table("4 KiB written over, and fdatasync (ms)", ["on", *names], lines))
-        told = f"{found['flushes']} flushes of the disk for each, {found['flush_ms']} ms of it; "
-        console.print(told + ", ".join(f"{x} {kind}" for x, kind in found["caches"].items()))
+        reported = (
+            f"{found['flushes']} flushes of the disk for each, {found['flush_ms']} ms of it; "
+        )
+        console.print(reported + ", ".join(f"{x} {kind}" for x, kind in found["caches"].items()))
     if found := results.get("latency"):
         names = ["p10", "p50", "p90", "p99", "mean"]
         lines = [

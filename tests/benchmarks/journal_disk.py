@@ -107,7 +107,7 @@ def measure_flush(folder: Path, count: int) -> dict[str, Any]:
 
 
 def _flushes(folder: Path) -> tuple[int, int]:
-    """How often the disk of a folder was told to flush its cache, and the milliseconds it took."""
+    """How often the disk of a folder was asked to flush its cache, and the milliseconds it took."""
     device = folder.stat().st_dev
     stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()
     return int(stat[15]), int(stat[16])

@@ -36,7 +36,7 @@ def fill(folder: Path, size: int, megabytes: int) -> int:
 
 def measure_replay(folder: Path, size: int, megabytes: int, rounds: int) -> dict[str, Any]:
     """`scan_folder`, and a plain read of the same files, in turns: from the page cache, and from
-    the disk. The CPU's time tells what another load of the machine did not slow down."""
+    the disk. The CPU's time shows what another load of the machine did not slow down."""
     entries = fill(folder, size, megabytes)
     paths = sorted(folder.glob("*.wal"))
     total = sum(path.stat().st_size for path in paths)
@@ -144,7 +144,7 @@ def resident_mb(which: str) -> float:
 
 
 def forget_peak() -> None:
-    """What `resident_mb("VmHWM")` tells begins now."""
+    """`resident_mb("VmHWM")` measures from now on."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -43,7 +43,7 @@ def drain(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def compaction(spark: SparkSession, rows: int, turns: int, tell: Callable[[str], None]) -> float:
+def compaction(spark: SparkSession, rows: int, turns: int, report: Callable[[str], None]) -> float:
     """How much faster than Parquet → Delta the same rows go from a log to Delta; in turns."""
     ratios = []
     with local_source(spark, rows) as source:
@@ -57,14 +57,14 @@ def compaction(spark: SparkSession, rows: int, turns: int, tell: Callable[[str],
                 theirs = seconds(lambda: read.write.format("delta").save(peer))  # noqa: B023
                 if spark.read.format("delta").load(table).count() != rows:
                     raise RuntimeError("the table does not hold every row")
-            tell(f"{rows:,} rows: log → Delta {ours:.2f} s, Parquet → Delta {theirs:.2f} s")
+            report(f"{rows:,} rows: log → Delta {ours:.2f} s, Parquet → Delta {theirs:.2f} s")
             if turn:  # the first loads classes
                 ratios.append(theirs / ours)
     return statistics.median(ratios)
 
 
 def current(
-    spark: SparkSession, rows: int, keys: list[str], turns: int, tell: Callable[[str], None]
+    spark: SparkSession, rows: int, keys: list[str], turns: int, report: Callable[[str], None]
 ) -> float:
     """How much longer table and log take as one than the two by themselves; in turns."""
     ratios = []
@@ -81,7 +81,7 @@ def current(
             parts = seconds(lambda: drain(spark.read.format("delta").load(table)))
             parts += seconds(lambda: drain(wal.load(log)))
             whole = seconds(lambda: drain(sparkwal.read_current(spark, log)))
-            tell(f"{rows:,} + {rows // 4:,} rows: as one {whole:.2f} s, the parts {parts:.2f} s")
+            report(f"{rows:,} + {rows // 4:,} rows: as one {whole:.2f} s, the parts {parts:.2f} s")
             if turn:
                 ratios.append(whole / parts)
     return statistics.median(ratios)

@@ -123,13 +123,13 @@ def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:
 
 
 def measure(
-    sizes: Sequence[int], latencies: Sequence[int], repeats: int, tell: Callable[[str], None]
+    sizes: Sequence[int], latencies: Sequence[int], repeats: int, report: Callable[[str], None]
 ) -> dict[str, Any]:
     """Recovery of each length in turns, for each added latency."""
     found: list[dict[str, Any]] = []
     began = time.perf_counter()
     with long_logs(sizes) as (server, objects, size):
-        tell(f"{objects:,} objects, {size / 1e9:.2f} GB, in {time.perf_counter() - began:.0f} s")
+        report(f"{objects:,} objects, {size / 1e9:.2f} GB, in {time.perf_counter() - began:.0f} s")
         for latency_ms in latencies:
             with delayed(server, latency_ms) as proxy:
                 taken: dict[int, list[float]] = defaultdict(list)
@@ -152,5 +152,5 @@ def measure(
                         "repeats": repeats,
                     }
                 )
-                tell(f"recovery, {found[-1]}")
+                report(f"recovery, {found[-1]}")
     return {"objects": objects, "bytes": size, "logs": found}

@@ -106,7 +106,7 @@ def run_query(
             if failed is not None:
                 raise failed
             done = [p for p in query.recentProgress if p.numInputRows]
-            # The last tells only when the one before it ended.
+            # The last shows only when the one before it ended.
             measured = len(done) - length.warm - 1
             late = time.monotonic() - begun > length.seconds
             if measured >= length.measured or (late and measured >= length.least):
@@ -142,7 +142,7 @@ def measure(
     latency_ms: int,
     repeats: int,
     length: Length,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
     """All peers in turns with one added latency, and the store's own conditional PUT.
 
@@ -157,7 +157,7 @@ def measure(
         for name in names:
             run = run_query(spark, name, place(), length)
             runs[name].append(run)
-            tell(
+            report(
                 f"+{latency_ms} ms, {turn + 1}/{repeats}, {PEERS[name].title}: "
                 f"{statistics.median(run.add_batch_ms):.0f} ms, "
                 f"{sum(run.requests.values()) / len(run.add_batch_ms):.1f} requests"

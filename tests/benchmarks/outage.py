@@ -164,7 +164,7 @@ def _append(path: str, url: str, journal: str, rate: float, threads: int) -> Non
                 taken[thread].append(time.perf_counter() - began)
                 numbers[thread] += 1
 
-        def tell() -> None:
+        def report() -> None:
             while not ended.wait(_LOOK_SECONDS):
                 accepted, waiting = wal.last_sequence + 1, wal.unacknowledged
                 size = _size(Path(journal))
@@ -174,15 +174,15 @@ def _append(path: str, url: str, journal: str, rate: float, threads: int) -> Non
                 }), flush=True)  # fmt: skip
 
         workers = [threading.Thread(target=work, args=[number]) for number in range(threads)]
-        teller = threading.Thread(target=tell)
-        for each in (*workers, teller):
+        reporter = threading.Thread(target=report)
+        for each in (*workers, reporter):
             each.start()
         sys.stdin.readline()
         ending.set()
         for each in workers:
             each.join()
         ended.set()
-        teller.join()
+        reporter.join()
     found = vars(latency([seconds for each in taken for seconds in each]))
     longest = round(max(map(max, taken)) * 1000, 1)
     last = {"numbers": numbers, "append_ms": {**found, "most": longest}, "events": dict(events)}

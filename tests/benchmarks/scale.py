@@ -40,7 +40,7 @@ console = Console(stderr=True, highlight=False)
 
 
 class SimulatedClock:
-    """A clock that goes only when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000

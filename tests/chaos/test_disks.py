@@ -57,7 +57,7 @@ def kill_while_writing(driver: Driver, place: Path, rng: random.Random) -> str:
 
 
 def left_behind(place: Path) -> Counter[str]:
-    """What tells of an unfinished write."""
+    """The signs of an unfinished write."""
     found: Counter[str] = Counter()
     for what in ("offsets", "commits", "sources/0"):
         with suppress(FileNotFoundError):

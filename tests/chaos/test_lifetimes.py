@@ -13,7 +13,7 @@ from faults.watching import Pace
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import make_bucket, start_ministack
 
-# Windows so short that data is collected within the test. How large the log is then tells only how
+# Windows so short that data is collected within the test. How large the log is then shows only how
 # busy the machine is.
 PACE = Pace(
     every=0.3, rows=100, late=1, age=2, grace=3.0, interval=3.0, look=1.0,

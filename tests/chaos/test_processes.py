@@ -96,7 +96,7 @@ def test_two_drivers_at_once_with(drivers, on_s3, second: int) -> None:
     assert found.leaders >= 2
 
 
-# Appends −1, −2, −3, … in rounds of eight, and tells the last sequence that is durable.
+# Appends −1, −2, −3, … in rounds of eight, and reports the last sequence that is durable.
 APPENDER = """
 import sys
 import pyarrow as pa
@@ -128,11 +128,11 @@ def test_an_appender_killed_again_and_again_beside_a_sink_loses_nothing_of_eithe
     while kills < 3:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
-        told = child.stdout.readline()  # nothing: fenced before
+        reported = child.stdout.readline()  # nothing: fenced before
         time.sleep(rng.uniform(0, 0.2))
         child.kill()
-        durable = max([durable, *map(int, told.split()), *map(int, child.stdout)])
-        kills += bool(told) and child.wait() == -SIGKILL
+        durable = max([durable, *map(int, reported.split()), *map(int, child.stdout)])
+        kills += bool(reported) and child.wait() == -SIGKILL
     driver.wait_batch(driver.batch() + 2)
     driver.kill()
     assert any("FencedError" in x for x in driver.failures())

@@ -27,13 +27,13 @@ class Room:
     """What a test works on.
 
     Attributes:
-        told: every event, in order.
+        reported: every event, in order.
     """
 
     store: MemoryStore
     log: LogStore
     tmp: Path
-    told: list[events.Event]
+    reported: list[events.Event]
 
     def checkpoint(self, name: str = "orders", folder: str | None = "ck") -> Path:
         """`sparkwal.checkpoint`; a folder is one of this test's."""
@@ -46,9 +46,9 @@ class Room:
         return FileStream(self.log, place, hints, **more)  # type: ignore[arg-type]
 
     def made(self) -> events.CheckpointUsed | events.CheckpointRebuilt:
-        """What was last told of a folder; the Spark session of another test may have more told."""
+        """The last events of a folder; the Spark session of another test may have caused more."""
         kinds = (events.CheckpointUsed, events.CheckpointRebuilt)
-        return [each for each in self.told if isinstance(each, kinds)][-1]
+        return [each for each in self.reported if isinstance(each, kinds)][-1]
 
     def why(self) -> str | None:
         """Why the last folder was rebuilt; None if it was not."""
@@ -68,9 +68,9 @@ class Room:
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
     store = MemoryStore()
     log = LogStore(store, "wal")
-    told: list[events.Event] = []
-    unsubscribe: Callable[[], None] = events.subscribe(told.append)
+    reported: list[events.Event] = []
+    unsubscribe: Callable[[], None] = events.subscribe(reported.append)
     monkeypatch.setattr(rebuild, "open_log", lambda *_, **__: log)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    yield Room(store, log, tmp_path, told)
+    yield Room(store, log, tmp_path, reported)
     unsubscribe()

@@ -172,9 +172,9 @@ def test_a_folder_that_spark_does_not_use_is_told_at_once(room: Room) -> None:
 def test_one_event_tells_of_a_file_that_is_too_large(room: Room) -> None:
     stream = room.stream(room.checkpoint(), max_bytes=50)
     stream.run(range(2))
-    told = [each for each in room.told if isinstance(each, events.CheckpointTooLarge)]
-    assert len(told) == len({each.file for each in told}) and told
-    assert all(each.limit == 50 and each.bytes > 0 for each in told)
+    reported = [each for each in room.reported if isinstance(each, events.CheckpointTooLarge)]
+    assert len(reported) == len({each.file for each in reported}) and reported
+    assert all(each.limit == 50 and each.bytes > 0 for each in reported)
 
 
 # Replays. The last record holds file 2, as microbatch 2.
@@ -192,7 +192,7 @@ def test_a_replay_of_the_same_input_is_skipped_with_one_get(room: Room, crash: b
     again.step(range(3))
     # The cold start, and the record.
     assert room.store.counts == {"LIST": 1, "GET": 1 + 1, "PUT": 1}
-    assert isinstance(room.told[-1], events.SkippedReplay)
+    assert isinstance(room.reported[-1], events.SkippedReplay)
     again.run(range(5))
     assert room.values() == [0, 1, 2, 3, 4]
 
@@ -307,8 +307,8 @@ def test_a_query_without_a_name_is_known_by_its_id(room: Room) -> None:
 
 
 def test_a_new_checkpoint_on_a_log_that_another_query_wrote_is_told_once(room: Room) -> None:
-    told: list[events.Event] = []
-    unsubscribe = events.subscribe(told.append)
+    reported: list[events.Event] = []
+    unsubscribe = events.subscribe(reported.append)
     try:
         first = room.stream(room.tmp / "first")
         first.run(range(2))
@@ -317,5 +317,5 @@ def test_a_new_checkpoint_on_a_log_that_another_query_wrote_is_told_once(room: R
         room.stream(first.place).run(range(4))
     finally:
         unsubscribe()
-    (event,) = [each for each in told if isinstance(each, events.AnotherQuery)]
+    (event,) = [each for each in reported if isinstance(each, events.AnotherQuery)]
     assert (event.query, event.other, event.position) == (second.query_id, first.query_id, 2)

@@ -45,7 +45,7 @@ def values(folder: Path) -> list[int]:
 def test_with_a_remote_checkpoint_the_microbatch_is_marked_as_done_by_hand(
     spark, tmp_path: Path
 ) -> None:
-    # Another file system, as far as anyone can tell: what is there is nobody's disk.
+    # Another file system, as far as anyone knows: what is there is nobody's disk.
     checkpoint = tmp_path / "checkpoint"
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("fs.viewfs.mounttable.far.link./away", tmp_path.as_uri())

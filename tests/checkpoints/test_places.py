@@ -294,6 +294,6 @@ def test_the_default_folder_is_made_anew_when_what_names_its_owner_is_damaged(
 
 @pytest.mark.parametrize("name", [None, 5, b"x", "x" * 5000])
 def test_a_name_that_is_no_short_text_is_refused_shortly(tmp_path: Path, name: object) -> None:
-    with pytest.raises(OptionError, match="short printable text") as told:
+    with pytest.raises(OptionError, match="short printable text") as reported:
         sparkwal.checkpoint(str(tmp_path / "wal"), name)  # type: ignore[arg-type]
-    assert len(str(told.value)) < 200
+    assert len(str(reported.value)) < 200

@@ -24,18 +24,18 @@ QUICK = ["--seconds", "0.3", "--in-flight", "4", "--rows-per-append", "10"]
 
 def figures(*arguments: object) -> dict[str, Any]:
     began, *_, ended = run("bench", *arguments, "--json").splitlines()
-    told: dict[str, Any] = json.loads(ended)
-    assert json.loads(began)["path"] == told["path"]
-    return told
+    reported: dict[str, Any] = json.loads(ended)
+    assert json.loads(began)["path"] == reported["path"]
+    return reported
 
 
 def test_what_it_tells_and_that_nothing_is_left(tmp_path: Path) -> None:
     append(tmp_path / "wal", 1, 2)
-    told = figures(tmp_path / "wal", *QUICK, "--row-bytes", 50)
-    assert told["rows"] == told["appends"] * 10 > 0
-    assert 0 < told["p50_ms"] <= told["p99_ms"] <= told["max_ms"]
-    assert told["read"]["rows_per_s"] > 0 and told["retries"] == 0
-    assert told["requests"]["PUT"] <= told["appends"]
+    reported = figures(tmp_path / "wal", *QUICK, "--row-bytes", 50)
+    assert reported["rows"] == reported["appends"] * 10 > 0
+    assert 0 < reported["p50_ms"] <= reported["p99_ms"] <= reported["max_ms"]
+    assert reported["read"]["rows_per_s"] > 0 and reported["retries"] == 0
+    assert reported["requests"]["PUT"] <= reported["appends"]
     # A log at the path is as it was.
     assert [each.name for each in (tmp_path / "wal").iterdir() if "bench" in each.name] == []
     assert ids("cat", tmp_path / "wal") == [1, 2]
@@ -44,8 +44,8 @@ def test_what_it_tells_and_that_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_kept_is_one_like_any_other(tmp_path: Path) -> None:
-    told = figures(tmp_path, *QUICK, "--keep")
-    assert sparkwal.verify(told["path"]).rows == told["rows"]
+    reported = figures(tmp_path, *QUICK, "--keep")
+    assert sparkwal.verify(reported["path"]).rows == reported["rows"]
 
 
 def test_it_says_that_it_writes_and_where(tmp_path: Path) -> None:
@@ -66,11 +66,11 @@ def test_its_requests_are_those_that_the_store_got(
     client.put_object(Bucket=s3_bucket, Key="logs/_bench-other/x", Body=b"somebody else's")
     given = [f"--log-option={k}={v}" for k, v in log_options(s3_proxy.url).items()]
     s3_proxy.faults = [Fault("error", kind="PUT", status=503, probability=0.05)]
-    told = figures(f"s3://{s3_bucket}/logs", *QUICK, *given)
+    reported = figures(f"s3://{s3_bucket}/logs", *QUICK, *given)
     # The proof that the store is one, and the leader record, come before.
     puts = [each for each in s3_proxy.requests if each.kind == "PUT" and "/batches/" in each.key]
-    assert 0 <= len(puts) - told["requests"]["PUT"] <= 8
-    assert told["retries"] <= sum(s3_proxy.injected.values())
+    assert 0 <= len(puts) - reported["requests"]["PUT"] <= 8
+    assert reported["retries"] <= sum(s3_proxy.injected.values())
     left = [each["Key"] for each in client.list_objects_v2(Bucket=s3_bucket)["Contents"]]
     assert left == ["logs/_bench-other/x"]
 

@@ -45,28 +45,28 @@ def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
     append(path, range(2), maxInFlightRequests=7, **through)  # looks back and seals
     sink.restarted().microbatch(4, (5,))
     made = Counter(request.kind for request in s3_proxy.requests if "/proof/" not in request.key)
-    told = cost(path, **options)
-    assert told["total"]["requests"] == dict(made)
-    prices = told["prices"]
-    assert told["total"]["request_cost"] == pytest.approx(
+    reported = cost(path, **options)
+    assert reported["total"]["requests"] == dict(made)
+    prices = reported["prices"]
+    assert reported["total"]["request_cost"] == pytest.approx(
         sum(prices[kind.lower()] * number / 1000 for kind, number in made.items())
     )
     s3_proxy.reset()
     assert sparkwal.Log(path, **through).scan().read_all().num_rows == 9 + 1 + 7 + 1
     read = Counter(request.kind for request in s3_proxy.requests)
-    assert told["whole_read"]["requests"] == dict(read)
+    assert reported["whole_read"]["requests"] == dict(read)
 
 
 def test_what_is_stored_is_what_lies_on_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "log"
     append(str(path), range(20))
-    told = cost(str(path))
+    reported = cost(str(path))
     on_disk = [file.stat().st_size for file in path.glob("batches/*")]
     beside = [file.stat().st_size for file in path.glob("txns/*")]
-    assert told["logs"][0]["stored"] == sum(on_disk) + sum(beside)
-    assert told["total"]["stored"] == sum(on_disk)
-    assert told["month"] is None  # written in less than an hour
-    assert sum(line["commits"] for line in told["periods"]) == told["total"]["commits"]
+    assert reported["logs"][0]["stored"] == sum(on_disk) + sum(beside)
+    assert reported["total"]["stored"] == sum(on_disk)
+    assert reported["month"] is None  # written in less than an hour
+    assert sum(line["commits"] for line in reported["periods"]) == reported["total"]["commits"]
 
 
 def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
@@ -84,21 +84,21 @@ def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
         sink.microbatch(batch, tuple(range(1000)))
         times.append(times.pop(0))
     path = str(tmp_path / "log")
-    told = cost(path, "--until", str(start + 20 * day))
-    busy = [line for line in told["periods"] if line["commits"]]
-    idle = [line for line in told["periods"] if not line["commits"]]
+    reported = cost(path, "--until", str(start + 20 * day))
+    busy = [line for line in reported["periods"] if line["commits"]]
+    idle = [line for line in reported["periods"] if not line["commits"]]
     # Two on one day, one nine days later.
     assert [line["commits"] for line in busy] == [2, 1]
     assert len(idle) == 2 and all(line["requests"] == {} for line in idle)
     assert all(line["storage_cost"] > 0 for line in idle)
-    for before, after in zip(told["periods"], told["periods"][1:], strict=False):
+    for before, after in zip(reported["periods"], reported["periods"][1:], strict=False):
         assert before["end_ms"] == after["start_ms"]
-    assert told["periods"][-1]["end_ms"] == start + 20 * day
+    assert reported["periods"][-1]["end_ms"] == start + 20 * day
     # Byte for byte: each object from its record's time on.
-    size = told["total"]["stored"] / told["total"]["commits"]
+    size = reported["total"]["stored"] / reported["total"]["commits"]
     exact = sum(size * (start + 20 * day - time) for time in sorted(times)[:3])
-    whole = told["prices"]["storage"] * exact / 2**30 / (730 * 3_600_000)
-    assert told["total"]["storage_cost"] == pytest.approx(whole, rel=0.05)
+    whole = reported["prices"]["storage"] * exact / 2**30 / (730 * 3_600_000)
+    assert reported["total"]["storage_cost"] == pytest.approx(whole, rel=0.05)
 
 
 def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
@@ -138,11 +138,11 @@ def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path
     before = cost(path)
     move_floor(log, 5)
     collect(log, 5)
-    told = cost(path)
-    assert told["logs"][0]["start"] == told["logs"][0]["floor"] == 5
-    assert told["total"]["commits"] == 4
+    reported = cost(path)
+    assert reported["logs"][0]["start"] == reported["logs"][0]["floor"] == 5
+    assert reported["total"]["commits"] == 4
     # Positions 5 … 8, each a record and an object, and the record of the chain.
-    assert told["total"]["requests"] == {"PUT": 4 * 2 + 1}
+    assert reported["total"]["requests"] == {"PUT": 4 * 2 + 1}
     assert before["total"]["requests"] == {"LIST": 1, "PUT": 1 + 8 * 2}
     assert "floor" in ran("cost", path)
 
@@ -153,9 +153,9 @@ def test_what_a_log_holds_below_its_floor_is_stored_until_it_is_deleted(tmp_path
     head = sparkwal.Log(str(path)).head()
     assert head is not None
     move_floor(opened(path), head.position + 1)
-    told = cost(str(path))
-    assert told["total"]["commits"] == 0
-    assert told["total"]["stored"] == sum(x.stat().st_size for x in path.glob("batches/*"))
+    reported = cost(str(path))
+    assert reported["total"]["commits"] == 0
+    assert reported["total"]["stored"] == sum(x.stat().st_size for x in path.glob("batches/*"))
 
 
 def test_the_time_before_a_log_began_is_no_part_of_its_rate(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_a_damaged_record_is_not_counted_and_is_named(tmp_path: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:100])
     shown = ran("cost", str(path), code=1)
     assert "total" in shown and damaged.name in shown
-    told = document("cost", str(path), code=1)
-    assert told["total"]["commits"] == 4
-    assert "position 2" in told["logs"][0]["damage"][0]
+    reported = document("cost", str(path), code=1)
+    assert reported["total"]["commits"] == 4
+    assert "position 2" in reported["logs"][0]["damage"][0]
 
 
 def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:
 
 def test_dead_records_were_put_too(tmp_path: Path) -> None:
     path, live, dead = write_takeovers(tmp_path / "log")
-    told = cost(path)
+    reported = cost(path)
     # Three leaders (each says that it saw a head); two looked back over the two slots before it.
-    assert told["total"]["requests"] == {"PUT": 15, "LIST": 3, "GET": 1 + 2 * 3}
-    assert told["whole_read"]["requests"]["GET"] == 15
+    assert reported["total"]["requests"] == {"PUT": 15, "LIST": 3, "GET": 1 + 2 * 3}
+    assert reported["whole_read"]["requests"]["GET"] == 15
     found = document("report", path)
     assert [run[0] for run in found["dead"]["first"]] == dead
     assert [(t["position"], t["seals"]) for t in found["terms"]["newest"]] == [

@@ -107,11 +107,13 @@ def test_the_figures_are_those_of_the_intact_records(
     commits = END - len([position for position in lost if position])
     result = run("cost", path, "--json")
     reports(result, path, lost)
-    told = json.loads(result.stdout)
-    assert told["total"]["commits"] == commits and len(told["logs"][0]["damage"]) == len(lost)
+    reported = json.loads(result.stdout)
+    assert reported["total"]["commits"] == commits and len(reported["logs"][0]["damage"]) == len(
+        lost
+    )
     # Each position was written, also those that nobody can read; only what is before the first
     # intact record has no time to be counted in.
-    assert told["total"]["requests"]["PUT"] == END + 1 - (0 in lost)
+    assert reported["total"]["requests"]["PUT"] == END + 1 - (0 in lost)
     page = tmp_path / "page.html"
     reports(run("report", path, "-o", page), path, lost)
     totals = document("report", str(path), code=1)["totals"]
@@ -123,12 +125,12 @@ def test_the_figures_are_those_of_the_intact_records(
 def test_status_shows_the_newest_intact_record(harmed: tuple[Path, list[int]]) -> None:
     path, lost = harmed
     result = run("status", path, "--json")
-    told = json.loads(result.stdout)
-    assert told["position"] == max(set(range(END + 1)) - set(lost))
+    reported = json.loads(result.stdout)
+    assert reported["position"] == max(set(range(END + 1)) - set(lost))
     # It reads samples: what it does not meet it does not report.
-    damage = "\n".join(told["damage"])
+    damage = "\n".join(reported["damage"])
     met = [place for place in lost if slot(path, place).name in damage]
-    assert len(met) == len(told["damage"])
+    assert len(met) == len(reported["damage"])
     if met:
         reports(result, path, met)
     else:

@@ -31,7 +31,7 @@ def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> N
     ]
     os.close(writing)
     ended = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
-    # What a checkpoint command tells beside its output was told before.
+    # A checkpoint command reports before its output ends.
     assert ended == [("", 141)] * len(commands)
 
 

@@ -139,8 +139,8 @@ def test_a_damaged_record_is_told_and_passed_over(tmp_path: Path) -> None:
     slots[3].write_bytes(b"not arrow")
     kinds = {0: "leader", 1: "commit", 2: "commit", 3: "damaged", 4: "commit", 5: "commit"}
     for order in ([], ["--reverse"]):
-        told = {each["position"]: each["kind"] for each in lines("log", path, *order, code=1)}
-        assert told == kinds
+        reported = {each["position"]: each["kind"] for each in lines("log", path, *order, code=1)}
+        assert reported == kinds
     assert "3                          damaged" in ran("log", path, code=1)
     slots[2].unlink()
     assert "position 2 is missing" in ran("log", path, code=1)
@@ -191,8 +191,8 @@ def start(path: str, *arguments: str) -> subprocess.Popen[str]:
 
 def following(process: subprocess.Popen[str], count: int) -> list[tuple[int, str]]:
     assert process.stdout is not None
-    told = [json.loads(process.stdout.readline()) for _ in range(count)]
-    return [(each.get("position", each.get("start")), each["kind"]) for each in told]
+    reported = [json.loads(process.stdout.readline()) for _ in range(count)]
+    return [(each.get("position", each.get("start")), each["kind"]) for each in reported]
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:

@@ -40,16 +40,18 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_status_tells_head_leader_rates_and_size(path: str) -> None:
     head = sparkwal.Log(path).head()
     assert head is not None
-    told = document("status", path)
+    reported = document("status", path)
     stored = [file.stat().st_size for file in (Path(path) / "batches").iterdir()]
-    assert (told["position"], told["log_id"], told["term"]) == (5, head.log_id, 1)
-    assert told["leader_id"] == head.leader_id and told["host"] == head.leader_id.split(":")[0]
-    assert (told["objects"], told["bytes"], told["exact"]) == (6, sum(stored), True)
+    assert (reported["position"], reported["log_id"], reported["term"]) == (5, head.log_id, 1)
+    assert (
+        reported["leader_id"] == head.leader_id and reported["host"] == head.leader_id.split(":")[0]
+    )
+    assert (reported["objects"], reported["bytes"], reported["exact"]) == (6, sum(stored), True)
     # The log is younger than five minutes.
-    seconds = told["rates_over_seconds"]
-    assert told["commits_per_second"] * seconds == pytest.approx(5, rel=0.01)
-    assert told["rows_per_second"] * seconds == pytest.approx(5, rel=0.01)
-    assert (told["floor"], told["lifecycle"], told["consumers"]) == (0, None, [])
+    seconds = reported["rates_over_seconds"]
+    assert reported["commits_per_second"] * seconds == pytest.approx(5, rel=0.01)
+    assert reported["rows_per_second"] * seconds == pytest.approx(5, rel=0.01)
+    assert (reported["floor"], reported["lifecycle"], reported["consumers"]) == (0, None, [])
     shown = ran("status", path)
     assert "5, " in shown and "none: nothing of it is in a table" in shown
     assert "in 6 objects" in shown and "commits/s" in shown
@@ -60,9 +62,13 @@ def test_status_of_a_life(path: str) -> None:
     move_floor(log, 3)
     log_id = document("status", path)["log_id"]
     publish(log, Consumer("reports", log_id, 4, 0, "here", "run"))
-    told = document("status", path)
-    assert (told["floor"], told["lifecycle"]["floor"], told["lifecycle"]["table"]) == (3, 3, None)
-    [consumer] = told["consumers"]
+    reported = document("status", path)
+    assert (reported["floor"], reported["lifecycle"]["floor"], reported["lifecycle"]["table"]) == (
+        3,
+        3,
+        None,
+    )
+    [consumer] = reported["consumers"]
     assert (consumer["name"], consumer["lag"], consumer["live"]) == ("reports", 2, True)
     shown = ran("status", path)
     assert "3: what is below goes 1.0 d after it was passed" in shown and "reports" in shown
@@ -70,8 +76,11 @@ def test_status_of_a_life(path: str) -> None:
 
 def test_status_of_all_logs_under_a_path(path: str) -> None:
     append(path, range(2), sequencer="one")
-    told = lines("status", path, "--all")
-    assert [(each["sequencer"], each["position"]) for each in told] == [("default", 5), ("one", 2)]
+    reported = lines("status", path, "--all")
+    assert [(each["sequencer"], each["position"]) for each in reported] == [
+        ("default", 5),
+        ("one", 2),
+    ]
     assert document("status", path, "--sequencer", "one")["position"] == 2
     assert ran("status", path, "--all").count("leader") == 2
 
@@ -103,18 +112,18 @@ def test_status_asks_no_more_than_its_help_says(
     append(path, range(40), maxInFlightRequests=50, **options)
     there = as_flags(log_options(s3_proxy.url))
     s3_proxy.reset()
-    told = document("status", path, *there)
-    assert told["commits_per_second"] > 0
+    reported = document("status", path, *there)
+    assert reported["commits_per_second"] > 0
     counts = s3_proxy.counts()
     # Head, lifecycle, size and consumers; the head and the rates.
     assert counts.pop("LIST") == 4 and counts.pop("GET") <= 41 + 16 and not counts
 
 
 def test_show_tells_everything_of_a_commit_and_checks_it(path: str) -> None:
-    told = document("show", path, "3")
-    assert (told["state"], told["sound"], told["problems"]) == ("live", True, [])
-    assert told["header"]["kind"] == "commit" and told["header"]["rows"] == 1
-    assert told["header"]["inline"][0]["rows"] == 1 and told["header"]["txns"]["p"][0] == 2
+    reported = document("show", path, "3")
+    assert (reported["state"], reported["sound"], reported["problems"]) == ("live", True, [])
+    assert reported["header"]["kind"] == "commit" and reported["header"]["rows"] == 1
+    assert reported["header"]["inline"][0]["rows"] == 1 and reported["header"]["txns"]["p"][0] == 2
     shown = ran("show", path, "3")
     assert "every byte is as it was written" in shown and "in the record" in shown
     assert document("show", path)["position"] == 5
@@ -131,9 +140,9 @@ def test_show_tells_of_objects_with_rows(tmp_path: Path) -> None:
     query = Query(store, hints_in(tmp_path))
     query.microbatch(1, (1, 2), (3,))
     path = str(tmp_path / "store" / "wal")
-    told = document("show", path, "1")
-    assert [each["rows"] for each in told["header"]["batches"]] == [2, 1] and told["sound"]
-    batch = told["header"]["batches"][1]["number"]
+    reported = document("show", path, "1")
+    assert [each["rows"] for each in reported["header"]["batches"]] == [2, 1] and reported["sound"]
+    batch = reported["header"]["batches"][1]["number"]
     assert f"batches/{batch}" in ran("show", path, "1")
     (Path(path) / "batches" / batch).unlink()
     assert "missing, though its commit record names it" in ran("show", path, "1", code=1)
@@ -160,8 +169,8 @@ def test_show_has_an_answer_for_each_position(tmp_path: Path, path: str) -> None
 
 def test_show_of_a_position_below_the_floor(path: str) -> None:
     move_floor(opened(path), 3)
-    told = document("show", path, "2")
-    assert (told["state"], told["sound"]) == ("collected", None)
+    reported = document("show", path, "2")
+    assert (reported["state"], reported["sound"]) == ("collected", None)
     assert "commit, collected" in ran("show", path, "2")
     # A collection leaves the newest thousand records: of this one it was long ago.
     (Path(path) / "batches" / keys.encode(keys.slot(0, 1000))).unlink()
@@ -171,20 +180,20 @@ def test_show_of_a_position_below_the_floor(path: str) -> None:
 
 @pytest.mark.parametrize("position", [0, 1, 1249, 2499, 2500])
 def test_at_finds_the_position_of_a_moment(long: str, position: int) -> None:
-    told = document("at", long, str(BEGAN_MS + position))
+    reported = document("at", long, str(BEGAN_MS + position))
     at = moment(BEGAN_MS + position)
     expected = (0, moment(BEGAN_MS)) if position == 0 else (position, at)
-    assert (told["position"], told["timestamp"]) == expected and told["asked"] == at
+    assert (reported["position"], reported["timestamp"]) == expected and reported["asked"] == at
 
 
 def test_at_tells_of_what_is_before_and_after_the_log(long: str, path: str) -> None:
-    told = document("at", long, "1s")
-    assert (told["position"], told["timestamp"]) == (2501, None)
+    reported = document("at", long, "1s")
+    assert (reported["position"], reported["timestamp"]) == (2501, None)
     assert "not written yet" in ran("at", long, "1s")
     assert '.option("startingPosition", 2501)' in ran("at", long, "1s")
     move_floor(opened(path), 3)
-    told = document("at", path, "1d")
-    assert (told["position"], told["before_the_floor"]) == (3, True)
+    reported = document("at", path, "1d")
+    assert (reported["position"], reported["before_the_floor"]) == (3, True)
     assert "older positions were collected" in ran("at", path, "1d")
     head = sparkwal.Log(path).head()
     assert head is not None
@@ -233,8 +242,8 @@ def test_consumers_and_whom_the_floor_waits_for(path: str) -> None:
     publish(log, Consumer("reports", log_id, 2, 0, "here", "run"))
     publish(log, Consumer("lease-1", log_id, 4, 0, "there", "run", 3_600_000))
     publish(log, Consumer("old", "another", 4, 0, "there", "run"))
-    told = {each["name"]: each for each in lines("consumers", path)}
-    assert [(name, each["lag"], each["live"]) for name, each in told.items()] == [
+    reported = {each["name"]: each for each in lines("consumers", path)}
+    assert [(name, each["lag"], each["live"]) for name, each in reported.items()] == [
         ("lease-1", 2, True), ("old", 0, False), ("reports", 4, True),
     ]  # fmt: skip
     shown = [line.split() for line in ran("consumers", path).splitlines() if line.strip()]
@@ -249,8 +258,8 @@ def test_consumers_and_whom_the_floor_waits_for(path: str) -> None:
 
 def test_verify_proves_each_log_and_fails_for_one_that_is_not_sound(path: str) -> None:
     append(path, range(2), sequencer="one")
-    told = lines("verify", path, "--all")
-    assert [(each["sequencer"], each["sound"], each["commits"]) for each in told] == [
+    reported = lines("verify", path, "--all")
+    assert [(each["sequencer"], each["sound"], each["commits"]) for each in reported] == [
         ("default", True, 5), ("one", True, 2),
     ]  # fmt: skip
     assert "sound" in ran("verify", path)
@@ -271,8 +280,8 @@ def test_a_missing_log_is_no_log_and_nothing_else(tmp_path: Path, command: str) 
     code = 2 if command == "collect" else 1
     every = command not in ("log", "show", "at", "report")
     for options in ([], ["--all"] if every else []):
-        told = ran(command, str(tmp_path / "none"), *more, *options, code=code)
-        (line,) = told.splitlines()
+        reported = ran(command, str(tmp_path / "none"), *more, *options, code=code)
+        (line,) = reported.splitlines()
         assert line.startswith("Error: there is no log at") and str(tmp_path / "none") in line
 
 

@@ -54,9 +54,14 @@ def stored(wal: Path) -> set[str]:
 
 def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: Path) -> None:
     before = stored(wal)
-    told = document("collect", str(wal))
-    assert (told["floor"], told["below"], told["objects"], told["bytes"]) == (5, 5, 3, 3000)
-    assert told["deleted"] is False and stored(wal) == before
+    reported = document("collect", str(wal))
+    assert (reported["floor"], reported["below"], reported["objects"], reported["bytes"]) == (
+        5,
+        5,
+        3,
+        3000,
+    )
+    assert reported["deleted"] is False and stored(wal) == before
     assert "this would be deleted" in ran("collect", str(wal)) and stored(wal) == before
     assert document("collect", str(wal), "--delete")["objects"] == 3
     assert len(before - stored(wal)) == 3
@@ -83,8 +88,8 @@ def test_collect_tells_what_holds_it_back(
 
 def test_collect_of_several_logs_and_of_one_without_a_life(wal: Path) -> None:
     append(str(wal), range(1), sequencer="one")
-    told = {each["sequencer"]: each for each in lines("collect", str(wal), "--all")}
-    assert told["default"]["objects"] == 3 and told["one"]["lifecycle"] is False
+    reported = {each["sequencer"]: each for each in lines("collect", str(wal), "--all")}
+    assert reported["default"]["objects"] == 3 and reported["one"]["lifecycle"] is False
     assert "no lifecycle" in ran("collect", str(wal), "--sequencer", "one", "--delete")
     ran("collect", str(wal), "--gc-grace", "1min", code=2)
     ran("collect", str(wal), "--gc-grace", "3600000", code=2)
@@ -122,15 +127,15 @@ def test_a_checkpoint_is_made_where_it_is_needed(tmp_path: Path) -> None:
     def made() -> dict[str, object]:
         return document("checkpoint", path, "orders", "--to", str(folder))
 
-    told = made()
-    assert (told["folder"], told["made"], told["batch_id"]) == (str(folder), True, -1)
+    reported = made()
+    assert (reported["folder"], reported["made"], reported["batch_id"]) == (str(folder), True, -1)
     log = LogStore(LocalStore(tmp_path / "store", fsync=False), "wal")
     FileStream(log, folder, hints_in(tmp_path)).run(range(3))
     assert (made()["made"], made()["batch_id"]) == (False, 2)
     for file in sorted(folder.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
-    told = made()
-    assert (told["made"], told["why"], told["batch_id"]) == (True, "there is none", 2)
+    reported = made()
+    assert (reported["made"], reported["why"], reported["batch_id"]) == (True, "there is none", 2)
     assert (folder / "offsets" / "2").exists()
     result = CliRunner().invoke(main, ["checkpoint", path, "orders", "--to", str(folder)])
     assert result.stdout == f"{folder}\n" and "as it was" in result.stderr

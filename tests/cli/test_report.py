@@ -1,4 +1,4 @@
-"""`sparkwal report`: the page tells what the records tell, and does nothing else."""
+"""`sparkwal report`: the page shows what the records hold, and does nothing else."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from sparkwal.options.reading import SourceOptions
 def embedded(file: Path) -> dict[str, Any]:
     found = re.search(r'id="report">(.*?)</script>', file.read_text())
     assert found
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    reported: dict[str, Any] = json.loads(found[1])
+    return reported
 
 
 def test_the_numbers_of_the_page_are_those_of_the_records(tmp_path: Path) -> None:
@@ -38,21 +38,21 @@ def test_the_numbers_of_the_page_are_those_of_the_records(tmp_path: Path) -> Non
     append(path, range(20))
     append(path, range(10))
     assert str(file) in ran("report", path, "-o", str(file))
-    told = embedded(file)
+    reported = embedded(file)
     records = list(sparkwal.Log(path).records())
     commits = [record for record in records if isinstance(record, CommitHeader)]
-    assert told["totals"]["commits"] == len(commits)
-    assert told["totals"]["rows"] == sum(record.rows for record in commits) == 30
-    assert told["totals"]["bytes"] == sum(record.bytes for record in commits)
-    assert told["log"]["log_id"] == records[0].log_id
-    assert told["log"]["next_position"] == records[-1].position + 1
-    assert sum(bucket["commits"] for bucket in told["series"]["buckets"]) == len(commits)
+    assert reported["totals"]["commits"] == len(commits)
+    assert reported["totals"]["rows"] == sum(record.rows for record in commits) == 30
+    assert reported["totals"]["bytes"] == sum(record.bytes for record in commits)
+    assert reported["log"]["log_id"] == records[0].log_id
+    assert reported["log"]["next_position"] == records[-1].position + 1
+    assert sum(bucket["commits"] for bucket in reported["series"]["buckets"]) == len(commits)
     terms = [record for record in records if record.kind == "leader" and record.reason != "seal"]
-    assert [t["position"] for t in told["terms"]["newest"]] == [t.position for t in terms][::-1]
-    assert told["cost"]["total"]["requests"] == told["totals"]["requests"]
-    assert [each["name"] for each in told["schema"]] == ["v"]
+    assert [t["position"] for t in reported["terms"]["newest"]] == [t.position for t in terms][::-1]
+    assert reported["cost"]["total"]["requests"] == reported["totals"]["requests"]
+    assert [each["name"] for each in reported["schema"]] == ["v"]
     same = printed("report", path)
-    assert same.keys() == told.keys() and same["totals"] == told["totals"]
+    assert same.keys() == reported.keys() and same["totals"] == reported["totals"]
 
 
 @pytest.mark.s3
@@ -66,10 +66,10 @@ def test_a_log_on_s3_with_a_floor_and_consumers(
     collect(log, 3)
     file = tmp_path / "report.html"
     ran("report", path, "-o", str(file), *as_flags(options))
-    told = embedded(file)
-    assert (told["log"]["floor"], told["range"]["start"]) == (3, 3)
-    assert told["lifecycle"]["floor"] == 3
-    assert told["stored"]["objects"] == len(log.store.list(log.prefix + "/").entries)
+    reported = embedded(file)
+    assert (reported["log"]["floor"], reported["range"]["start"]) == (3, 3)
+    assert reported["lifecycle"]["floor"] == 3
+    assert reported["stored"]["objects"] == len(log.store.list(log.prefix + "/").entries)
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_damaged_log_has_a_page_of_what_is_intact(tmp_path: Path) -> None:
     damaged = path / "batches" / keys.encode(keys.slot(3, 1000))
     damaged.write_bytes(b"nothing of this")
     assert damaged.name in ran("report", str(path), "-o", str(file), code=1)
-    told = embedded(file)
-    assert told["totals"]["commits"] == 4 and damaged.name in told["damage"][0]
-    assert told["dead"]["count"] == 0
+    reported = embedded(file)
+    assert reported["totals"]["commits"] == 4 and damaged.name in reported["damage"][0]
+    assert reported["dead"]["count"] == 0
     assert "Something is damaged" in file.read_text()
 
 
@@ -119,9 +119,9 @@ def test_a_time_in_which_nothing_was_written(tmp_path: Path) -> None:
     path, file = str(tmp_path / "log"), tmp_path / "report.html"
     append(path, range(3))
     ran("report", path, "-o", str(file), "--since", "2100-01-01")
-    told = embedded(file)
-    assert (told["totals"]["commits"], told["series"]["buckets"]) == (0, [])
-    assert told["stored"]["bytes"] > 0
+    reported = embedded(file)
+    assert (reported["totals"]["commits"], reported["series"]["buckets"]) == (0, [])
+    assert reported["stored"]["bytes"] > 0
     assert "Nothing was written in this time" in file.read_text()
 
 
@@ -132,12 +132,12 @@ def test_the_rows_of_nested_columns_stand_below_them(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     with sparkwal.Appender(path, kind, producer_id="p"):
         pass
-    told = printed("report", path)
-    assert [(each["depth"], each["name"], each["type"]) for each in told["schema"]] == [
+    reported = printed("report", path)
+    assert [(each["depth"], each["name"], each["type"]) for each in reported["schema"]] == [
         (0, "a", "struct"), (1, "b", "array"), (2, "element", "map"), (3, "key", "string"),
         (3, "value", "decimal(9,2)"),
     ]  # fmt: skip
-    assert told["totals"]["commits"] == 0
+    assert reported["totals"]["commits"] == 0
 
 
 class Found(HTMLParser):
@@ -158,7 +158,9 @@ class Found(HTMLParser):
     def pictures(self) -> list[ElementTree.Element]:
         """The charts, which are whole SVG."""
         found = [
-            (told["src"] or "").partition("base64,") for tag, told in self.tags if tag == "img"
+            (reported["src"] or "").partition("base64,")
+            for tag, reported in self.tags
+            if tag == "img"
         ]
         assert all(kind == "data:image/svg+xml;" for kind, _, _ in found)
         return [ElementTree.fromstring(base64.b64decode(data)) for _, _, data in found]
@@ -168,20 +170,20 @@ def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
     bad = "</script ><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202e \ud800"
     path = str(tmp_path / "log")
     append(path, range(3))
-    told = printed("report", path)
-    told["log"] |= {"url": bad, "host": bad, "leader_id": bad, "log_id": bad}
-    told["terms"]["newest"][0] |= {"host": bad, "reason": bad}
-    told["schema"][0]["name"] = told["cost"]["prices"]["of"] = bad
-    told["damage"] = [bad]
-    told["consumers"] = [{
+    reported = printed("report", path)
+    reported["log"] |= {"url": bad, "host": bad, "leader_id": bad, "log_id": bad}
+    reported["terms"]["newest"][0] |= {"host": bad, "reason": bad}
+    reported["schema"][0]["name"] = reported["cost"]["prices"]["of"] = bad
+    reported["damage"] = [bad]
+    reported["consumers"] = [{
         "name": bad, "host": bad, "position": 1, "lag": 2, "lag_ms": None, "of_this_log": True,
         "live": True,
     }]  # fmt: skip
-    told["lifecycle"] = {
+    reported["lifecycle"] = {
         "floor": 1, "cut": 2, "table": bad, "mode": bad, "keys": [bad], "kind": bad, "host": bad,
         "timestamp_ms": 2**62,
     }  # fmt: skip
-    text = page(told)
+    text = page(reported)
     found = Found(text)
     scripts = [attributes for tag, attributes in found.tags if tag == "script"]
     assert scripts == [{"type": "application/json", "id": "report"}]
@@ -194,8 +196,8 @@ def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
 def test_a_page_loads_nothing_and_each_chart_is_a_picture_in_it(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
-    told = printed("report", path)
-    series = told["series"]
+    reported = printed("report", path)
+    series = reported["series"]
     one, start = series["buckets"][-1], series["buckets"][0]["start_ms"]
     # As long as a chart gets, with a time in which nothing was written.
     series["buckets"] = [
@@ -203,31 +205,31 @@ def test_a_page_loads_nothing_and_each_chart_is_a_picture_in_it(tmp_path: Path) 
          "put_p99": place + 0.5}
         for place in range(201) if not 50 < place < 60
     ]  # fmt: skip
-    text = page(told)
+    text = page(reported)
     assert len(text) < 600_000
     assert len(Found(text).pictures()) == 7
     links = re.findall(r'(?:src|href)="(?!data:)[^"]*"', text)
     assert links == [] and "width=device-width" in text
     series["buckets"] = [{**one, "start_ms": 0}, {**one, "start_ms": 253_402_300_799_000}]
     series["width_ms"] = 31_449_600_000 * 64
-    assert Found(page(told)).pictures()
+    assert Found(page(reported)).pictures()
 
 
 def test_a_rate_is_of_the_time_in_which_something_was_written(tmp_path: Path) -> None:
     path = write_long(tmp_path / "log", 5001)  # one each millisecond, years ago
-    told = printed("report", path)
-    assert told["rates"]["written_ms"] == 5000
-    assert told["rates"]["commits"] == pytest.approx(1000, rel=0.01)
-    assert told["rates"]["rows"] == pytest.approx(10_000, rel=0.01)
+    reported = printed("report", path)
+    assert reported["rates"]["written_ms"] == 5000
+    assert reported["rates"]["commits"] == pytest.approx(1000, rel=0.01)
+    assert reported["rates"]["rows"] == pytest.approx(10_000, rel=0.01)
 
 
 def test_commits_whose_rows_are_in_their_records_have_a_latency(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
-    told = printed("report", path)
+    reported = printed("report", path)
     took = [record.metrics.get("last_put_ms") for record in sparkwal.Log(path).records()
             if isinstance(record, CommitHeader)]  # fmt: skip
-    assert told["totals"]["puts_timed"] == len([each for each in took if each is not None]) >= 4
-    assert told["totals"]["put_max"] == max(each for each in took if each is not None)
-    assert told["totals"]["writes_timed"] == 0
-    assert "PUT of a record" in page(told)
+    assert reported["totals"]["puts_timed"] == len([each for each in took if each is not None]) >= 4
+    assert reported["totals"]["put_max"] == max(each for each in took if each is not None)
+    assert reported["totals"]["writes_timed"] == 0
+    assert "PUT of a record" in page(reported)

@@ -117,8 +117,8 @@ def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
     logs = open_logs(str(tmp_path), {}, None)
     known = known_columns(log.spark_schema for log in logs)
     shown = Shown(known, ("id",))
-    told: list[str] = []
-    rows = followed(logs, lambda _: shown, 50, told.append)
+    reported: list[str] = []
+    rows = followed(logs, lambda _: shown, 50, reported.append)
     assert next(rows)[1] is None  # nothing came
     append(tmp_path, 3, 4, 5)
     log = LogStore(LocalStore(tmp_path), "")
@@ -130,7 +130,7 @@ def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
         _, batch = next(rows)
         found += batch.column("id").to_pylist() if batch is not None else []
     assert found == [4, 5]
-    assert told == ["positions 3…4 were collected before they were shown; going on at 5"]
+    assert reported == ["positions 3…4 were collected before they were shown; going on at 5"]
 
 
 def test_each_row_once_over_new_leaders_and_new_columns(

@@ -63,13 +63,13 @@ def test_the_sdist_holds_what_makes_the_same_wheel(
 
 
 def test_the_metadata_says_what_it_needs_and_for_which_python(wheel: Path) -> None:
-    told, config = metadata(wheel), configparser.ConfigParser()
+    reported, config = metadata(wheel), configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    assert told["Requires-Python"] == ">=3.11"
-    known = {each.rpartition(" :: ")[2] for each in told.get_all("Classifier", [])}
+    assert reported["Requires-Python"] == ">=3.11"
+    known = {each.rpartition(" :: ")[2] for each in reported.get_all("Classifier", [])}
     assert {"3.11", "3.12", "3.13", "Typed"} <= known
-    assert set(told.get_all("Provides-Extra", [])) == set(config["options.extras_require"])
-    always = {x for x in told.get_all("Requires-Dist", []) if "extra ==" not in x}
+    assert set(reported.get_all("Provides-Extra", [])) == set(config["options.extras_require"])
+    always = {x for x in reported.get_all("Requires-Dist", []) if "extra ==" not in x}
     assert always == set(config["options"]["install_requires"].split())
 
 
@@ -106,8 +106,8 @@ def test_the_wheel_and_its_base_are_enough_to_write_read_and_verify(
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = run(python, "-c", USE, tmp_path / "log", env=bare, cwd=tmp_path)
     assert done.stdout == "rows 2\n"
-    # What is not there is told in a line.
+    # What is not there is reported in a line.
     command = [tmp_path / "venv" / "bin" / "sparkwal", "status", tmp_path / "log"]
-    told = subprocess.run(command, env=bare, capture_output=True, text=True)
-    assert told.returncode == 1 and "sparkwal[cli]" in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+    reported = subprocess.run(command, env=bare, capture_output=True, text=True)
+    assert reported.returncode == 1 and "sparkwal[cli]" in reported.stderr
+    assert len(reported.stderr.splitlines()) == 1

@@ -50,9 +50,9 @@ def test_a_logs_whole_life(
         python, ROOT / "tests/deploying/whole_life.py", f"s3://{s3_bucket}/logs", tmp_path,
         env={**environment(python), **reaches(ministack_url)}, cwd=tmp_path,
     )  # fmt: skip
-    told = done.stdout.splitlines()
-    assert told[0] == f"Spark {version}, Python {sys.version.split()[0]}"
-    assert told[1:] == [f"did {step}" for step in STEPS]
+    reported = done.stdout.splitlines()
+    assert reported[0] == f"Spark {version}, Python {sys.version.split()[0]}"
+    assert reported[1:] == [f"did {step}" for step in STEPS]
 
 
 @pytest.mark.parametrize("version", ["4.0.5", "4.1.4"])
@@ -85,8 +85,8 @@ def test_a_spark_that_delta_has_no_jars_for_is_refused_where_there_is_a_table(
     for line in done.stdout.splitlines():
         assert line.startswith("refused: Delta Lake 4.4 is for Spark up to 4.2, and this is 4.3.0")
     job = [ROOT / "jobs/compact.py", lake.path, lake.table, "--now"]
-    told = subprocess.run(
+    reported = subprocess.run(
         [str(each) for each in (python, *job)], env=own, capture_output=True, text=True
     )
-    assert told.returncode == 2
-    assert "Delta Lake 4.4 is for Spark up to 4.2, and this is 4.3.0" in told.stderr
+    assert reported.returncode == 2
+    assert "Delta Lake 4.4 is for Spark up to 4.2, and this is 4.3.0" in reported.stderr

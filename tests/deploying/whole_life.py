@@ -1,4 +1,4 @@
-"""A log's whole life under the Spark of this Python, over S3; tells each step that it did.
+"""A log's whole life under the Spark of this Python, over S3; says each step that it did.
 
     python whole_life.py LOGS FOLDER
 
@@ -31,7 +31,7 @@ def main(logs: str, folder: Path) -> None:
     log, copy, checkpoint = f"{logs}/wal", f"{logs}/copy", folder / "checkpoint"
     sparkwal.register(spark)
     sparkwal.register(spark)
-    tell("register")
+    say("register")
 
     def ingest() -> None:
         numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
@@ -50,41 +50,41 @@ def main(logs: str, folder: Path) -> None:
         return sorted(row.value for row in rows.select("value").collect())
 
     ingest()
-    tell("stream write")
+    say("stream write")
     assert values(log) == [*range(10)]
-    tell("batch read")
+    say("batch read")
     follow()
     assert values(copy) == [*range(10)]
-    tell("stream read")
+    say("stream read")
     ingest()
     follow()
     assert values(log) == values(copy) == [*range(20)]
-    tell("restart")
+    say("restart")
     shutil.rmtree(checkpoint)
     ingest()
     assert values(log) == [*range(30)]
-    tell("checkpoint from the log")
+    say("checkpoint from the log")
     more = spark.createDataFrame([(None, 30)], "timestamp timestamp, value bigint")
     for _ in range(2):
         writer = more.write.format("weaselwal").mode("append")
         writer.option("txnAppId", "nightly").option("txnVersion", 1).save(log)
     assert values(log) == [*range(31)]
-    tell("batch append, once")
+    say("batch append, once")
     commits = [each for each in sparkwal.Log(log).records() if isinstance(each, CommitHeader)]
     assert [each.rows for each in commits] == [10, 10, 10, 1]
     assert values(log, startingPosition=commits[-1].position) == [30]
     spark.sql(f"CREATE TEMPORARY VIEW wal USING weaselwal OPTIONS (path '{log}')")
     assert spark.sql("SELECT count(DISTINCT value) FROM wal").collect()[0][0] == 31
-    tell("SQL")
+    say("SQL")
     spark.stop()
 
     report = sparkwal.verify(log)
     assert report.ok and report.orphans == [], report
     assert sorted(sparkwal.Log(copy).to_pandas()["value"]) == [*range(20)]
-    tell("verify")
+    say("verify")
 
 
-def tell(step: str) -> None:
+def say(step: str) -> None:
     print(f"did {step}", flush=True)
 
 

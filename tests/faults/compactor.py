@@ -49,7 +49,7 @@ def maintain(spark: SparkSession, table: str, rng: random.Random) -> None:
     say(f"maintained {statement}")
 
 
-def told(run: Run, seconds: float) -> str:
+def reported(run: Run, seconds: float) -> str:
     """A run as one line."""
     done, gone = run.compacted or run.recovery.finished, run.collection
     return json.dumps(
@@ -103,7 +103,7 @@ def main(
         began = time.monotonic()
         say("run")
         try:
-            say(f"ran {told(lifecycle.run_once(), time.monotonic() - began)}")
+            say(f"ran {reported(lifecycle.run_once(), time.monotonic() - began)}")
         except SparkWalError as error:
             say(f"failed {type(error).__name__}: {error_line(error)}")
         with suppress(Exception):  # a VACUUM may meet what the other one does

@@ -1,4 +1,4 @@
-"""One Spark application to be killed: streams numbered rows into a log until told to stop.
+"""One Spark application to be killed: streams numbered rows into a log until it must stop.
 
 Prints `started`, then `batch N` for each microbatch that Spark has noted as done; `rebuilt` when
 its checkpoint was made from the log. The rows are those of rate-micro-batch: microbatch N holds
@@ -113,20 +113,20 @@ def noted(checkpoint: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def follow(query: StreamingQuery, checkpoint: Path, batches: int, told: int) -> int:
-    """Tell of each microbatch until the query ends or `batches` are done; the last one told."""
+def follow(query: StreamingQuery, checkpoint: Path, batches: int, reported: int) -> int:
+    """Report of each microbatch until the query ends or `batches` are done; returns the last."""
     while True:
         active = query.isActive
         for number in noted(checkpoint):
-            if number > told:
+            if number > reported:
                 say(f"batch {number}")
-                told = number
-        if batches and told + 1 >= batches:
+                reported = number
+        if batches and reported + 1 >= batches:
             query.stop()
         elif active:
             time.sleep(0.02)
             continue
-        return told
+        return reported
 
 
 def error_line(error: BaseException) -> str:
@@ -192,13 +192,13 @@ class Work:
 def run(spark: SparkSession, work: Work) -> BaseException | None:
     """Stream until enough is done or the restarts are used up; what the last query failed with."""
     checkpoint = Path(work.checkpoint)
-    told = max(noted(checkpoint), default=-1)
+    reported = max(noted(checkpoint), default=-1)
     failure: BaseException | None = None
     for _ in range(work.restarts + 1):
         try:
             query = work.start(spark)
             say("started")
-            told = follow(query, checkpoint, work.batches, told)
+            reported = follow(query, checkpoint, work.batches, reported)
             failure = query.exception()
         except Exception as error:  # Spark itself may refuse to start a query
             failure = error

@@ -98,10 +98,10 @@ def _history(table: Path, log_id: str, k: int, cut: int) -> list[str]:
     ranges = []
     for version in sorted((table / "_delta_log").glob("*[0-9].json")):
         for line in version.read_text().splitlines():
-            told = json.loads(line).get("commitInfo", {}).get("userMetadata")
-            if told and json.loads(told)["log_id"] == log_id:
-                told = json.loads(told)
-                ranges.append((told["k"], told["cut"], told["to"]))
+            reported = json.loads(line).get("commitInfo", {}).get("userMetadata")
+            if reported and json.loads(reported)["log_id"] == log_id:
+                reported = json.loads(reported)
+                ranges.append((reported["k"], reported["cut"], reported["to"]))
     if [each[0] for each in ranges] != list(range(1, k + 1)):
         return [f"the table's history has the ranges {[each[0] for each in ranges]}, not 1 … {k}"]
     starts, ends = [each[1] for each in ranges], [each[2] for each in ranges]

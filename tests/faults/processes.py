@@ -120,7 +120,7 @@ class Application:
         return self._process.poll() is None
 
     def lines(self) -> list[str]:
-        """What it has told so far."""
+        """What it has reported so far."""
         return self._out.read_text(errors="replace").splitlines()
 
     def errors(self) -> str:
@@ -141,7 +141,7 @@ class Application:
         wait_until(ready, f"{self.name}: {what}")
 
     def wait_line(self, beginning: str) -> None:
-        """Wait until it told a line that begins so."""
+        """Wait until it reported a line that begins so."""
         self.wait_for(lambda: any(x.startswith(beginning) for x in self.lines()), beginning)
 
     def write_line(self, line: str) -> None:
@@ -213,11 +213,11 @@ class Driver(Application):
     ) -> None:
         command = [*DRIVER, "--standby", *arguments]
         super().__init__(name, folder, command, temporary or folder / f"{name}.tmp")
-        self._told_before = 0
+        self._reported_before = 0
 
     def lines(self) -> list[str]:
-        """What it has told of its present work."""
-        return super().lines()[self._told_before :]
+        """What it has reported of its present work."""
+        return super().lines()[self._reported_before :]
 
     @property
     def idle(self) -> bool:
@@ -227,7 +227,7 @@ class Driver(Application):
     def go(self, **work: object) -> None:
         """Hand over its next work: the driver's options by name."""
         self.wait_line("ready")
-        self._told_before = len(super().lines())
+        self._reported_before = len(super().lines())
         self.write_line(json.dumps(work, default=str))
 
     def finish(self) -> None:
@@ -237,12 +237,12 @@ class Driver(Application):
             raise Gone(f"{self.name}: {self.failures()[-1]}\n{self.errors()[-3000:]}")
 
     def batch(self) -> int:
-        """The last microbatch it told of; −1 before the first."""
-        told = [line.split()[1] for line in self.lines() if line.startswith("batch ")]
-        return max(map(int, told), default=-1)
+        """The last microbatch it reported; −1 before the first."""
+        reported = [line.split()[1] for line in self.lines() if line.startswith("batch ")]
+        return max(map(int, reported), default=-1)
 
     def wait_batch(self, number: int) -> None:
-        """Wait until it told of this microbatch or a later one."""
+        """Wait until it reported this microbatch or a later one."""
         self.wait_for(lambda: self.batch() >= number, f"batch {number}")
 
     def failures(self) -> list[str]:

@@ -1,6 +1,6 @@
 """One consumer of a log, to be killed and put to sleep: reads on where its own file says.
 
-Each line of the file tells of a range of positions that was read, and of the rows in it.
+Each line of the file reports a range of positions that was read, and of the rows in it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main(log: str, endpoint: str, file: Path, every: float) -> None:
         say(f"wrong: it has read up to {at.end}, and the log begins at {begin}")
         sys.exit(1)
     say("ready")
-    with file.open("a") as told:
+    with file.open("a") as reported:
         while True:
             head = reader.head()
             assert head is not None
@@ -96,8 +96,8 @@ def main(log: str, endpoint: str, file: Path, every: float) -> None:
                 except ValueError as error:
                     say(f"wrong: {error}")
                     sys.exit(1)
-                told.write(json.dumps(vars(at)) + "\n")
-                told.flush()
+                reported.write(json.dumps(vars(at)) + "\n")
+                reported.flush()
                 publish(store, replace(me, position=end, timestamp_ms=int(time.time() * 1000)))
             time.sleep(every)
 

@@ -13,18 +13,18 @@ from sparkwal.errors import SparkWalError
 
 SEQUENCER = "service"
 
-# Appends sequence i as the value i, one record each, and tells what is durable.
+# Appends sequence i as the value i, one record each, and reports what is durable.
 _SOURCE = """
 import sys, time
 import pyarrow as pa
 import sparkwal
 
 path, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
-def told(event):
+def reported(event):
     if isinstance(event, sparkwal.events.Durable):
         print(event.batch_id, flush=True)
 schema = pa.schema([("value", pa.int64())])
-with sparkwal.Appender(path, schema, producer_id="service", on_event=told, **options) as wal:
+with sparkwal.Appender(path, schema, producer_id="service", on_event=reported, **options) as wal:
     sequence = wal.last_sequence + 1
     while True:
         ticket = wal.append([{"value": sequence}])
@@ -68,7 +68,7 @@ class Service:
 
     def judge(self) -> tuple[int, list[str]]:
         """(appends that are durable, what is wrong with them)."""
-        told = [int(line) for life in self._lives for line in life.lines()]
+        reported = [int(line) for life in self._lives for line in life.lines()]
         try:
             if Log(self._log, **self._reading).head() is None:
                 return 0, []
@@ -78,8 +78,10 @@ class Service:
             return 0, [f"the log of the service cannot be read: {error}"]
         if values != list(range(len(values))):
             problems.append("the service's appends are not there once and in order")
-        if max(told, default=-1) >= len(values):
-            problems.append(f"append {max(told)} was durable, the log ends at {len(values) - 1}")
+        if max(reported, default=-1) >= len(values):
+            problems.append(
+                f"append {max(reported)} was durable, the log ends at {len(values) - 1}"
+            )
         return len(values), problems
 
     def close(self) -> None:

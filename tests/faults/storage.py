@@ -63,7 +63,7 @@ class Storage:
         Args:
             now: by the store's clock.
             run_seconds: how long a run of the lifecycle lasts.
-            consumer: the position that it had told when the last collection began, at the
+            consumer: the position that it had reported when the last collection began, at the
                 latest.
         """
         size = count = 0

@@ -1,4 +1,4 @@
-"""What is seen of a log's life while it goes on: its size, its rows, what the compactors tell."""
+"""What is seen of a log's life while it goes on: its size, its rows, what the compactors report."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Watch:
         self._log = sparkwal.Log(f"s3://{bucket}/{prefix}", **options)
         self._s3 = s3_client(options["endpoint"])
         self._storage: Storage | None = None
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
         # Seconds of the runs that brought a range; when the consumer was where.
         self._runs: list[float] = []
         self._positions: list[tuple[float, int]] = []
@@ -121,12 +121,12 @@ class Watch:
         self.counted["reads_of_table_and_log"] += 1
 
     def listen(self, compactors: Iterable[Application]) -> None:
-        """Count what they told since the last time."""
+        """Count what they reported since the last time."""
         for each in compactors:
             lines = each.lines()
-            for line in lines[self._told[each.name] :]:
+            for line in lines[self._reported[each.name] :]:
                 self._hear(line)
-            self._told[each.name] = len(lines)
+            self._reported[each.name] = len(lines)
 
     def _hear(self, line: str) -> None:
         word, _, rest = line.partition(" ")

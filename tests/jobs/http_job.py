@@ -89,14 +89,14 @@ def started_jobs() -> Iterator[Callable[..., Job]]:
 
 
 def metrics(job: Job) -> str:
-    """What /metrics tells, without the labels that say which log it is."""
-    told = job.get("/metrics")[1]
-    assert told.count('sequencer="default"') == told.count("log=") > 0
-    told = re.sub('(log|sequencer)="[^"]+",?', "", told)
-    return told.replace(",}", "}").replace("{}", "")
+    """What /metrics reports, without the labels that say which log it is."""
+    reported = job.get("/metrics")[1]
+    assert reported.count('sequencer="default"') == reported.count("log=") > 0
+    reported = re.sub('(log|sequencer)="[^"]+",?', "", reported)
+    return reported.replace(",}", "}").replace("{}", "")
 
 
-def until(job: Job, told: str) -> None:
-    """/metrics tells this."""
-    while told not in metrics(job):
+def until(job: Job, reported: str) -> None:
+    """/metrics reports this."""
+    while reported not in metrics(job):
         assert job.process.poll() is None

@@ -55,17 +55,17 @@ def collect(cwd: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 class Running:
-    """A job at work; `told` is what it has said so far."""
+    """A job at work; `reported` is what it has said so far."""
 
     def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
         self._process, self._said = process, said
 
-    def told(self) -> str:
+    def reported(self) -> str:
         return self._said.read_text()
 
     def until(self, holds: Callable[[], object]) -> None:
         while not holds():
-            assert self._process.poll() is None, self.told()
+            assert self._process.poll() is None, self.reported()
             time.sleep(0.1)
 
     def terminate(self) -> int:

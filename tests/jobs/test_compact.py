@@ -112,15 +112,15 @@ def test_continuously_it_waits_for_the_log_goes_on_and_ends_by_sigterm(tmp_path:
         write(tmp_path / "wal", range(5))
         job.until(lambda: chain(tmp_path / "wal") != first)
         assert job.terminate() == 143
-        assert "Traceback" not in job.told() and "Error" not in job.told()
+        assert "Traceback" not in job.reported() and "Error" not in job.reported()
 
 
 def test_continuously_a_suspended_one_tries_again_and_tells_so(tmp_path: Path) -> None:
     made_again(tmp_path / "wal")
     arguments = ("wal", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
     with running(tmp_path, "compact", *arguments) as job:
-        job.until(lambda: "tried again in 0.4 s" in job.told())
-        assert "default: suspended (plan): " in job.told()
+        job.until(lambda: "tried again in 0.4 s" in job.reported())
+        assert "default: suspended (plan): " in job.reported()
         # It was mended.
         shutil.rmtree(tmp_path / "wal" / "lifecycle")
         job.until(lambda: chain(tmp_path / "wal"))
@@ -150,12 +150,12 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
         job.until(lambda: len(rows()) == 4)
         write(wal, range(2, 7))  # two of them a second time
         job.until(lambda: rows() == expected)
-        job.until(lambda: "range 2" in job.told())
+        job.until(lambda: "range 2" in job.reported())
         DeltaTable(lake).restore(1)
         write(wal, range(1))
-        job.until(lambda: "is a RESTORE" in job.told())
+        job.until(lambda: "is a RESTORE" in job.reported())
         assert job.terminate() == 143
-        assert "Traceback" not in job.told()
+        assert "Traceback" not in job.reported()
     # Somebody repairs the table, and says so.
     DeltaTable(lake).restore(2)
     again = run(tmp_path, "compact", *settings, "--accept-table", "--now")
@@ -163,10 +163,10 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
     assert rows() == expected
     head, state = sparkwal.Log(str(wal)).head(), chain(wal)
     assert head is not None and state is not None and state.cut == head.position + 1
-    # What may go is told without a JVM.
-    told = collect(tmp_path, "wal")
-    assert told.returncode == 0, told.stderr
-    assert "the grace" in told.stdout and JVM_SAYS_FIRST not in told.stderr
+    # What may go is reported without a JVM.
+    reported = collect(tmp_path, "wal")
+    assert reported.returncode == 0, reported.stderr
+    assert "the grace" in reported.stdout and JVM_SAYS_FIRST not in reported.stderr
     other = run(tmp_path, "compact", "wal", "lake", "--now")
     assert other.returncode == 2 and "was fixed by its first run" in other.stderr
     bare = run(tmp_path, "compact", "wal", "--retain", "7d")
@@ -188,7 +188,10 @@ def test_a_log_and_its_table_on_the_same_s3(
     assert done.returncode == 0, done.stderr
     current = sparkwal.Log(path, **options).current()
     assert current.table_version == 1 and sorted(current.to_pandas()["id"]) == [*range(9)]
-    told = collect(tmp_path, path, *reach)
-    assert told.returncode == 0, told.stderr
-    assert "the grace" in told.stdout
-    assert options["secretAccessKey"] not in done.stdout + done.stderr + told.stdout + told.stderr
+    reported = collect(tmp_path, path, *reach)
+    assert reported.returncode == 0, reported.stderr
+    assert "the grace" in reported.stdout
+    assert (
+        options["secretAccessKey"]
+        not in done.stdout + done.stderr + reported.stdout + reported.stderr
+    )

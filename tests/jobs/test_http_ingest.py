@@ -55,12 +55,12 @@ def test_an_answer_means_durable(start: Callable[..., Job], tmp_path: Path) -> N
 
     assert job.get("/healthz")[0] == 200
     until(job, "sparkwal_rows_total 4.0")  # counted behind the answers
-    told = metrics(job)
-    assert 'sparkwal_requests_total{status="200"} 2.0' in told
-    assert 'sparkwal_requests_total{status="400"} 7.0' in told
-    assert "sparkwal_answered_rows_total 4.0" in told and "sparkwal_up 1.0" in told
-    assert "sparkwal_append_seconds_count 2.0" in told
-    assert "sparkwal_put_seconds_count 2.0" in told and "sparkwal_commits_total 2.0" in told
+    reported = metrics(job)
+    assert 'sparkwal_requests_total{status="200"} 2.0' in reported
+    assert 'sparkwal_requests_total{status="400"} 7.0' in reported
+    assert "sparkwal_answered_rows_total 4.0" in reported and "sparkwal_up 1.0" in reported
+    assert "sparkwal_append_seconds_count 2.0" in reported
+    assert "sparkwal_put_seconds_count 2.0" in reported and "sparkwal_commits_total 2.0" in reported
     assert job.stop() == 0
     assert "is durable" in job.output and "Traceback" not in job.output
     assert len(Log(str(tmp_path / "wal")).to_pandas()) == 4

@@ -123,8 +123,8 @@ def test_rows_are_accepted_while_the_store_is_away(
         assert job.post(b'{"v":%d}' % value)[1] == {"sequence": value, "rows": 1}
     until(job, "sparkwal_store_away 1.0")
     assert "sparkwal_journal_waiting 3.0" in metrics(job)
-    told = health(job)
-    assert told["store"] == "away" and told["waiting"] == 3
+    reported = health(job)
+    assert reported["store"] == "away" and reported["waiting"] == 3
     take(False)
     until(job, "sparkwal_journal_waiting 0.0")
     assert health(job)["store"] == "there"
@@ -292,7 +292,7 @@ def test_what_is_damaged_on_the_disk_is_told_at_the_start(
 def test_one_sync_is_for_all_that_wait_and_others_are_answered_meanwhile(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
-    """A pipe as a clock: the disk stands still until it is told to go on."""
+    """A pipe as a clock: the disk stands still until it may go on."""
     syncs, slow = tmp_path / "syncs", tmp_path / "slow"
     os.mkfifo(tmp_path / "gate")
     script = tmp_path / "slow.py"

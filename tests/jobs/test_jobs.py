@@ -111,8 +111,8 @@ def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -
         PYSPARK_SUBMIT_ARGS="--conf spark.jars.ivySettings=missing.xml pyspark-shell",
     )  # fmt: skip
     assert failed.returncode == 1, failed.stderr
-    told = failed.stderr.split("Error: ")[-1]
-    assert told.startswith("Spark did not start: a connector could not be downloaded, or Java")
+    reported = failed.stderr.split("Error: ")[-1]
+    assert reported.startswith("Spark did not start: a connector could not be downloaded, or Java")
     assert "missing.xml" in failed.stderr  # Spark's own words, above
 
 
@@ -200,9 +200,9 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
                 code = process.wait()
             finally:
                 process.kill()
-        told = (tmp_path / "stderr").read_text()
-        assert code == 128 + signal.SIGTERM, told
-        assert "Traceback" not in told
+        reported = (tmp_path / "stderr").read_text()
+        assert code == 128 + signal.SIGTERM, reported
+        assert "Traceback" not in reported
         # What the log holds Spark knows as committed: the last microbatch was not cut off.
         done = {int(p.name) for p in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")}
         assert {record.batch_id for record in commits()} == done
@@ -229,8 +229,8 @@ def test_quickstart_proves_equality_and_goes_on(tmp_path: Path) -> None:
     terms = [record.term for record in records if isinstance(record, LeaderHeader)]
     assert terms == [1, 2]
     assert "Its checkpoint is deleted now" in " ".join(first.stdout.split())
-    _, _, told = first.stdout.partition("What to try next:\n")
-    *commands, _ = told.strip().splitlines()
+    _, _, reported = first.stdout.partition("What to try next:\n")
+    *commands, _ = reported.strip().splitlines()
     assert len(commands) == 4
     for command in commands:
         tried = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=120)

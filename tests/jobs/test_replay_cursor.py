@@ -133,9 +133,9 @@ def test_the_first_invalid_entry_is_reported_and_ends_it(path: Path) -> None:
     stopped = run(path)
     assert stopped.exit_code == INVALID_ENTRY
     assert values(path) == [0]
-    told = " ".join(stopped.output.split())
+    reported = " ".join(stopped.output.split())
     for part in ("position 2", f"batches/{file.name}", "CRC", "positions after it 1"):
-        assert part in told
+        assert part in reported
     # Again: the same end, nothing twice. Mended: it goes on.
     assert run(path).exit_code == INVALID_ENTRY and values(path) == [0]
     content[200] ^= 1
@@ -228,7 +228,7 @@ def test_what_a_cursor_does_not_go_with_is_refused(path: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "reported"),
     [
         (("--sequencers", "default,nobody"), "no log of sequencer nobody"),
         (("--columns", "v,v"), "'v' is asked for twice"),
@@ -236,10 +236,10 @@ def test_what_a_cursor_does_not_go_with_is_refused(path: Path, tmp_path: Path) -
     ],
 )
 def test_what_a_replay_cannot_do_is_refused_before_a_cursor_is_made(
-    path: Path, more: tuple[str, ...], told: str
+    path: Path, more: tuple[str, ...], reported: str
 ) -> None:
     done = run(path, *more)
-    assert done.exit_code == 2 and told in done.output
+    assert done.exit_code == 2 and reported in done.output
     assert not (path.parent / "cursor").exists()
 
 

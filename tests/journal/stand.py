@@ -26,22 +26,22 @@ WARNINGS = ("tail_truncated", "replay_stopped", "quarantined", "cursor_rejected"
 
 @dataclass
 class Run:
-    """An open journal and what it told."""
+    """An open journal and what it reported."""
 
     journal: Journal
     lost: range
     quarantine: Quarantine
-    told: list[Event]
+    reported: list[Event]
     contents: Contents
 
     def names(self) -> list[str]:
-        return [event.name for event in self.told]
+        return [event.name for event in self.reported]
 
     def warnings(self) -> list[Event]:
-        return [event for event in self.told if event.name in WARNINGS]
+        return [event for event in self.reported if event.name in WARNINGS]
 
     def only(self, name: str) -> Event:
-        (event,) = [each for each in self.told if each.name == name]
+        (event,) = [each for each in self.reported if each.name == name]
         return event
 
     def entries(self, durable: int = -1) -> dict[int, bytes]:
@@ -61,10 +61,10 @@ class Run:
 def open_journal(
     folder: Folder, durable: int = -1, settings: Settings = SMALL, owner: Owner = OWNER
 ) -> Run:
-    told: list[Event] = []
+    reported: list[Event] = []
     contents = scan_folder(folder, settings)
-    opened = begin(folder, contents, replace(owner, durable=durable), settings, told.append)
-    return Run(opened.journal, opened.lost, opened.quarantine, told, contents)
+    opened = begin(folder, contents, replace(owner, durable=durable), settings, reported.append)
+    return Run(opened.journal, opened.lost, opened.quarantine, reported, contents)
 
 
 def content(sequence: int, length: int) -> bytes:

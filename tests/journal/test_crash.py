@@ -52,7 +52,7 @@ class World:
         self.run = open_journal(
             self.folder, self.durable, self.settings, replace(OWNER, schema=self.schema)
         )
-        # It told what is lost; that is sent again.
+        # It reported what is lost; that is sent again.
         self.acked, self.hurt = self.journal.last, None
 
     def append(self, *lengths: int) -> None:
@@ -257,7 +257,7 @@ def check(world: World, rng: random.Random, seen: Counter[str]) -> None:
         if run.lost:
             seen["false alarms"] += 1
     else:
-        # What the test hurt, and all after, is either told or was told and sent again.
+        # What the test hurt, and all after, is either reported as lost or sent again.
         assert last >= min(world.hurt - 1, world.acked)
         if run.lost and world.acked == 7:
             assert run.lost == range(world.hurt, 8)

@@ -47,11 +47,11 @@ def places(folder: MemoryFolder, name: str) -> list[tuple[int, int, int]]:
 
 
 def settles(folder: MemoryFolder, run: Run, before: int = -1) -> None:
-    """It goes on, and who opens it again is told nothing of it."""
+    """It goes on, and who opens it again hears nothing of it."""
     entries = run.entries(before)
     last = run.journal.last
     assert list(entries) == list(range(before + 1, last + 1))
-    # What was lost is told until it was sent again.
+    # What was lost is reported until it was sent again.
     for sequence in range(last + 1, last + 3 + len(run.lost)):
         entries[sequence] = content(sequence, 50)
         assert run.append(entries[sequence]) == sequence
@@ -220,7 +220,7 @@ def test_of_several_that_one_sync_was_for_the_first_is_torn_and_a_later_one_is_w
     hurt[at : at + 60] = bytes(60)
     left.put(name, bytes(hurt))
     run = open_journal(left)
-    # A false alarm by the rule: nobody was told that any of them is accepted.
+    # A false alarm by the rule: nobody learned that any of them is accepted.
     assert run.lost == range(1, 4)
     assert run.only("replay_stopped").complete == 2
     assert run.entries() == written

@@ -32,7 +32,7 @@ def opened() -> tuple[MemoryFolder, Run, dict[int, bytes]]:
 
 
 def only_before(folder: MemoryFolder, written: dict[int, bytes], more: int) -> None:
-    """Opened again it has what was acknowledged, and perhaps what nobody was told of."""
+    """Opened again it has what was acknowledged, and perhaps what nobody learned of."""
     folder.faults.clear()
     run = open_journal(folder.after_kill())
     entries = run.entries()
@@ -70,20 +70,20 @@ def test_a_sync_that_fails_is_told_to_all_that_wait() -> None:
     folder, run, _ = opened()
     sequences = [run.journal.write(content(n, 50)) for n in (3, 4, 5)]
     folder.faults["sync"] = [errno.EIO]
-    told = []
+    reported = []
 
     def waits(sequence: int) -> None:
         try:
             run.journal.wait(sequence)
         except JournalError as error:
-            told.append(type(error))
+            reported.append(type(error))
 
     threads = [threading.Thread(target=waits, args=(each,)) for each in sequences]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert told == [JournalSyncError] * 3
+    assert reported == [JournalSyncError] * 3
 
 
 def test_a_write_that_fails_stops_the_journal() -> None:

@@ -1,4 +1,4 @@
-"""A signal's handler that raises in the middle of an append, and what is told after a restart."""
+"""A signal's handler that raises in the middle of an append, and what a restart reports."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def damaged() -> tuple[MemoryFolder, dict[int, bytes]]:
 def test_what_was_lost_is_told_until_it_was_sent_again() -> None:
     folder, written = damaged()
     assert open_journal(folder).lost == range(3, 5)
-    # Whoever was told has died.
+    # Whoever learned it has died.
     folder = folder.after_kill()
     run = open_journal(folder)
     assert run.lost == range(3, 5) and run.warnings() == []

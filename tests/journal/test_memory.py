@@ -35,7 +35,7 @@ tracemalloc.start()
 before = most()
 run = open_journal(DiskFolder(sys.argv[1]), settings=settings)
 after = most()
-stopped = [event for event in run.told if event.name == "replay_stopped"]
+stopped = [event for event in run.reported if event.name == "replay_stopped"]
 if complete < 0:
     assert run.journal.last == count - 1 and not stopped
 else:

@@ -195,7 +195,7 @@ def test_a_disk_that_is_full_refuses_and_goes_on_once_the_log_has_some(
         run.journal.acknowledge(durable)
         run.journal.drain()
         fill(run, [length])
-        run.told.clear()
+        run.reported.clear()
     run.journal.close()
     run = open_journal(DiskFolder(journal), durable, settings)
     assert run.warnings() == []

@@ -102,10 +102,10 @@ class Lake:
     def write(self, **given: Any) -> None:
         """What is in the open range goes into the table, as one version."""
         head = self.head()
-        told = {"log_id": head.log_id, "k": head.k, "cut": head.cut, "to": head.to}
+        reported = {"log_id": head.log_id, "k": head.k, "cut": head.cut, "to": head.to}
         commit = CommitProperties(
             app_transactions=[Transaction(head.log_id, head.k)],
-            custom_metadata={"userMetadata": json.dumps(told)},
+            custom_metadata={"userMetadata": json.dumps(reported)},
         )
         rows = self.reader().scan(head.cut, head.to - 1).read_all()
         if self.target.mode == MERGE:

@@ -94,8 +94,8 @@ class ModelTable:
     ) -> None:  # fmt: skip
         change = Change(len(self.versions), operation, undoes=undoes, restores=restores)
         if state is not None:
-            told = {name: getattr(state, name) for name in ("log_id", "k", "cut", "to")}
-            change = replace(change, **told)
+            reported = {name: getattr(state, name) for name in ("log_id", "k", "cut", "to")}
+            change = replace(change, **reported)
         self.versions.append(Version(change, rows, txns))
 
     def _read(self, state: LifecycleRecord) -> list[int]:

@@ -131,17 +131,17 @@ def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore
 
 
 def test_who_tells_while_its_age_is_asked_is_alive(log: LogStore, store: MemoryStore) -> None:
-    """Between the GET of an old consumer and the question for its age it tells again."""
+    """Between the GET of an old consumer and the question for its age it reports again."""
     publish(log, at(20))
     older(store, "daily", 10_000)
     get = store.get
 
-    def get_and_tell(key: str) -> bytes:
+    def get_and_report(key: str) -> bytes:
         body = get(key)
         publish(log, at(25))
         return body
 
-    store.get = get_and_tell  # type: ignore[method-assign]
+    store.get = get_and_report  # type: ignore[method-assign]
     assert bound(log, "log-1", 50, 5_000) == 20
 
 
@@ -281,8 +281,8 @@ def test_consumers_of_all_sequencers_are_listed(tmp_path: Path) -> None:
         assert head is not None
         publish(LogStore(store, query.prefix), at(1, log_id=head.log_id))
     path = str(tmp_path / "log")
-    told = sparkwal.consumers(path, sequencers="*")
-    assert [(each.sequencer, each.name, each.lag) for each in told] == [
+    reported = sparkwal.consumers(path, sequencers="*")
+    assert [(each.sequencer, each.name, each.lag) for each in reported] == [
         ("a", "daily", 1), ("b", "daily", 1),
     ]  # fmt: skip
     sparkwal.forget_consumer(path, "daily", sequencer="a")

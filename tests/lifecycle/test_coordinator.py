@@ -221,7 +221,7 @@ def test_a_conflict_is_tried_again_with_the_same_number(life: Life) -> None:
 def test_a_range_that_another_finished_and_collected_is_no_failure_of_who_slept(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[events.Event] = []
+    reported: list[events.Event] = []
     write = life.table.write
 
     def slept(state: LifecycleRecord) -> None:
@@ -231,13 +231,13 @@ def test_a_range_that_another_finished_and_collected_is_no_failure_of_who_slept(
 
     life.write(2)
     monkeypatch.setattr(life.table, "write", slept)
-    stop = events.subscribe(told.append)
+    stop = events.subscribe(reported.append)
     try:
         run = life.process().run_once()
     finally:
         stop()
     assert run.recovery.found == "at rest" and life.table.ranges == [1]
-    assert not any(isinstance(each, events.CompactionSuspended) for each in told)
+    assert not any(isinstance(each, events.CompactionSuspended) for each in reported)
 
 
 def test_it_pauses_only_where_another_writer_was_faster(
@@ -412,9 +412,9 @@ def test_all_that_is_there_goes_to_the_table_when_that_is_asked_for(life: Life) 
 
 
 def test_a_limit_is_told_when_it_is_reached_and_not_again(life: Life) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     stop = events.subscribe(
-        lambda event: told.append(event.option) if isinstance(event, events.SizeLimit) else None
+        lambda event: reported.append(event.option) if isinstance(event, events.SizeLimit) else None
     )
     policy = Policy(soft_limit=1, hard_limit=10**9)
     process = life.process(policy=policy, table=None, target=None)
@@ -424,7 +424,7 @@ def test_a_limit_is_told_when_it_is_reached_and_not_again(life: Life) -> None:
             process.run_once()
     finally:
         stop()
-    assert told == ["softLimitBytes"]
+    assert reported == ["softLimitBytes"]
 
 
 def test_a_collection_tells_what_holds_it_back(life: Life) -> None:

@@ -1,4 +1,4 @@
-"""What a stream tells of how far it is."""
+"""How a stream reports its position."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Stream:
         self.clock.since_boot_ms += ms
 
     @property
-    def told(self) -> int:
+    def reported(self) -> int:
         found = read(self.log, "daily")
         assert found is not None
         return found.position
@@ -59,17 +59,17 @@ def warned() -> Iterator[list[events.Event]]:
 def test_a_stream_tells_its_first_commit_at_once_and_others_now_and_then(stream: Stream) -> None:
     run = stream.run(0)
     run.committed(stream.log, 3)
-    assert stream.told == 3
+    assert stream.reported == 3
     stream.pass_ms(MINUTE - 1)
     stream.store.counts.clear()
     run.committed(stream.log, 5)
     assert not stream.store.counts
-    assert stream.told == 3
+    assert stream.reported == 3
     stream.pass_ms(1)
     stream.store.counts.clear()
     run.committed(stream.log, 8)
     assert dict(stream.store.counts) == {"GET": 1, "PUT": 1}
-    assert stream.told == 8
+    assert stream.reported == 8
 
 
 def test_a_stream_that_ends_tells_what_it_committed_last(stream: Stream) -> None:
@@ -77,7 +77,7 @@ def test_a_stream_that_ends_tells_what_it_committed_last(stream: Stream) -> None
     run.committed(stream.log, 3)
     run.committed(stream.log, 5)
     run.stop()
-    assert stream.told == 5
+    assert stream.reported == 5
     stream.store.counts.clear()
     run.stop()
     assert not stream.store.counts
@@ -87,17 +87,17 @@ def test_a_run_that_finds_nothing_new_tells_where_it_began(stream: Stream) -> No
     """Spark commits the last microbatch of a run only in the next one that has rows."""
     stream.run(0).stop()
     run = stream.run(7)
-    assert stream.told == 0
+    assert stream.reported == 0
     run.stop()
-    assert stream.told == 7
+    assert stream.reported == 7
 
 
 def test_a_stream_that_crashed_goes_on(stream: Stream) -> None:
     stream.run(0).committed(stream.log, 5)
     run = stream.run(9)
-    assert stream.told == 5
+    assert stream.reported == 5
     run.committed(stream.log, 9)
-    assert stream.told == 9
+    assert stream.reported == 9
 
 
 def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
@@ -132,12 +132,12 @@ def test_a_stream_goes_on_where_it_can_not_tell(
         patch.setattr(stream.store, "put", down)
         run.committed(stream.log, 3)
         run.committed(stream.log, 4)
-    assert stream.told == 0
+    assert stream.reported == 0
     (event,) = warned
     assert str(event).startswith("consumer_not_published path=memory://store/wal consumer=daily")
     stream.pass_ms(MINUTE)
     run.committed(stream.log, 5)
-    assert stream.told == 5
+    assert stream.reported == 5
 
 
 def test_a_damaged_consumer_is_not_overwritten(stream: Stream, warned: list[events.Event]) -> None:
@@ -153,7 +153,7 @@ def test_a_consumer_that_was_forgotten_while_it_runs_registers_again(stream: Str
     run = stream.run(0)
     forget(stream.log, "daily")
     run.committed(stream.log, 3)
-    assert stream.told == 3
+    assert stream.reported == 3
 
 
 @pytest.mark.parametrize("others", [1, 2])
@@ -175,7 +175,7 @@ def test_of_streams_with_one_name_the_lowest_holds(
     fast[0].committed(stream.log, 300)
     stream.pass_ms(MINUTE)
     fast[0].committed(stream.log, 301)
-    assert stream.told == 301
+    assert stream.reported == 301
 
 
 def test_a_stream_of_a_log_that_was_made_again_is_silent(
@@ -197,18 +197,18 @@ def test_a_stream_tells_what_a_rebuild_of_its_query_would_read_again(
     for upto in (5, 7):
         stream.holds.set("/ck", {"log-1": [(3, upto)]})
         run.committed(stream.log, upto)
-        assert stream.told == 3
+        assert stream.reported == 3
         stream.pass_ms(MINUTE)
     # Its sink has written a record since.
     run.committed(stream.log, 9)
-    assert stream.told == 9
+    assert stream.reported == 9
     assert warned == []
 
 
 def test_what_another_log_holds_is_not_this_streams(stream: Stream) -> None:
     stream.holds.set("/ck", {"log-2": [(3, 9)]})
     stream.run(0).committed(stream.log, 7)
-    assert stream.told == 7
+    assert stream.reported == 7
 
 
 def test_the_lowest_of_all_that_is_held_counts(stream: Stream) -> None:
@@ -222,7 +222,7 @@ def test_a_stream_that_comes_back_registers_what_a_rebuild_would_read_again(
 ) -> None:
     stream.holds.set("/ck", {"log-1": [(3, 7)]})
     stream.run(7)
-    assert stream.told == 3
+    assert stream.reported == 3
     assert bound(stream.log, "log-1", 7, None) == 3
 
 
@@ -234,7 +234,7 @@ def test_a_damaged_hold_is_reported_and_nothing_is_let_go(
     (file,) = (stream.holds.state or Path()).glob("holds/*.json")
     file.write_bytes(bytes(20))
     run.committed(stream.log, 7)
-    assert stream.told == 0
+    assert stream.reported == 0
     (warning,) = warned
     assert isinstance(warning, events.ConsumerNotPublished) and str(file) in warning.reason
 

@@ -1,4 +1,4 @@
-"""The dashboard and the alerts ask for what is told, by labels that it has."""
+"""The dashboard and the alerts ask for what is reported, by labels that it has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def queries() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, set[str]]:
+def reported() -> dict[str, set[str]]:
     """Each sample that a scrape has once everything happened → its labels."""
     meter = separate()
     for metric in METRICS:
@@ -48,8 +48,8 @@ def told() -> dict[str, set[str]]:
     return {each.name: set(each.labels) for family in families for each in family.samples}
 
 
-def unknown(query: str, told: dict[str, set[str]]) -> list[str]:
-    """What a query asks for that nothing tells: names, labels to match, to group by."""
+def unknown(query: str, reported: dict[str, set[str]]) -> list[str]:
+    """What a query asks for that nothing reports: names, labels to match, to group by."""
     found: list[str] = []
     names: set[str] = set()
 
@@ -59,9 +59,9 @@ def unknown(query: str, told: dict[str, set[str]]) -> list[str]:
             name = str(vector.name)
             names.add(name)
             labels = {m.name for m in vector.matchers.matchers}
-            found.extend([name] if name not in told else labels - told[name])
+            found.extend([name] if name not in reported else labels - reported[name])
         if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
-            have = set.intersection(*(told.get(n, set()) for n in names_in(node.expr)))
+            have = set.intersection(*(reported.get(n, set()) for n in names_in(node.expr)))
             found.extend(set(node.modifier.labels) - have)
 
     promql.walk(promql.parse(query), visit)
@@ -82,8 +82,10 @@ def names_in(node: promql.Expr) -> list[str]:
 
 
 @pytest.mark.parametrize(("where", "query"), queries())
-def test_a_query_asks_for_what_is_told(where: str, query: str, told: dict[str, set[str]]) -> None:
-    assert unknown(query, told) == []
+def test_a_query_asks_for_what_is_told(
+    where: str, query: str, reported: dict[str, set[str]]
+) -> None:
+    assert unknown(query, reported) == []
 
 
 @pytest.mark.parametrize(
@@ -96,19 +98,19 @@ def test_a_query_asks_for_what_is_told(where: str, query: str, told: dict[str, s
     ],
 )
 def test_a_query_that_asks_for_something_else_is_found(
-    wrong: str, told: dict[str, set[str]]
+    wrong: str, reported: dict[str, set[str]]
 ) -> None:
-    assert unknown(wrong, told)
+    assert unknown(wrong, reported)
 
 
-def test_a_legend_and_a_message_name_labels_that_are_there(told: dict[str, set[str]]) -> None:
+def test_a_legend_and_a_message_name_labels_that_are_there(reported: dict[str, set[str]]) -> None:
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
             query = target["expr"].replace("$__rate_interval", "5m")
-            have = set.union(*(told[n] for n in names_in(promql.parse(query))))
+            have = set.union(*(reported[n] for n in names_in(promql.parse(query))))
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= have, panel["title"]
     for rule in ALERTS:
-        have = set.union(*(told[n] for n in names_in(promql.parse(rule["expr"]))))
+        have = set.union(*(reported[n] for n in names_in(promql.parse(rule["expr"]))))
         assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= have
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
 

@@ -41,7 +41,7 @@ def write(path: str, commits: int, **options: Any) -> list[Any]:
     return [r for r in sparkwal.Log(path, **sequencer).records() if r.kind == "commit"]
 
 
-def told(meter: Prometheus, path: str, sequencer: str = "default") -> Samples:
+def reported(meter: Prometheus, path: str, sequencer: str = "default") -> Samples:
     """The numbers of one log, without its labels."""
     place = {path if "://" in path else f"file://{path}", sequencer}
     return {
@@ -61,12 +61,12 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     meter = separate()
     following = Following(path, meter)
     following.look()
-    seen = told(meter, path)
+    seen = reported(meter, path)
     # It counts from now on, and knows where the log is.
     assert seen["sparkwal_commits_total",] == 0 and seen["sparkwal_durable_position",] == 3
     commits = write(path, 40)[3:]
     following.look(around=False)
-    seen = told(meter, path)
+    seen = reported(meter, path)
     assert seen["sparkwal_commits_total",] == seen["sparkwal_objects_total",] == 40
     assert seen["sparkwal_rows_total",] == 120
     assert seen["sparkwal_written_bytes_total",] == sum(r.bytes for r in commits)
@@ -77,7 +77,7 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert seen["sparkwal_last_commit_timestamp_seconds",] == commits[-1].timestamp_ms / 1000
     assert seen["sparkwal_in_flight",] == 1
     following.look()
-    assert told(meter, path) == seen  # nothing came, nothing is counted again
+    assert reported(meter, path) == seen  # nothing came, nothing is counted again
 
 
 def test_a_backlog_is_counted_at_the_start(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_backlog_is_counted_at_the_start(tmp_path: Path) -> None:
     for backlog, commits in ((2, 2), (100, 5)):
         meter = separate()
         Following(path, meter, backlog=backlog).look()
-        assert told(meter, path)["sparkwal_commits_total",] == commits
+        assert reported(meter, path)["sparkwal_commits_total",] == commits
 
 
 def test_a_log_that_comes_later_is_counted_whole_and_one_made_again_begins_at_0(
@@ -99,22 +99,22 @@ def test_a_log_that_comes_later_is_counted_whole_and_one_made_again_begins_at_0(
     assert not following.is_there
     write(path, 4)
     following.look()
-    assert following.is_there and told(meter, path)["sparkwal_commits_total",] == 4
+    assert following.is_there and reported(meter, path)["sparkwal_commits_total",] == 4
     publish(the_log(path), consumer(path, "daily", 1))
     following.look()
-    assert ("sparkwal_consumer_position", "daily") in told(meter, path)
+    assert ("sparkwal_consumer_position", "daily") in reported(meter, path)
     for commits in (2, 9):  # shorter and longer than the one before
         shutil.rmtree(path)
         write(path, commits)
         following.look()
-        seen = told(meter, path)
+        seen = reported(meter, path)
         assert seen["sparkwal_commits_total",] == commits
         assert seen["sparkwal_durable_position",] == commits
         assert seen["sparkwal_term",] == 1
         assert ("sparkwal_consumer_position", "daily") not in seen
     shutil.rmtree(path)
     following.look()
-    assert ("sparkwal_durable_position",) not in told(meter, path)
+    assert ("sparkwal_durable_position",) not in reported(meter, path)
 
 
 def consumer(path: str, name: str, position: int, **more: Any) -> Consumer:
@@ -133,7 +133,7 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     meter = separate()
     following = Following(path, meter)
     following.look()
-    seen = told(meter, path)
+    seen = reported(meter, path)
     assert seen["sparkwal_consumer_position", "täglich"] == 3
     assert seen["sparkwal_consumer_lag_positions", "täglich"] == 4
     lag = commits[-1].timestamp_ms - commits[2].timestamp_ms
@@ -143,7 +143,7 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     assert named == {"täglich", "done"}  # each lease would be a series more
     forget(log, "täglich")
     following.look()
-    assert {key[1] for key in told(meter, path) if "_consumer_" in key[0]} == {"done"}
+    assert {key[1] for key in reported(meter, path) if "_consumer_" in key[0]} == {"done"}
 
 
 def test_an_open_range_and_a_floor_are_told(tmp_path: Path) -> None:
@@ -155,26 +155,26 @@ def test_an_open_range_and_a_floor_are_told(tmp_path: Path) -> None:
     meter = separate()
     following = Following(path, meter)
     following.look()
-    assert ("sparkwal_compaction_lag_positions",) not in told(meter, path)
+    assert ("sparkwal_compaction_lag_positions",) not in reported(meter, path)
     first = put_next(
         log, beginning(head.log_id, "default", 1000), INTENT, clock, "here",
         k=1, cut=2, to=5, target=Target("memory://table"),
     )  # fmt: skip
     assert first is not None
     following.look()
-    seen = told(meter, path)
+    seen = reported(meter, path)
     assert seen["sparkwal_compacted_position",] == 2
     assert seen["sparkwal_compaction_lag_positions",] == 5
     assert seen["sparkwal_compaction_open_seconds",] > 0  # the clock of that record is long ago
     assert put_next(log, first, FLOOR, clock, "here", cut=5, to=5, floor=4)
     following.look()
-    seen = told(meter, path)
+    seen = reported(meter, path)
     assert seen["sparkwal_compaction_open_seconds",] == 0 and seen["sparkwal_floor_position",] == 4
     assert seen["sparkwal_commits_total",] == 0
     # Who begins now counts what is above the floor.
     late = separate()
     Following(path, late, backlog=100).look()
-    assert told(late, path)["sparkwal_commits_total",] == 3
+    assert reported(late, path)["sparkwal_commits_total",] == 3
 
 
 def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
     write(path, 2, sequencer="late")
     write(path, 3)
     following.look()
-    assert told(meter, path)["sparkwal_commits_total",] == 3
-    assert told(meter, path, "late")["sparkwal_commits_total",] == 2
+    assert reported(meter, path)["sparkwal_commits_total",] == 3
+    assert reported(meter, path, "late")["sparkwal_commits_total",] == 2
     shutil.rmtree(tmp_path / "sequencers")
     following.look()
-    assert told(meter, path, "late") == {}
+    assert reported(meter, path, "late") == {}
 
 
 @pytest.mark.s3
@@ -245,6 +245,6 @@ def test_a_record_that_is_damaged_while_it_is_followed_is_told_once_and_passed_o
             following.try_look(around=around)
             following.try_look(around=around)
     # The first was there when the look began.
-    assert told(meter, path)["sparkwal_commits_total",] == 1
+    assert reported(meter, path)["sparkwal_commits_total",] == 1
     warned = [each for each in caplog.messages if file.name in each]
     assert len(warned) == 1

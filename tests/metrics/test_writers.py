@@ -46,13 +46,13 @@ def test_an_appender_under_retries(
 ) -> None:
     meter, look = served
     path = f"s3://{s3_bucket}/log"
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     with sparkwal.Appender(
         path, SCHEMA, producer_id="p", retryBaseDelayMs=1, **log_options(s3_proxy.url)
     ) as wal:
         unwatch = watch_appender(wal, meter)
         assert watch_appender(wal, meter) is unwatch  # twice is once
-        wal.subscribe(lambda event: told.update([event.name]))
+        wal.subscribe(lambda event: reported.update([event.name]))
         place = (wal.url, "default")
         assert look()["sparkwal_retries_total", *place] == 0
         s3_proxy.faults = [
@@ -61,7 +61,7 @@ def test_an_appender_under_retries(
         ]
         for value in range(5):
             wal.append([{"v": value}, {"v": value}]).result()
-        until(lambda: told["durable"] == 5)
+        until(lambda: reported["durable"] == 5)
         until(lambda: look()["sparkwal_commits_total", *place] == 5)
         seen = look()
         records = [r for r in sparkwal.Log(path, **log_options(s3_proxy.url)).records()]
@@ -70,12 +70,12 @@ def test_an_appender_under_retries(
         assert seen["sparkwal_written_bytes_total", *place] == sum(r.bytes for r in commits)
         assert seen["sparkwal_put_seconds_count", *place] == 5
         assert seen["sparkwal_put_seconds_sum", *place] > 0
-        assert seen["sparkwal_retries_total", *place] == told["retried"] == 3
+        assert seen["sparkwal_retries_total", *place] == reported["retried"] == 3
         assert seen["sparkwal_durable_position", *place] == records[-1].position
         assert seen["sparkwal_last_sequence", *place] == 4
         assert seen["sparkwal_up", *place] == 1
         assert seen["sparkwal_in_flight", *place] == seen["sparkwal_buffered_bytes", *place] == 0
-        # What the records tell those who follow: each request but those of the last commit.
+        # What the records show to those who follow: each request but those of the last commit.
         assert sum(r.metrics["retries"] for r in commits) == 3
         assert all(r.metrics["last_put_ms"] > 0 for r in commits[1:])
         # The store's name, and nothing that opens it.
@@ -88,7 +88,7 @@ def test_an_appender_under_retries(
                 for _ in range(6):
                     wal.append(pa.table({"v": range(200_000)}))
                 wal.flush()
-            until(lambda: told["stopped"] == 1)
+            until(lambda: reported["stopped"] == 1)
             stopped = ("sparkwal_events_total", wal.url, "stopped", "default")
             until(lambda: look().get(stopped) == 1)
             assert look()["sparkwal_fenced_total", *place] == 1
@@ -216,7 +216,7 @@ def test_what_this_process_compacts_is_counted(tmp_path: Path) -> None:
     with pytest.raises(sparkwal.CompactionError):
         process.run_once()
     assert samples(meter.text())["sparkwal_compaction_suspended_total", *place] == 1
-    # The follower tells the same from the records.
+    # The follower reports the same from the records.
     follower = separate()
     Following(path, follower).look()
     seen = samples(follower.text())

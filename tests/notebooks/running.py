@@ -34,8 +34,8 @@ def path_of(name: str) -> Path:
 
 def sources(notebook: Any) -> str:
     """What the outputs of a notebook belong to: a hash of all its cells."""
-    told = "\0".join(f"{cell.cell_type}\0{cell.source}" for cell in notebook.cells)
-    return hashlib.sha256(told.encode()).hexdigest()
+    reported = "\0".join(f"{cell.cell_type}\0{cell.source}" for cell in notebook.cells)
+    return hashlib.sha256(reported.encode()).hexdigest()
 
 
 def run(name: str) -> tuple[Any, str]:

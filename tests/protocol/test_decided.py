@@ -150,7 +150,7 @@ def test_a_record_after_the_gap_that_cannot_be_read_is_not_taken_for_silent(plot
     plot.inner.objects[key(9)] = bytes(body)
     with pytest.raises(InvalidLogError, match=f"{keys.encode(keys.slot(9, WINDOW))}.*CRC-32"):
         find_head(LogStore(plot.inner, PREFIX))
-    # Those told to go on ask the one before it.
+    # Those that may go on ask the one before it.
     assert find_head(LogStore(plot.inner, PREFIX), tolerant=True).position == 8
 
 

@@ -47,7 +47,7 @@ def test_of_two_queries_of_one_session_the_one_that_lost_the_log_is_told(
     other.microbatch(0, (2,))
     with pytest.raises(FencedError, match="host:1:1:y on host host"):
         query.microbatch(1, (3,))
-    # It was told once; started again it takes the log over, and now the other is told.
+    # It was fenced once; started again it takes the log over, and now the other is fenced.
     assert query.microbatch(1, (3,)) is not None
     with pytest.raises(FencedError, match="host:1:1:x on host host"):
         other.microbatch(1, (4,))

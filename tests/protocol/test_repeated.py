@@ -113,13 +113,13 @@ def test_of_a_collected_record_the_number_decides_and_an_event_says_so(query: Qu
     # A collection may have deleted what is below the floor, and somebody put other things there.
     head = chain.beginning(live.header.log_id, "default", 1)
     assert chain.put_next(query.open(), head, "floor", query.clock, "host", floor=5)
-    told: list[Event] = []
-    unsubscribe = events.subscribe(told.append)
+    reported: list[Event] = []
+    unsubscribe = events.subscribe(reported.append)
     try:
         assert again(query, 7, (5,)) is None
     finally:
         unsubscribe()
-    assert events.ReplayNotCompared(query_id="query", batch_id=7) in told
+    assert events.ReplayNotCompared(query_id="query", batch_id=7) in reported
     with pytest.raises(OptionError):
         again(query, 6, (1,))
 

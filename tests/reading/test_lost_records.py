@@ -1,4 +1,4 @@
-"""Records that are gone or damaged, read by those who were told to go on without them."""
+"""Records that are gone or damaged, read by those that may go on without them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_read_that_begins_above_damage_reads_around_it(path: Path, start: int)
     with pytest.raises(InvalidLogError, match="18446744073709547615"):
         values(path)
     assert values(path, start) == list(range(start, LAST + 1))
-    # Where another leads since, what is damaged may tell that these records are dead.
+    # Where another leads since, what is damaged may show that these records are dead.
     with Appender(str(path), SCHEMA, producer_id="p", maxInFlightRequests=4) as wal:
         wal.append([{"v": LAST + 1}]).result()
     with pytest.raises(InvalidLogError, match="18446744073709547615"):

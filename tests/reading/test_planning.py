@@ -30,7 +30,7 @@ def test_a_long_range_is_planned_without_its_records(tmp_path: Path) -> None:
     store.counts.clear()
     log.look()
     tasks = read_tasks(log, log.start(), log.end(), None, 2)
-    # The head, the floor, and eight records that tell how much there is.
+    # The head, the floor, and eight records that show how much there is.
     assert store.counts == {"LIST": 2, "GET": 9}
     rows = 0
     expected = 0

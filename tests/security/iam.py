@@ -69,7 +69,7 @@ def calls(head: Head, body: bytes, answer: Answer) -> Iterator[Call]:
         # Of the requests of an upload in parts only the last makes an object.
         makes = not query.keys() & {"uploads", "partNumber"}
         context = {"s3:ObjectCreationOperation": str(makes).lower()}
-        # S3 tells no more of it than that it is there.
+        # S3 shows no more of it than that it is there.
         if "if-none-match" in head.headers:
             context["s3:if-none-match"] = head.headers["if-none-match"]
         yield Call("s3:PutObject", f"{at}/{key}", context)

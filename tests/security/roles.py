@@ -87,11 +87,11 @@ def write_rows(place: Place) -> None:
     plan = query.plan()
     values = range(700_000)
     for again in (False, True):
-        told = write_partition(
+        reported = write_partition(
             query.open, plan.for_tasks(), "large", 0, 0, iter([rows_of(*values)]), query.limits,
             attempt=int(again), again=again, run_id=query.run_id,
         )  # fmt: skip
-    query.commit([told])
+    query.commit([reported])
     with short_memory():
         for producer in ("c", "d", "c"):
             appended(place, place.options, producer, 1)
@@ -125,7 +125,7 @@ def read_rows(place: Place) -> None:
 
 
 def turns(place: Place, **options: Any) -> None:
-    """A stream, told of all there is and then of nothing."""
+    """A stream that is offered all there is, and then nothing."""
     given = from_keywords(SourceOptions, place.path, {**place.options, **options})
     reader = StreamReader(given, StructType([StructField("v", LongType())]))
     start = reader.initialOffset()

@@ -56,9 +56,9 @@ def outside(tmp_path: Path) -> Path:
     return folder
 
 
-def forged_log(folder: Path, **told: str) -> Path:
+def forged_log(folder: Path, **reported: str) -> Path:
     """A log of one leader record that says what it likes."""
-    fields = {**common(0), "prev_position": -1, "reason": "r", "host": "h", **told}
+    fields = {**common(0), "prev_position": -1, "reason": "r", "host": "h", **reported}
     header = LeaderHeader(**fields)  # type: ignore[arg-type]
     put(folder, header.number, arrowfile.encode(header, SCHEMA))
     return folder

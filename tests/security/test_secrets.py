@@ -44,15 +44,15 @@ def leaked(text: str | bytes) -> list[str]:
 @pytest.fixture
 def everything_said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     """All that loggers, events and prints said since the test began, at DEBUG."""
-    told = io.StringIO()
-    handler = logging.StreamHandler(told)
+    reported = io.StringIO()
+    handler = logging.StreamHandler(reported)
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
     root, level = logging.getLogger(), logging.getLogger().level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
-    forget = events.subscribe(lambda event: told.write(f"{event} {event!r}\n") and None)
-    with redirect_stdout(told), redirect_stderr(told):
-        yield told.getvalue
+    forget = events.subscribe(lambda event: reported.write(f"{event} {event!r}\n") and None)
+    with redirect_stdout(reported), redirect_stderr(reported):
+        yield reported.getvalue
     forget()
     root.setLevel(level)
     root.removeHandler(handler)

@@ -99,7 +99,7 @@ def explore(
         begin: the world before the first step; empty if not given.
         deletes: whether some process deletes objects. If none does, a request whose key
             is taken has one answer whenever it is made, so it is made at once: fewer
-            interleavings to look at, none left out that anyone could tell apart.
+            interleavings to look at, none left out that anyone could distinguish.
         still: folders of the log in which no process writes or deletes anything. What is read
             there is read at once, and undisturbed.
         every_start: whether each log that comes up is read from every position too.

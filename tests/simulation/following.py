@@ -29,7 +29,7 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False) -> Process:
     """A stream from the earliest position on, with so many microbatches; it may sleep anywhere.
 
     Args:
-        joins: it registers as a consumer first, and tells how far it is after each microbatch.
+        joins: it registers as a consumer first, and reports how far it is after each microbatch.
     """
 
     def run(ask: Ask) -> str:
@@ -44,9 +44,9 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False) -> Process:
             if reading.log_id is None:
                 return "nothing"
             log_id = reading.log_id
-            told = Consumer(name, log_id, position, 0, "host", name)
+            reported = Consumer(name, log_id, position, 0, "host", name)
             if joins:
-                position = start = join(log, told)
+                position = start = join(log, reported)
                 ask(Call("join", (keys.consumer_key(PREFIX, name),)))
             for each in range(rounds):
                 if each:
@@ -55,7 +55,7 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False) -> Process:
                 found += _rows(reading, position, end)
                 position = end
                 if joins:
-                    publish(log, replace(told, position=position))
+                    publish(log, replace(reported, position=position))
         except CollectedError:
             return f"collected {position}"
         except SparkWalError as error:
@@ -103,6 +103,6 @@ def _rows(reading: LogRange, start: int, end: int) -> list[Row]:
 
 
 def latecomer(name: str, log_id: str, position: int) -> Process:
-    """A consumer that comes back and tells an old position."""
+    """A consumer that comes back and reports an old position."""
     body = encode(Consumer(name, log_id, position, 0, "host", name))
     return outsider(Call("overwrite", (keys.consumer_key(PREFIX, name), body)))

@@ -111,7 +111,7 @@ class Life:
 
 @dataclass
 class Run:
-    """One run; `trace` tells what happened, for people."""
+    """One run; `trace` shows what happened, for people."""
 
     seed: int
     shape: Journals
@@ -143,8 +143,8 @@ class Run:
                 self.calm = True
                 self._finish()
             except (oracle.Violation, Stuck) as violation:
-                told = "\n".join(self.trace[-120:])
-                raise oracle.Violation(f"seed {self.seed}: {violation}\n{told}") from None
+                reported = "\n".join(self.trace[-120:])
+                raise oracle.Violation(f"seed {self.seed}: {violation}\n{reported}") from None
             finally:
                 for life in self.alive:
                     life.machine.close()
@@ -381,7 +381,7 @@ class Run:
         if len(set(values)) < len(values):
             raise oracle.Violation(f"doubled: {values}")
         if wrong := set(values) - self.ledger.begun | set(values) & self.ledger.refused:
-            raise oracle.Violation(f"in the log and not accepted, it was told: {sorted(wrong)}")
+            raise oracle.Violation(f"in the log and not accepted, it learned: {sorted(wrong)}")
         if [value // LIFE for value in values] != sorted(value // LIFE for value in values):
             raise oracle.Violation(f"lives are out of order: {values}")
         threads: dict[int, int] = {}

@@ -73,16 +73,16 @@ class Plan:
 
 @dataclass
 class Ledger:
-    """What the service was told.
+    """What the service acknowledged.
 
     Attributes:
         where: asks the log: position → values there.
-        keeps: whether nothing that was accepted may be lost and told so.
+        keeps: whether nothing that was accepted may be lost and reported.
         begun: values of appends that began.
-        refused: values of which it was told that they are not accepted.
+        refused: values of which it learned that they are not accepted.
         accepted: value → its sequence, of appends that returned.
         weak: of these, those that a loss of power may take back.
-        told: values of which it was told that the journal lost them.
+        reported: values of which it learned that the journal lost them.
         ever: values of appends that returned.
         at: sequence → the one of these that had it last.
         marked, rotten: whether it was opened since a loss of power; whether it was not since a
@@ -96,7 +96,7 @@ class Ledger:
     refused: set[int] = field(default_factory=set)
     accepted: dict[int, int] = field(default_factory=dict)
     weak: set[int] = field(default_factory=set)
-    told: set[int] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
     at: dict[int, int] = field(default_factory=dict)
     marked: bool = True
@@ -106,11 +106,11 @@ class Ledger:
     def open(self, last: int, lost: list[int]) -> list[int]:
         """Values to send again, in order, from what an appender says that has just opened."""
         gone = sorted((s, v) for v, s in self.accepted.items() if s > last and v not in self.weak)
-        untold = [value for sequence, value in gone if sequence not in lost]
-        if gone and (self.keeps or set(untold) - self.told):
+        unreported = [value for sequence, value in gone if sequence not in lost]
+        if gone and (self.keeps or set(unreported) - self.reported):
             raise oracle.Violation(f"accepted and lost: {gone}; the journal ends at {last}, {lost}")
         self.marked, self.rotten = True, False
-        self.told |= {value for _, value in gone}
+        self.reported |= {value for _, value in gone}
         return [value for _, value in gone]
 
     def find(self, sequence: int, values: list[int]) -> None:
@@ -126,7 +126,7 @@ class Ledger:
         if weak:
             self.weak.add(value)
 
-    def tell(self, value: int, position: int) -> None:
+    def report(self, value: int, position: int) -> None:
         """A ticket says where its row is."""
         self.tickets += 1
         there = self.where()
@@ -143,7 +143,7 @@ class Ledger:
 
 
 def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
-    """One life. It sends again what the journal has not any more of what it was told to have."""
+    """One life. It sends again what the journal has not any more of what was acknowledged."""
     rows = RowSchema(schema.to_arrow(SCHEMA))
     options = replace(
         AppenderOptions(path="wal"),
@@ -226,15 +226,15 @@ def _append(
             ask(Call("idle"))
         else:
             ledger.accept(value, ticket.sequence, weak=plan.sync != "always")
-            ticket.when_done(partial(_told, ledger, value, ticket))
+            ticket.when_done(partial(_reported, ledger, value, ticket))
 
 
-def _told(ledger: Ledger, value: int, ticket: Ticket) -> None:
+def _reported(ledger: Ledger, value: int, ticket: Ticket) -> None:
     try:
         position = ticket.result()
     except SparkWalError:
         return  # it stays in the journal
-    ledger.tell(value, position)
+    ledger.report(value, position)
 
 
 def _row(value: int) -> pa.RecordBatch:

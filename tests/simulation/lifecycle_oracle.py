@@ -1,4 +1,4 @@
-"""What must hold while a log's rows go to a table and leave the log: told from the objects and
+"""What must hold while a log's rows go to a table and leave the log: derived from the objects and
 the table alone, and without the lifecycle's code."""
 
 from __future__ import annotations
@@ -150,13 +150,15 @@ def _check_consumers(state: State, records: list[dict[str, Any]]) -> None:
         return
     gone = _gone(state, records)
     for key in state.joined:
-        told = oracle.document(state.objects[key]) if key in state.objects else None
-        if told is None or told["log_id"] != records[0]["log_id"]:
+        reported = oracle.document(state.objects[key]) if key in state.objects else None
+        if reported is None or reported["log_id"] != records[0]["log_id"]:
             continue
         if state.now_ms - state.modified[key] <= EXPIRY_MS and any(
-            position >= told["position"] for position in gone
+            position >= reported["position"] for position in gone
         ):
-            raise oracle.Violation(f"{gone} were collected; {key} goes on at {told['position']}")
+            raise oracle.Violation(
+                f"{gone} were collected; {key} goes on at {reported['position']}"
+            )
 
 
 def check_delivered(outcome: str, state: State) -> None:
@@ -175,8 +177,8 @@ def check_delivered(outcome: str, state: State) -> None:
 
 
 def check_collected(outcome: str, state: State) -> None:
-    """Raises Violation where a reader was told that rows are gone, and they are not."""
+    """Raises Violation where a reader learned that rows are gone, and they are not."""
     position = int(outcome.removeprefix("collected "))
     chain = oracle.chain(state)
     if not chain or _of(chain[-1])["floor"] <= position:
-        raise oracle.Violation(f"a reader was told that {position} was collected")
+        raise oracle.Violation(f"a reader learned that {position} was collected")

@@ -1,4 +1,4 @@
-"""What the log must look like, told from the objects alone and without the protocol's code."""
+"""What the log must look like, derived from the objects alone and without the protocol's code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def header(body: bytes) -> dict[str, Any]:
 
 @lru_cache(maxsize=10_000)
 def document(body: bytes) -> dict[str, Any]:
-    """What a consumer told."""
+    """What a consumer reported."""
     found: dict[str, Any] = json.loads(body.partition(b"\n")[0])
     return found
 
@@ -141,7 +141,7 @@ def check(before: Verdict, state: State) -> Verdict:
             raise Violation(f"{query}/{batch} was acknowledged at {position} and is not there")
     for producer, sequence in state.promised.items():
         if last.get(producer, -1) < sequence:
-            raise Violation(f"{producer} was told that {sequence} is durable, and it is not there")
+            raise Violation(f"{producer} learned that {sequence} is durable, and it is not there")
     for record in records:
         if (record["plan_id"], record.get("batch_id")) in state.denied:
             raise Violation(f"position {record['position']} holds an append that was fenced")
@@ -187,7 +187,7 @@ def _check_decided(records: list[dict[str, Any]], state: State) -> None:
 
 
 def _check_memory(head: dict[str, Any], last: dict[str, int], state: State) -> None:
-    """The head, with the archive that it names, tells the last microbatch of every query."""
+    """The head, with the archive that it names, names the last microbatch of every query."""
     known = head["txns"]
     if archive := head.get("txns_archive"):
         body = state.objects.get(f"{PREFIX}/txns/{archive}")

@@ -159,7 +159,7 @@ def appender(
         intake = Intake(Buffer(1, 0.0, 2**30, first, callbacks), callbacks)
         wal = Sender(context, intake, pipeline, age, lookout)
 
-        def told(ticket: Ticket) -> None:
+        def reported(ticket: Ticket) -> None:
             try:
                 position = ticket.result()
             except FencedError:
@@ -177,7 +177,7 @@ def appender(
                     ask(Call("idle"))
                 batch = record_batch(producer_id, sequence, 0)
                 ticket = intake.append(rows.accept(batch), block=True)
-                ticket.when_done(partial(told, ticket))
+                ticket.when_done(partial(reported, ticket))
                 if waits:
                     ticket.result()
         except SparkWalError:

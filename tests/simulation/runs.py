@@ -51,7 +51,7 @@ class _Life:
 
 @dataclass
 class Run:
-    """One run of one seed; `trace` tells what happened, for people."""
+    """One run of one seed; `trace` shows what happened, for people."""
 
     seed: int
     shape: Shape
@@ -77,8 +77,8 @@ class Run:
                     self._step(calm=False)
                 self._finish()
             except oracle.Violation as violation:
-                told = "\n".join(self.trace[-80:])
-                raise oracle.Violation(f"seed {self.seed}: {violation}\n{told}") from None
+                reported = "\n".join(self.trace[-80:])
+                raise oracle.Violation(f"seed {self.seed}: {violation}\n{reported}") from None
 
     def _finish(self) -> None:
         """When the storm is over, one more life of each query gets everything done."""

@@ -38,8 +38,8 @@ def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
         steps, tickets = steps + run.steps, tickets + run.ledger.tickets
         outcomes.update(run.outcomes)
     with capsys.disabled():
-        told = ", ".join(f"{kind} {number}" for kind, number in outcomes.most_common())
-        print(f"\n  {name}: {count} seeds from {FIRST_SEED}, {steps:,} steps; {told}")
+        reported = ", ".join(f"{kind} {number}" for kind, number in outcomes.most_common())
+        print(f"\n  {name}: {count} seeds from {FIRST_SEED}, {steps:,} steps; {reported}")
     assert outcomes["done"] > count / 4
     assert tickets > count
 

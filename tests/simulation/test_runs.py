@@ -31,8 +31,8 @@ def test_seeded_runs_keep_every_promise(name: str, capsys: pytest.CaptureFixture
         steps += run.steps
         outcomes.update(outcome.split()[0] for outcome in run.outcomes)
     with capsys.disabled():
-        told = ", ".join(f"{kind} {count}" for kind, count in outcomes.most_common())
-        print(f"\n  {name}: seeds from {FIRST_SEED}, {steps:,} steps; {told}")
+        reported = ", ".join(f"{kind} {count}" for kind, count in outcomes.most_common())
+        print(f"\n  {name}: seeds from {FIRST_SEED}, {steps:,} steps; {reported}")
     assert outcomes["FencedError"]
 
 

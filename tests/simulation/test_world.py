@@ -1,4 +1,4 @@
-"""The world of the simulation tells apart what behaves differently, and its threads what waits."""
+"""The world of the simulation distinguishes what behaves differently, its threads what waits."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from . import lake, losses
 from .data import PREFIX
 from .lake import Row, Table
 
-# A consumer that has not told its position for longer counts no more.
+# A consumer that has not reported its position for longer counts no more.
 EXPIRY_MS = 3 * 3_600_000
 
 # A checkpoint folder: (name, content) of all its files, by name.
@@ -85,9 +85,9 @@ class State:
         hints: leader_id → hint or note (by number), on the drivers' disks.
         ended: runs of queries that their session noted as ended.
         checkpoint: query_id → last microbatch in Spark's commit log.
-        acknowledged: (query_id, batch_id, position) that somebody was told is durable.
-        denied: (plan_id, batch_id) that somebody was told is not in the log and never will be.
-        promised: producer_id → the `last_sequence` that some appender of it told.
+        acknowledged: (query_id, batch_id, position) that somebody was assured is durable.
+        denied: (plan_id, batch_id) that somebody was assured is not in the log and never will be.
+        promised: producer_id → the `last_sequence` that some appender of it reported.
         plan: what the last driver handed to its tasks (by number), for stragglers; −1: none.
         now_ms: the clock, the same on every wall.
         collected: records that were there once and were deleted on purpose.
@@ -100,7 +100,7 @@ class State:
         archived: rows below are no longer in the source.
         modified: key → when it was last written, of objects that somebody asks the age of.
         tables: the versions of the log's table; of those that were there before it too.
-        joined: consumers that may rely on what they told.
+        joined: consumers that may rely on what they reported.
         former: (log_id, its commits) of logs that were deleted and recreated.
         blame: what a process did though it must not; "" for nothing.
         loss: what was deleted from outside, and who is excused for not noticing; see `losses`.

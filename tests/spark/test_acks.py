@@ -1,4 +1,4 @@
-"""Spark's socket to a worker is told to acknowledge at once."""
+"""Spark's socket to a worker must acknowledge at once."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import pytest
 from sparkwal.spark.acks import acknowledge_at_once
 
 QUICK = getattr(socket, "TCP_QUICKACK", None)
-pytestmark = pytest.mark.skipif(QUICK is None, reason="only Linux can be told")
+pytestmark = pytest.mark.skipif(QUICK is None, reason="only Linux can be asked")
 
 
 @pytest.fixture

@@ -360,8 +360,8 @@ def test_a_query_that_rarely_matches_reads_nothing_again_after_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, source = tmp_path / "log", tmp_path / "in"
-    told: list[events.Event] = []
-    unsubscribe = events.subscribe(told.append)
+    reported: list[events.Event] = []
+    unsubscribe = events.subscribe(reported.append)
     try:
         for files in (range(1), range(1, 4), range(4, 6), range(6, 7)):
             add(source, files)
@@ -373,7 +373,7 @@ def test_a_query_that_rarely_matches_reads_nothing_again_after_a_restart(
             ]
     finally:
         unsubscribe()
-    assert len([each for each in told if isinstance(each, events.CheckpointRebuilt)]) == 1
+    assert len([each for each in reported if isinstance(each, events.CheckpointRebuilt)]) == 1
     assert stored(log) == [*range(10), *range(60, 70)]
     assert [(each.batch_id, each.rows) for each in commits(log)] == [(0, 10), (6, 10)]
 

@@ -27,7 +27,7 @@ def store_of(stream: Stream) -> LogStore:
     return LogStore(LocalStore(stream.folder / "log", fsync=False), "")
 
 
-def told(stream: Stream) -> ConsumerInfo:
+def reported(stream: Stream) -> ConsumerInfo:
     (found,) = sparkwal.consumers(str(stream.folder / "log"))
     return found
 
@@ -42,20 +42,24 @@ def stream(tmp_path: Path) -> Stream:
 
 def test_a_stream_registers_before_it_reads(stream: Stream) -> None:
     stream.reader.initialOffset()
-    assert (told(stream).name, told(stream).position, told(stream).lag) == ("daily", 0, 4)
+    assert (reported(stream).name, reported(stream).position, reported(stream).lag) == (
+        "daily",
+        0,
+        4,
+    )
 
 
 def test_a_stream_tells_what_spark_committed_and_not_what_it_planned(stream: Stream) -> None:
     first, _ = stream.turn(stream.reader.initialOffset())
     stream.write(4)
     second, _ = stream.turn(first)
-    assert told(stream).position == 0
+    assert reported(stream).position == 0
     stream.reader.commit(first)
-    assert told(stream).position == 4
+    assert reported(stream).position == 4
     stream.reader.commit(second)
-    assert told(stream).position == 4
+    assert reported(stream).position == 4
     stream.reader.stop()
-    assert (told(stream).position, told(stream).lag) == (5, 0)
+    assert (reported(stream).position, reported(stream).lag) == (5, 0)
 
 
 def test_a_stream_without_a_name_tells_nothing(tmp_path: Path) -> None:
@@ -74,14 +78,14 @@ def test_a_stream_that_crashed_repeats_what_was_kept_for_it(stream: Stream) -> N
     second, rows = stream.turn(first)
     assert rows == [4]
     stream.restart()
-    assert bound(store_of(stream), told_id(stream), 99, None) == first["default"]
+    assert bound(store_of(stream), reported_id(stream), 99, None) == first["default"]
     # Spark plans the microbatch again that it had not committed.
     (task,) = stream.reader.partitions(first, second)
     assert sum(batch.num_rows for batch in stream.reader.read(task)) == 1
-    assert told(stream).position == first["default"]
+    assert reported(stream).position == first["default"]
 
 
-def told_id(stream: Stream) -> str:
+def reported_id(stream: Stream) -> str:
     head = sparkwal.Log(str(stream.folder / "log")).head()
     assert head is not None
     return head.log_id
@@ -92,10 +96,10 @@ def test_a_stream_from_an_older_checkpoint_holds_the_floor_again(stream: Stream)
     stream.write(4, 5)
     new, _ = stream.turn(old)
     stream.reader.commit(new)
-    assert told(stream).position == 6
+    assert reported(stream).position == 6
     stream.restart()
     assert stream.turn(old)[1] == [4, 5]
-    assert told(stream).position == 4
+    assert reported(stream).position == 4
 
 
 def test_a_stream_from_a_checkpoint_below_the_floor_is_told_so(stream: Stream) -> None:
@@ -108,7 +112,7 @@ def test_a_stream_from_a_checkpoint_below_the_floor_is_told_so(stream: Stream) -
     with pytest.raises(CollectedError, match="position 4 .* below the log's floor, 6"):
         stream.turn(old)
     # And it holds nothing down that is gone for it.
-    assert told(stream).position == 6
+    assert reported(stream).position == 6
 
 
 def moving(stream: Stream, floor: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +134,7 @@ def test_a_stream_that_joins_while_the_floor_moves_begins_at_the_floor(
     start = stream.reader.initialOffset()
     assert start["default"] == 2
     assert stream.turn(start)[1] == [2, 3]
-    assert told(stream).position == 2
+    assert reported(stream).position == 2
 
 
 def test_a_stream_that_asked_for_a_position_is_told_that_it_is_gone(
@@ -150,7 +154,7 @@ def test_a_stream_that_waits_for_its_log_registers_when_it_is_there(tmp_path: Pa
     assert sparkwal.consumers(str(tmp_path / "log")) == []
     stream.write(1)
     stream.turn(start)
-    assert told(stream).position == 0
+    assert reported(stream).position == 0
 
 
 def test_a_log_that_was_made_again_is_told_by_the_new_stream_only(stream: Stream) -> None:
@@ -161,10 +165,10 @@ def test_a_log_that_was_made_again_is_told_by_the_new_stream_only(stream: Stream
     stream.restart()
     with pytest.raises(InvalidLogError, match="recreated"):
         stream.turn(offset)
-    assert not told(stream).of_this_log and not told(stream).live
+    assert not reported(stream).of_this_log and not reported(stream).live
     stream.restart()
     stream.reader.initialOffset()
-    assert told(stream).of_this_log and told(stream).position == 0
+    assert reported(stream).of_this_log and reported(stream).position == 0
 
 
 def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> None:
@@ -206,7 +210,7 @@ def test_a_batch_read_takes_a_lease(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2, 3)
     batch_reader(stream, startingPosition=2, lease="6h").partitions()
-    lease = told(stream)
+    lease = reported(stream)
     assert lease.name.startswith("lease-")
     assert (lease.position, lease.expires_ms, lease.live) == (2, 6 * 3_600_000, True)
 
@@ -227,7 +231,7 @@ def test_a_scan_gives_its_lease_back(tmp_path: Path) -> None:
     stream.write(1, 2, 3)
     path = str(tmp_path / "log")
     scan = sparkwal.Log(path, lease="1h").scan()
-    assert told(stream).expires_ms == 3_600_000
+    assert reported(stream).expires_ms == 3_600_000
     assert scan.read_all().num_rows == 3
     assert sparkwal.consumers(path) == []
 
@@ -258,7 +262,7 @@ def test_two_streams_with_one_name_are_warned(
     other.turn(other.reader.initialOffset())
     stream.reader.commit(slow)
     assert [event.name for event in warned if "consumer" in event.name] == ["consumer_shared"]
-    assert told(stream).position == 0
+    assert reported(stream).position == 0
 
 
 @pytest.mark.spark
@@ -276,7 +280,7 @@ def test_spark_tells_the_log_how_far_a_query_is(spark: SparkSession, tmp_path: P
     finally:
         query.stop()
     assert values([row for batch in batches for row in batch]) == list(range(20))
-    # The next run tells at once, with its first commit, where it goes on.
+    # The next run reports at once, with its first commit, where it goes on.
     end = found.position + found.lag
     append(numbers(spark, 10), log, tmp_path / "cp")
     more, _ = follow(spark, log, checkpoint, consumer="daily")

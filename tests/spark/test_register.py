@@ -62,7 +62,7 @@ def run(script: str, log: Path, pythonpath: list[Path]) -> str:
 def running(
     script: str, log: Path, pythonpath: list[Path], **others: str
 ) -> subprocess.CompletedProcess[str]:
-    # Without what the session of the other tests told its JVM and its workers.
+    # Without what the session of the other tests gave its JVM and its workers.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -210,21 +210,21 @@ def told_of_python(context: Context, monkeypatch: pytest.MonkeyPatch, path: Path
     from sparkwal.spark.registering import _choose_python
 
     monkeypatch.setenv("PATH", str(path))
-    told: list[Event] = []
-    unsubscribe = events.subscribe(told.append)
+    reported: list[Event] = []
+    unsubscribe = events.subscribe(reported.append)
     try:
         _choose_python(context)  # type: ignore[arg-type]
     finally:
         unsubscribe()
-    return told
+    return reported
 
 
 def test_on_a_cluster_another_python_is_told_before_any_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    (told,) = told_of_python(Context(), monkeypatch, tmp_path)
-    assert isinstance(told, events.OtherPython) and "set PYSPARK_PYTHON" in told.advice
+    (reported,) = told_of_python(Context(), monkeypatch, tmp_path)
+    assert isinstance(reported, events.OtherPython) and "set PYSPARK_PYTHON" in reported.advice
     chosen = Context({"spark.pyspark.python": "/opt/venv/bin/python"})
     assert told_of_python(chosen, monkeypatch, tmp_path) == []
     (tmp_path / "python3").symlink_to(sys.executable)

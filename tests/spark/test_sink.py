@@ -129,7 +129,7 @@ def test_merge_schema_adds_columns_and_older_rows_read_null(
 def test_a_column_that_differs_only_in_case_is_refused_also_when_merging(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    # Spark could not tell the two apart when reading.
+    # Spark could not distinguish the two when reading.
     write(spark.range(3), tmp_path)
     renamed = spark.range(3).selectExpr("id as ID")
     shown = refused(lambda: write(renamed, tmp_path, mergeSchema=True))

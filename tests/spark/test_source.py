@@ -49,7 +49,7 @@ SCHEMA = '{"type":"struct","fields":[{"name":"value","type":"long","nullable":tr
 
 
 class Stopped(SystemClock):
-    """Wall time that moves only when told."""
+    """Wall time that only a test moves."""
 
     now = 1_000_000
 

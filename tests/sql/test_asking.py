@@ -168,8 +168,10 @@ def test_an_aggregate_holds_some_batches_and_not_the_log(tmp_path: Path) -> None
         f"import pyarrow, sparkwal; print(sparkwal.Log({path!r}).sql({query!r}).read_all()[0][0])"
     )
     code += "; print(pyarrow.default_memory_pool().max_memory())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    count, most = map(int, told.stdout.split())
+    reported = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    count, most = map(int, reported.stdout.split())
     assert count == commits * each and most < size // 3
     # An answer is streamed too.
     reader = sparkwal.Log(path).sql("SELECT id FROM log")
@@ -181,8 +183,10 @@ def test_a_query_that_takes_long_prints_no_progress() -> None:
         "from sparkwal.sql.database import connect; "
         "print(connect().execute(\"SELECT current_setting('enable_progress_bar')\").fetchone())"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout == "(False,)\n"
+    reported = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert reported.stdout == "(False,)\n"
 
 
 frame = pa.table({"secret": ["a variable of Python"]})

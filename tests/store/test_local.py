@@ -366,7 +366,7 @@ def test_what_killed_writers_leave_is_found_by_its_key(tmp_path: Path) -> None:
     upload = store.upload("sequencers/é x/batches/1")
     upload.part(1, 0, b"half of it")
     del upload  # killed here
-    (tmp_path / ".tmp" / ("0" * 32)).write_bytes(b"of a version that told no key")
+    (tmp_path / ".tmp" / ("0" * 32)).write_bytes(b"of a version that has no key")
     (tmp_path / ".tmp/other").write_bytes(b"not ours")
     (left,) = LocalStore(tmp_path).unfinished("").uploads
     assert left.key == "sequencers/é x/batches/1"

@@ -1,4 +1,4 @@
-"""Real stores before the suite: who looks first and writes later is told from who does both."""
+"""Real stores before the suite: one that looks first and writes later is not a sound one."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None
     assert "FIT for a log: every check passed." in result.output
     assert "seed 5" in result.output
     assert "hush" not in result.output
-    told = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
-    assert (told["fit"], told["seed"]) == (True, 5)
-    assert {each["outcome"] for each in told["checks"]} == {"ok"}
+    reported = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
+    assert (reported["fit"], reported["seed"]) == (True, 5)
+    assert {each["outcome"] for each in reported["checks"]} == {"ok"}
 
 
 @pytest.mark.s3

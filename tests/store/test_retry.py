@@ -21,7 +21,7 @@ NOBODY = Transient("connection refused", unreachable=True)
 
 
 class Scripted:
-    """Fails as told, request by request, then does what a real store does."""
+    """Fails as asked, request by request, then does what a real store does."""
 
     def __init__(self, store: LocalStore, *script: Exception | str | None) -> None:
         self.store = store

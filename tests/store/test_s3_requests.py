@@ -118,8 +118,8 @@ def test_an_option_is_a_header_of_the_requests_that_take_it(
 @pytest.mark.s3
 def test_nothing_is_asked_that_nobody_said(opened: Any, wire: Any) -> None:
     do_all(opened({}))
-    told = {name for kind in wire for found, _ in wire[kind] for name in found}
-    assert told <= {"x-amz-checksum-crc32"}  # of the keys that a DeleteObjects names
+    reported = {name for kind in wire for found, _ in wire[kind] for name in found}
+    assert reported <= {"x-amz-checksum-crc32"}  # of the keys that a DeleteObjects names
     assert not [found for kind in SENT for found, _ in wire[kind] if found]
 
 

@@ -103,8 +103,8 @@ class Compaction:
 
     def ranges(self) -> list[int]:
         """The ranges that the table's history names."""
-        told = [json.loads(row["userMetadata"] or "{}") for row in self.history()]
-        return [each["k"] for each in told if each]
+        reported = [json.loads(row["userMetadata"] or "{}") for row in self.history()]
+        return [each["k"] for each in reported if each]
 
 
 def as_set(rows: Rows) -> list[str]:

@@ -18,7 +18,7 @@ from sparkwal import events
 
 
 def main(path: str, table: str, gate: str, place: str, settings: str = "{}") -> None:
-    events.subscribe(tell)
+    events.subscribe(report)
     life = sparkwal.Lifecycle(
         path, spark=start(json.loads(settings)), table=table, keys=["id"], lateArriveWindowSeconds=0
     )
@@ -27,7 +27,7 @@ def main(path: str, table: str, gate: str, place: str, settings: str = "{}") -> 
     print("ran", flush=True)
 
 
-def tell(event: events.Event) -> None:
+def report(event: events.Event) -> None:
     if isinstance(event, events.CompactionRetried):
         print("retried", flush=True)
 

@@ -33,7 +33,7 @@ SETTINGS = {
 
 
 def start(settings: Mapping[str, str]) -> SparkSession:
-    """The session of this process; PYSPARK_PYTHON tells its workers' Python."""
+    """The session of this process; PYSPARK_PYTHON names its workers' Python."""
     builder = SparkSession.builder.master("local[2]").appName("sparkwal-tables")
     for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)

@@ -1,4 +1,4 @@
-"""What a table's history tells of the ranges it holds, and which tables are refused."""
+"""What a table's history shows of the ranges it holds, and which tables are refused."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another
 
 def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
     state = log.intent()
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     def write() -> None:
         try:
             log.table.write(state)
         except CompactionError as error:
-            told.append(error)
+            reported.append(error)
         except TableConflict:
             pass
 
@@ -152,7 +152,7 @@ def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert told == []
+    assert reported == []
     assert log.ranges() == [1, 2]
     assert as_set(log.rows()) == as_set(ONE + TWO)
 
@@ -268,7 +268,7 @@ def test_operations_that_undo_are_told_apart(
 
 
 def test_a_users_own_metadata_is_not_a_range() -> None:
-    for told in ("words", "[1]", '{"k": 1}', '{"log_id": 5, "k": 1}', None):
-        assert change(1, {"operation": "WRITE", "userMetadata": told}).k == 0
+    for reported in ("words", "[1]", '{"k": 1}', '{"log_id": 5, "k": 1}', None):
+        assert change(1, {"operation": "WRITE", "userMetadata": reported}).k == 0
     found = change(1, {"operation": "WRITE", "userMetadata": '{"log_id": "a", "k": 4}'})
     assert (found.log_id, found.k) == ("a", 4)

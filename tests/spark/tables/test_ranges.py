@@ -35,12 +35,12 @@ def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: 
     before, now = log.rows_of(1, 2)
     assert as_set(before) == as_set(numbers(1, 2, 3))
     assert as_set(now) == as_set(numbers(1, 2, 3, 4))
-    told = log.table.look(log.log_id, 0)
-    assert told is not None
-    assert [(each.version, each.log_id, each.k) for each in told.changes] == [
+    reported = log.table.look(log.log_id, 0)
+    assert reported is not None
+    assert [(each.version, each.log_id, each.k) for each in reported.changes] == [
         (1, log.log_id, 1), (2, log.log_id, 2),
     ]  # fmt: skip
-    assert not any(each.undoes for each in told.changes)
+    assert not any(each.undoes for each in reported.changes)
 
 
 @pytest.mark.parametrize("keys", [(), ("id",)])

@@ -108,10 +108,10 @@ def test_a_log_that_came_back_with_its_lifecycle_goes_on_with_the_restored_table
     shutil.rmtree(lake.path)
     shutil.copytree(tmp_path / "copy", lake.path)
     lake.append(value(5))
-    told: Any = "RESTORE it to version 1"
-    with pytest.raises(ConfirmError, match=told):
+    reported: Any = "RESTORE it to version 1"
+    with pytest.raises(ConfirmError, match=reported):
         lifecycle(lake).run_once()
-    with pytest.raises(PlanError, match=told):
+    with pytest.raises(PlanError, match=reported):
         lifecycle(lake).accept_table()
     restore(lake, "VERSION AS OF 1")
     lifecycle(lake).accept_table()
