@@ -21,11 +21,8 @@ class TooLarge(Exception):
 
 
 class Bodies:
-    """Parses bodies for a log of this schema.
-
-    Args:
-        most: bytes of Arrow, without compression, that one body's rows may have.
-    """
+    """Parses bodies for a log of this schema; the rows of one have at most `most` bytes of Arrow,
+    without compression."""
 
     def __init__(self, schema: pa.Schema, most: int) -> None:
         self._most = most

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 def made_from_log(
     log: str, name: str, options: Mapping[str, str], folder: Path | None = None
 ) -> tuple[str, events.CheckpointRebuilt | None]:
-    """(checkpointLocation of the query of this name, the event if the folder was rebuilt).
-
-    Raises SparkWalError.
-    """
+    """(checkpointLocation of this query, the event if it was rebuilt). Raises SparkWalError."""
     made: list[events.CheckpointRebuilt] = []
 
     def note(event: events.Event) -> None:

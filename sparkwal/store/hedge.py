@@ -26,7 +26,7 @@ _FEW, _FACTOR_OF_FEW = 50, 2.4
 # second more for each megabyte.
 _FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 10
 # How much of a repeat each request earns, and how much of that is kept.
-_SHARE, _BURST = 0.02, 5.0
+_SHARE, _BURST = 0.02, 4.0
 # Seconds. A request is given up after `_PATIENCE` times the time after which it is late.
 _PATIENCE, _LEAST, _MOST = 10.0, 5.0, 60.0
 # Seconds that a thread without work waits for some.
