@@ -251,6 +251,11 @@ class Batch:
             self.caller.check_process()
         return self._done.wait(timeout)
 
+    def is_done(self) -> bool:
+        if not self._done.is_open:
+            self.caller.check_process()
+        return self._done.is_open
+
     def outcome(self, sequence: int) -> int:
         """The position, once done. Raises the error of this append."""
         if sequence in self.rejected:
@@ -275,7 +280,7 @@ class Ticket:
 
     def done(self) -> bool:
         """Whether `result` would return or raise at once."""
-        return self._batch.wait(0)
+        return self._batch.is_done()
 
     def result(self, timeout: float | None = None) -> int:
         """Wait until these rows are durable; returns the log's position that holds them.
