@@ -230,11 +230,22 @@ class _OneLog:
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
         except InvalidLogError as error:
-            position = expected if error.position is None else error.position
+            position = self._first_invalid(expected)
             yield self.stop(position, self._slot_key(position), error)
             return
         if self._damage is not None:
             yield self.stop(self._head.gap, self._slot_key(self._head.gap), self._damage)
+
+    def _first_invalid(self, position: int) -> int:
+        """Dead records may come before it."""
+        while position < self._head.gap:
+            try:
+                if read_slot(self._log, position, self._head.window) is None:
+                    break
+            except InvalidLogError:
+                break
+            position += 1
+        return position
 
     def _slot_key(self, position: int) -> str:
         return self._log.key(keys.slot(position, self._head.window))
