@@ -229,8 +229,14 @@ class LocalStore:
 
     def _now_ns(self) -> int:
         """The filesystem's clock, which may be another machine's."""
-        with self._written("clock", b"") as temp:
-            return temp.stat().st_mtime_ns
+        # By the descriptor: were the file removed by its name, an age would seem "not found".
+        descriptor, temp = self.open_temp("clock")
+        try:
+            return os.fstat(descriptor).st_mtime_ns
+        finally:
+            os.close(descriptor)
+            with suppress(OSError):
+                temp.unlink()
 
     def _check_root(self) -> None:
         """Raises NotADirectoryError where a file makes the root impossible."""
