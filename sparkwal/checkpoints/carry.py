@@ -99,11 +99,13 @@ class StreamCheckpoint:
         if path is None or folder.owner_of(path) is None:
             return None
         before, last = known()
-        # SAFETY(note-after-same-input) §12: a folder notes a microbatch only after the log's input
+        # SAFETY(note-after-same-input) §12: a folder notes a microbatch without rows only after the
+        # input that the log holds
         if last is not None:
             self._check_goes_on(path, last)
         # What is neither in the log nor noted may be what a log lost that was put back.
-        # SAFETY(note-without-hole) §12: a folder notes a microbatch only if all since N are done
+        # SAFETY(note-without-hole) §12: a folder notes a microbatch without rows only if every one
+        # since N is noted or in the log
         if empty.done(path, before, last) < batch_id - 1:
             return None
         if last is None or due or not self._note(path, batch_id, before, last):
@@ -177,7 +179,8 @@ class StreamCheckpoint:
                 return
         rows, position = content(), entry.position
         unlike = other_rows(log, lead, self.query_id, batch_id, rows, position=position)
-        # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only with its rows
+        # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only if its rows are
+        # those of the log
         if unlike is not None:
             advice = "(If the query itself gives other rows each time that it runs: see "
             advice += '"other rows" in docs/operations.md)'

@@ -154,7 +154,8 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
     if last < 0:
-        # SAFETY(no-folder-ahead) §12: no folder with commits is of a log without a microbatch
+        # SAFETY(no-folder-ahead) §12: a folder with commits is ahead of a log that holds no
+        # microbatch
         return None if commits < 0 else "it is ahead of the log"
     if entry is None:
         return "the log carries nothing of it"
