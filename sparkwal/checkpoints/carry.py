@@ -179,8 +179,8 @@ class StreamCheckpoint:
                 return
         rows, position = content(), entry.position
         unlike = other_rows(log, lead, self.query_id, batch_id, rows, position=position)
-        # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only if its rows are
-        # those of the log
+        # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only if its rows
+        # are those of the log
         if unlike is not None:
             advice = "(If the query itself gives other rows each time that it runs: see "
             advice += '"other rows" in docs/operations.md)'
