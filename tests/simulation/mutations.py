@@ -312,6 +312,7 @@ MUTATIONS = [
         "an appender that does not repeat, a fault",
         "appender/sender.py",
         "                self._errors[position] = error\n                self._stop(error)\n",
+        "                from sparkwal.appender.batches import Failure\n"
         "                self._pipeline.durable(position)\n"
         "                self._sent.pop(position).batch.fail(error, Failure(error))\n",
     ),
