@@ -36,6 +36,7 @@ from sparkwal.console.options import (
 from sparkwal.console.output import print_json
 from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
 from sparkwal.lifecycle import consumers
+from sparkwal.lifecycle.policy import MISDATED_MS
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -198,7 +199,11 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
         return
     header = head.live.header
     yield ok("log", f"{log.url}, head {head.position}, id {header.log_id}")
-    idle = max(time.time_ns() // 1_000_000 - header.timestamp_ms, 0)
+    ahead = header.timestamp_ms - time.time_ns() // 1_000_000
+    if ahead > MISDATED_MS:
+        said = f"the last record is dated {ahead // 60_000} min ahead of this machine"
+        yield to_do("clock", said, "set the wrong clock; retention by age waits for that date")
+    idle = max(-ahead, 0)
     state = "idle" if idle > _IDLE_MS else "alive"
     yield ok("leader", f"{header.leader_id}, term {header.term}, {state}: its last record is "
                        f"{idle // 1000} s old, up to {head.in_flight_limit} in flight")  # fmt: skip

@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,6 +170,16 @@ def test_a_damaged_head(tmp_path: Path) -> None:
     assert code == 1
     assert [about for about, _ in to_do(lines)] == ["log"]
     assert newest.name in said(lines, "log")
+
+
+def test_a_record_from_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong date stays: timestamps never go back, so retention by age waits for it."""
+    written(f"{tmp_path}/log", {})
+    assert not to_do(asked(f"{tmp_path}/log", {})[1])
+    hour_ago = time.time_ns() - 3_600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: hour_ago)
+    ((about, text),) = to_do(asked(f"{tmp_path}/log", {})[1])
+    assert about == "clock" and "min ahead of this machine" in text
 
 
 def test_what_it_says_to_install_is_what_the_package_asks_for(
