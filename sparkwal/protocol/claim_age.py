@@ -15,7 +15,7 @@ from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, is_old, utc
 from sparkwal.protocol.leader import Leader
 from sparkwal.protocol.leadership import fenced
-from sparkwal.protocol.recovery import Head, MissingRecord, find_head
+from sparkwal.protocol.recovery import ForeignRecord, Head, MissingRecord, find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.store.log_store import LogStore
 
@@ -84,6 +84,10 @@ class ClaimAge:
             head = find_head(self._log, header.window)
         except MissingRecord as error:
             raise self._gone(header, f"there is no record at position {error.position}") from None
+        except ForeignRecord as error:
+            if error.log_id == header.log_id:
+                raise
+            raise self._gone(header, f"another log, {error.log_id}, is there now") from None
         if head.live is None:
             raise self._gone(header, "nothing is there")
         return head, head.live

@@ -84,13 +84,20 @@ def find_head(
         if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
             break
     assert missing is not None
+    if missing.before is not None:
+        log_id, window = missing.before.header.log_id, missing.window
+        newest = read_slot(log, missing.newest, window, GLANCE, tolerant=True)
+        if newest is not None and newest.header.log_id != log_id:
+            raise ForeignRecord(log, keys.slot(missing.newest, window), log_id, newest)
     raise missing
 
 
 class MissingRecord(InvalidLogError):
-    """The record at `position` is missing, though a later object shows that it was written."""
+    """The record at `position` is missing, though a later object shows that it was written. The
+    last record before it is `before`, if that was read; the last of all is at `newest`."""
 
-    position: int
+    before: SlotRecord | None = None
+    newest = 0
 
     def __init__(self, log: LogStore, position: int, window: int) -> None:
         super().__init__(
@@ -100,6 +107,19 @@ class MissingRecord(InvalidLogError):
             "sparkwal.repair), or read what is there with failOnDataLoss=false"
         )
         self.position, self.window = position, window
+
+
+class ForeignRecord(InvalidLogError):
+    """After the end of the log `log_id` lies a record of another one, which was deleted."""
+
+    def __init__(self, log: LogStore, number: int, log_id: str, found: SlotRecord) -> None:
+        other = found.header
+        super().__init__(
+            f"{log.where(number)} lies after the end of the log {log_id} and belongs to another, "
+            f"{other.log_id}, which was at this path before: end its writer {other.leader_id}, if "
+            "that still runs, and delete that object and those after it that it wrote"
+        )
+        self.log_id = log_id
 
 
 def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> Head:
@@ -132,7 +152,9 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         if not tolerant:
             # A record that was listed may be gone by now.
             gone = max(last, 0) if record is None else last + 1
-            raise MissingRecord(log, gone, window)
+            missing = MissingRecord(log, gone, window)
+            missing.before, missing.newest = record, slots[0] if slots else gone
+            raise missing
         last, record = _intact(log, slots[0], window, tolerant) if slots else (-1, None)
         head = _head(log, last, record, window, tolerant)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
@@ -166,10 +188,7 @@ def _looked_after(
             return found
         if tolerant:
             return None
-        raise InvalidLogError(
-            f"{log.where(number)} lies after the end of the log {log_id} and belongs to another, "
-            f"{found.header.log_id}, which was at this path before: delete that object"
-        )
+        raise ForeignRecord(log, number, log_id, found)
 
     found = run_parallel(log.store, read, after) if thorough else map(read, after)
     known = (record for record in found if record is not None)

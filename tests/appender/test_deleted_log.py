@@ -3,7 +3,9 @@ acknowledged lies in the hole, since when, and what to do."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -12,6 +14,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.lifecycle import FLOOR
 from sparkwal.protocol import chain, recovery
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.slots import read_slot
 from sparkwal.store.log_store import LogStore
 
 from ..protocol.query import StoppedClock
@@ -47,15 +50,25 @@ def delete_all(plot: Plot) -> None:
         plot.inner.delete(key)
 
 
-def make_again(plot: Plot) -> None:
+def recreate(plot: Plot, commits: int = 1) -> None:
     delete_all(plot)
     with plot.appender("another") as other:
-        other.append(rows(0)).result()
+        for number in range(commits):
+            other.append(rows(number)).result()
 
 
-@pytest.mark.parametrize("happens", [delete_all, make_again])
+@pytest.mark.parametrize(
+    ("happens", "found"),
+    [
+        (delete_all, "there is no record at"),
+        # The old log's objects lie further on than any writer of the new one may reach, or nearer.
+        (recreate, "another log, .* is there now"),
+        (partial(recreate, commits=3), "another log, .* is there now"),
+    ],
+    ids=["deleted", "recreated", "recreated, longer"],
+)
 def test_the_error_names_what_was_acknowledged_into_the_hole(
-    plot: Plot, clock: StoppedClock, happens: Callable[[Plot], None]
+    plot: Plot, clock: StoppedClock, happens: Callable[[Plot], None], found: str
 ) -> None:
     wal = opened(plot, clock)
     for sequence in range(3):
@@ -69,12 +82,35 @@ def test_the_error_names_what_was_acknowledged_into_the_hole(
     with pytest.raises(InvalidLogError) as caught:
         wal.append(rows(6)).result()
     said = str(caught.value)
-    assert "deleted or recreated while this writer led it: there is no record at" in said
+    assert re.search(f"deleted or recreated while this writer led it: {found}", said)
     assert "last seen whole at 2023-11-14T22:14:20+00:00" in said
     # The look was before sequence 3 was put.
     assert "sequences of p after 2, at positions up to 6" in said
     assert "send again what comes after sequence 2" in said
     assert "Nothing was written" not in said and "checkpoint" not in said
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+def test_readers_and_writers_of_the_new_log_learn_whose_the_objects_after_its_end_are(
+    plot: Plot, clock: StoppedClock, commits: int
+) -> None:
+    """Nothing of the new log is missing: nobody is to restore a record of it."""
+    wal = opened(plot, clock)
+    for sequence in range(4):
+        wal.append(rows(sequence)).result()
+    recreate(plot, commits)
+    for sequence in (4, 5):
+        wal.append(rows(sequence)).result()
+    log = LogStore(plot.inner, PREFIX)
+    first = read_slot(log, 0, 1000)
+    assert first is not None
+    said = (
+        f"after the end of the log {first.header.log_id} and belongs to another, .*: end its writer"
+    )
+    with pytest.raises(InvalidLogError, match=said):
+        find_head(log)
+    with pytest.raises(InvalidLogError, match=said):
+        plot.appender("another")
 
 
 def test_a_log_that_was_never_looked_at_again_counts_from_the_opening(
