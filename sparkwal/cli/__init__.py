@@ -21,9 +21,9 @@ def run() -> None:
 def _run() -> None:
     try:
         from sparkwal.cli.main import main
-        from sparkwal.console.exit_codes import spells_out_the_rest, terminate
+        from sparkwal.console.exit_codes import hear_signals, spells_out_the_rest
 
-        signal.signal(signal.SIGTERM, terminate)
+        hear_signals()
         spells_out_the_rest()
         main(prog_name="sparkwal")
     except SystemExit as end:

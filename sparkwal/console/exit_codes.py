@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -76,9 +77,23 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came: whatever Ctrl-C would end, it ends."""
 
 
-def terminate(signum: int, frame: FrameType | None) -> None:
-    """The handler of SIGTERM."""
+def hear_signals() -> None:
+    """Let SIGTERM end the command as Ctrl-C does, whatever runs when a signal comes."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _ignored
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated
+
+
+def _ignored(ignored: sys.UnraisableHookArgs) -> None:
+    # Python ignores what a handler raises inside a `__del__` or a collector's callback: send the
+    # signal again, a moment later.
+    if not isinstance(ignored.exc_value, KeyboardInterrupt):
+        return sys.__unraisablehook__(ignored)
+    again = signal.SIGTERM if isinstance(ignored.exc_value, Terminated) else signal.SIGINT
+    threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
 
 
 @contextmanager

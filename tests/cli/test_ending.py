@@ -66,6 +66,33 @@ def test_a_signal_ends_a_command_that_waits(tmp_path: Path, signum: int, code: i
     assert process.communicate(timeout=60)[1] == "" and process.returncode == code
 
 
+# Python ignores what a signal's handler raises there.
+INSIDE_A_DEL = """
+import signal, sys, time
+from sparkwal.console.exit_codes import hear_signals
+
+class Last:
+    def __del__(self):
+        signal.raise_signal(int(sys.argv[1]))
+
+hear_signals()
+try:
+    Last()
+    while True:
+        time.sleep(0.01)
+except KeyboardInterrupt as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(("signum", "raised"), [(2, "KeyboardInterrupt"), (15, "Terminated")])
+def test_a_signal_inside_a_del_ends_the_command_too(signum: int, raised: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INSIDE_A_DEL, str(signum)], capture_output=True, timeout=60
+    )
+    assert (ended.stdout.decode(), ended.stderr) == (f"{raised}\n", b"")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands_and_options(shell: str) -> None:
     def completed(*words: str) -> str:
