@@ -90,10 +90,11 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 def _ignored(ignored: sys.UnraisableHookArgs) -> None:
     # Python ignores what a handler raises inside a `__del__` or a collector's callback: send the
     # signal again, a moment later.
-    if not isinstance(ignored.exc_value, KeyboardInterrupt):
-        return sys.__unraisablehook__(ignored)
-    again = signal.SIGTERM if isinstance(ignored.exc_value, Terminated) else signal.SIGINT
-    threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
+    if isinstance(ignored.exc_value, KeyboardInterrupt):
+        again = signal.SIGTERM if isinstance(ignored.exc_value, Terminated) else signal.SIGINT
+        threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 @contextmanager

@@ -96,6 +96,7 @@ class MissingRecord(InvalidLogError):
     """The record at `position` is missing, though a later object shows that it was written. The
     last record before it is `before`, if that was read; the last of all is at `newest`."""
 
+    position: int
     before: SlotRecord | None = None
     newest = 0
 
