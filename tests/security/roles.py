@@ -167,7 +167,7 @@ def collect(place: Place) -> None:
     settings = from_keywords(LifecycleOptions, place.path, place.options)
     life = Lifecycle(open_log(settings), settings, gc_grace_ms=0)
     found = life.collect(dry_run=False)
-    while found is None or not found.data:
+    while found is None or not found.objects:
         time.sleep(0.1)
         found = life.collect(dry_run=False)
     assert found.uploads == 1
