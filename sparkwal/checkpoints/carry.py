@@ -129,9 +129,9 @@ class StreamCheckpoint:
         return True
 
     def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
-        """Whether the folder has the microbatch before with the input that the log has. Two copies
-        of a folder may give a number to different files, one of them without a row: the log learns
-        of the other only, and what the first goes on with is doubled."""
+        """Raises where the folder's last microbatch has other input than in the log. Two copies of
+        a folder may give one number to different files. If one copy has no rows there, the log
+        knows only the other, and what the first one writes next is in it twice."""
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
             # SAFETY(same-input-before) §12: a folder continues only after the input in the log
@@ -143,7 +143,8 @@ class StreamCheckpoint:
                 )
 
     def _remote(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """Nothing to carry. Where the log carried the last one, nobody could go on after that."""
+        """The record carries no folder. Raises where the last record did: the folder is lost, and
+        nobody could continue after this record."""
         if last is not None and last.bytes > 0 and folder.local_folder(self.location) is not None:
             raise DivergedCheckpointError(
                 f"the checkpoint {self.location} was deleted while query {self.query_id} ran: "

@@ -88,7 +88,7 @@ def checkpoint(
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a folder: if there is a reason, it is made anew with these files."""
+    """Whether a folder is recreated from `files`: it is if there is a reason, `why`."""
 
     query_id: str
     batch_id: int
@@ -284,7 +284,8 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
                 "query a folder of its own"
             )
         return
-    # By its id, the one that Spark made; or its own, though what says so is damaged.
+    # Spark made it for the query that `name` is the id of, or it is this query's default folder and
+    # only its note of the owner is damaged.
     if folder.query_of(place) == _query_id("", name) or place.parts[-3:] == _default(log, name):
         return
     if place.exists() and (not place.is_dir() or any(place.iterdir())):

@@ -72,7 +72,7 @@ class _Json:
         self._out.flush()
 
     def end(self, columns: pa.Schema) -> None:
-        """Of no rows there is a head still, where the form has one."""
+        """Write the rest; without rows, the header alone, in a form that has one."""
         self.flush()
 
 

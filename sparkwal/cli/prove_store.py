@@ -36,7 +36,7 @@ class Line:
     advice: str = ""
 
 
-# Unknown is what was not found out, or is nothing to find out: no error.
+# "unknown" is no error: the question was not asked, or got no answer.
 ok, to_do, unknown = partial(Line, "ok"), partial(Line, "to do"), partial(Line, "unknown")
 _COLOURS = {"ok": "green", "wrong": "red", "to do": "red", "limit": "yellow", "unknown": "yellow"}
 

@@ -83,8 +83,8 @@ _COLLECTING = ("gcGrace", "consumerExpiry")
 def takes_lifecycle_options(
     *, policy: bool
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a lifecycle, with `policy` its too, for a command below `takes_log_options`;
-    they join `given`."""
+    """Add the options of a lifecycle to `given`, with `policy` those of its policy too. The command
+    has `takes_log_options` above it."""
     known = {each.name for each in fields(Policy)} if policy else set()
     taken = [each for each in fields(LifecycleOptions)
              if each.name in known or each.metadata["name"] in _COLLECTING]  # fmt: skip

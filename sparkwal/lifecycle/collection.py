@@ -108,7 +108,7 @@ def collect(
         objects += len(batch)
         size += sum(entry.size for entry in batch)
         if not dry_run:
-            # What was put there since the LIST stays, where the store can tell.
+            # What was put there since the LIST stays, where the store compares ETags.
             log.store.delete_many([x.key for x in batch], [x.etag for x in batch])
     uploads = _discard_uploads(log, head, bound, dry_run)
     if not dry_run:

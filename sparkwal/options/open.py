@@ -56,13 +56,14 @@ def check_place(path: str, log: LogStore) -> None:
 
 
 def check_journal(path: str, log: str) -> None:
-    """Check a folder before a journal begins there. Raises OptionError if it lies inside a Delta
-    table or a log, where whoever cleans up would delete accepted rows; `log` is the journal's."""
+    """Check a folder before a journal of the log `log` begins there. Raises OptionError if it lies
+    inside a Delta table or a log: a VACUUM or a collection there would delete accepted rows."""
     own = Path(os.path.realpath(path))
     ours = Path(os.path.realpath(folder(log))) if is_local(log) else None
     for each in (own, *own.parents):
-        if each == ours or holds_log(each) or (each / _DELTA).is_dir():
-            what = "Delta table" if (each / _DELTA).is_dir() else "log"
+        is_table = (each / _DELTA).is_dir()
+        if is_table or each == ours or holds_log(each):
+            what = "Delta table" if is_table else "log"
             raise OptionError(
                 f"journal {path} is inside the {what} {each}, where a clean-up would delete "
                 "accepted rows. Nothing was written; give a folder outside of it"

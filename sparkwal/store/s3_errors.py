@@ -12,7 +12,8 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
 
 
-# Answers, which whoever asks for them catches; to any other request, errors of what is no S3 store.
+# Callers that expect these answers catch them. As the answer to any other request they mean that
+# this is no S3 store, and the user sees an OptionError.
 class KeyTaken(OptionError):
     """The conditional write found its key taken (412)."""
 

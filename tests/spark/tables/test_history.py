@@ -1,4 +1,4 @@
-"""What a table's history shows of the ranges it holds, and which tables are refused."""
+"""The ranges of a log are read from a table's history; some tables are refused."""
 
 from __future__ import annotations
 
