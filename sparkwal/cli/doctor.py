@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
 import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
-from sparkwal.cli import prove_store
-from sparkwal.cli.prove_store import (
-    Line,
-    ok,
-    print_line,
-    stores_at,
-    takes_endpoints,
-    to_do,
-    unknown,
-)
+from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
 from sparkwal.console.options import (
     as_json,
     key_values,
@@ -43,7 +36,9 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.spark_versions import INSTALL, is_supported
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.store.base import Transient
+from sparkwal.store.base import Store, Transient
+from sparkwal.store.conformance.checks import MACHINE
+from sparkwal.store.conformance.suite import Trial, prove
 from sparkwal.store.log_store import LogStore
 
 _SECONDS = 30
@@ -51,6 +46,18 @@ _JAVA = 17
 _WORKER = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
 _LOCATION = "spark.sql.streaming.checkpointLocation"
 _NATIVE = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # fmt: skip  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Line:
+    outcome: Literal["ok", "to do", "unknown"]
+    about: str
+    said: str
+    advice: str = ""
+
+
+# "unknown" is no error: the question was not asked, or got no answer.
+ok, to_do, unknown = partial(Line, "ok"), partial(Line, "to do"), partial(Line, "unknown")
 
 
 def versions(conf: Mapping[str, str]) -> Iterator[Line]:
@@ -146,6 +153,16 @@ def _run(*command: str) -> tuple[str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", type(error).__name__
     return done.stdout + done.stderr, ""
+
+
+def store(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
+    """All that a writer needs of a store; a folder is asked less."""
+    trial = Trial(rounds=4, threads=8, seed=random.randrange(2**32))
+    for each in prove(stores, prefix, trial, MACHINE).findings:
+        line = ok if each.outcome == "ok" else to_do
+        if each.outcome == "unknown" and not each.fatal:
+            line = unknown
+        yield line(each.check, each.found, each.means)
 
 
 _IDLE_MS = 5 * 60_000
@@ -267,7 +284,7 @@ def command(
     asked: list[Callable[[], Iterator[Line]]] = [
         partial(versions, conf),
         partial(settings, conf),
-        partial(prove_store.look, stores, prefix),
+        partial(store, stores, prefix),
         partial(checkpoint_of, path, given, checkpoint or conf.get(_LOCATION)),
         partial(look, path, given),
     ]

@@ -26,6 +26,10 @@ class BeyondEnd(OptionError):
     """The range begins at the object's end or after it (416)."""
 
 
+class Denied(OptionError):
+    """A permission is missing (403), or the credentials are refused."""
+
+
 # Codes that pass although their status says that the request is at fault.
 _PASSING = {
     "BadDigest", "ClientTokenConflict", "ConditionalRequestConflict", "IncompleteBody",
@@ -239,7 +243,8 @@ def _refusal(
         advice = "correct the path or the store's options"
     elif advice == _REGION and headers.get("x-amz-bucket-region"):
         advice += f" ({text(headers['x-amz-bucket-region'])})"
-    return OptionError(f"{url} refused the request ({said}); {advice}")
+    refusal = Denied if status == 403 else OptionError
+    return refusal(f"{url} refused the request ({said}); {advice}")
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -12,8 +12,8 @@ import pytest
 from sparkwal.store.base import NotFound, Store, Unfinished, Upload
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.config import RetryPolicy, S3Config
-from sparkwal.store.conformance.store_under_test import StoreUnderTest, Trial
-from sparkwal.store.conformance.suite import CHECKS, Check
+from sparkwal.store.conformance.checks import CHECKS
+from sparkwal.store.conformance.suite import Check, StoreUnderTest, Trial
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
 from sparkwal.store.parallel import run_parallel
