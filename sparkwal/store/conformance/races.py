@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
+from itertools import cycle
 from typing import Any
 
 from sparkwal.store.base import NotFound, Store, Transient
@@ -29,11 +30,9 @@ def put_if_absent(tested: StoreUnderTest, sizes: Sequence[int] = _SIZES) -> Foun
     """Puts that begin at the same moment, or whose last bytes arrive at the same moment."""
 
     def racers(number: int, key: str) -> dict[bytes, Attempt]:
-        if not tested.s3 or number % 2 == 0:
-            return _puts(tested, _lanes(tested), key, tested.rng.choice(sizes))
-        size = tested.rng.choice(_DELAYED_SIZES)
-        late = ((store, tested.body(size)) for store in _lanes(tested))
-        return {body: partial(_delayed_put, store, key, body) for store, body in late}
+        is_late = bool(tested.s3) and number % 2 == 1
+        size = tested.rng.choice(_DELAYED_SIZES if is_late else sizes)
+        return _field(tested, key, size, _late_put if is_late else _put)
 
     trial = tested.trial
     _race(tested, "race", trial.rounds, racers)
@@ -46,7 +45,7 @@ def slow_and_fast(tested: StoreUnderTest) -> Found:
     """A put begins first and ends last; another one comes and goes meanwhile."""
 
     def racers(_: int, key: str) -> dict[bytes, Attempt]:
-        first, second = _lanes(tested)[:2]
+        first, second = tested.rng.choices(tested.stores, k=2)
         size, is_done = tested.rng.choice(_DELAYED_SIZES), threading.Event()
         slow, fast = tested.body(size), tested.body(size)
 
@@ -95,16 +94,14 @@ def multipart(tested: StoreUnderTest) -> Found:
     refused = not upload.complete() and content(tested.store, key) == body
     must(refused, "it completed an upload to a taken key")
 
+    def begun(store: Store, key: str, body: bytes) -> Attempt:
+        upload = tested.upload(store, key)
+        upload.part(1, 0, body)
+        return partial(_at_once, upload.complete)
+
     def racers(number: int, key: str) -> dict[bytes, Attempt]:
-        lanes = _lanes(tested)
         # In every second round some of them put, and none of those may be overwritten.
-        putting = lanes[1::2] if number % 2 else []
-        found = _puts(tested, putting, key, 30_000)
-        for store in lanes[len(putting) :]:
-            upload, body = tested.upload(store, key), tested.body(30_000)
-            upload.part(1, 0, body)
-            found[body] = partial(_at_once, upload.complete)
-        return found
+        return _field(tested, key, 30_000, begun, *[_put] * (number % 2))
 
     # Who looks first holds it for long here; in some servers that is the only race to see.
     rounds = 2 * tested.trial.rounds
@@ -117,9 +114,8 @@ def against_delete(tested: StoreUnderTest) -> Found:
 
     def racers(_: int, key: str) -> dict[bytes, Attempt]:
         tested.store.put_if_absent(key, b"before")
-        first, *others = _lanes(tested)
-        delete = partial(_at_once, partial(first.delete, key))
-        return {b"before": delete, **_puts(tested, others, key, 32)}
+        delete = partial(tested.rng.choice(tested.stores).delete, key)
+        return {b"before": partial(_at_once, delete), **_field(tested, key, 32, _put)}
 
     _race(tested, "delete", tested.trial.rounds, racers, allowed=(None, b"before"))
     return f"{tested.trial.rounds} keys: never two winners, and what won stayed"
@@ -133,12 +129,16 @@ def conflicts(tested: StoreUnderTest) -> Found:
     return f"{seen}; each was repeated, and the repeats were decided"
 
 
-def _lanes(tested: StoreUnderTest) -> list[Store]:
-    """An endpoint for each racer, in an order left to chance."""
-    stores = tested.stores
-    found = [stores[number % len(stores)] for number in range(max(2, tested.trial.threads))]
-    tested.rng.shuffle(found)
-    return found
+def _field(
+    tested: StoreUnderTest, key: str, size: int, *makers: Callable[[Store, str, bytes], Attempt]
+) -> dict[bytes, Attempt]:
+    """Racers by what they write, of each kind in turn, at endpoints in an order left to chance."""
+    count, stores = max(2, tested.trial.threads), tested.stores
+    lanes = [stores[number % len(stores)] for number in range(count)]
+    tested.rng.shuffle(lanes)
+    bodies = [tested.body(size) for _ in lanes]
+    kinds = cycle(makers)
+    return {body: next(kinds)(store, key, body) for store, body in zip(lanes, bodies, strict=True)}
 
 
 def _at_once(request: Callable[[], object], meet: Meet) -> object:
@@ -146,14 +146,12 @@ def _at_once(request: Callable[[], object], meet: Meet) -> object:
     return request()
 
 
-def _puts(
-    tested: StoreUnderTest, lanes: Sequence[Store], key: str, size: int
-) -> dict[bytes, Attempt]:
-    puts: dict[bytes, Attempt] = {}
-    for store in lanes:
-        body = tested.body(size)
-        puts[body] = partial(_at_once, partial(store.put_if_absent, key, body))
-    return puts
+def _put(store: Store, key: str, body: bytes) -> Attempt:
+    return partial(_at_once, partial(store.put_if_absent, key, body))
+
+
+def _late_put(store: Store, key: str, body: bytes) -> Attempt:
+    return partial(_delayed_put, store, key, body)
 
 
 def _race(

@@ -108,7 +108,7 @@ class StoreUnderTest:
         self.uploads.append(store.upload(key))
         return self.uploads[-1]
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *ended: object) -> None:
         for upload in self.uploads:
             with suppress(SparkWalError, Transient):
                 upload.abort()
@@ -122,7 +122,7 @@ class StoreUnderTest:
             self.left = f"objects under {self.folder} ({error})"
         if self.root is not None:
             own = self.root / self.folder
-            made = [Path(path) for path, _, _ in os.walk(own, topdown=False)]
+            made = [Path(each[0]) for each in os.walk(own, topdown=False)]
             for path in [*made, own.parent, self.root / ".tmp", self.root]:
                 with suppress(OSError):  # another run's, or the log's, objects are in it
                     path.rmdir()
