@@ -79,13 +79,16 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     yield _worker(conf)
 
 
-def settings(conf: Mapping[str, str]) -> Iterator[Line]:
+def settings(
+    conf: Mapping[str, str], path: str, given: Mapping[str, str], location: str | None
+) -> Iterator[Line]:
     for name in conf:
         if "asyncprogresstracking" in name.lower():
             said = "a restarted query may give a batch id to other rows; the sink refuses it"
             yield to_do("progress tracking", f"{name}: {said}", "remove the option")
     if conf.get("spark.sql.streaming.checkpointFileManagerClass") == _NATIVE:
         yield ok("checkpoint files", "written without a process for each of them")
+    yield checkpoint_of(path, given, location or conf.get(_LOCATION))
 
 
 def _library(name: str, oldest: str, newest: str = "") -> Line:
@@ -170,36 +173,30 @@ _STALE_MS = 24 * 3_600_000
 _MAKE = "sparkwal.checkpoint(path, name) gives a folder, made from the log where it is lost"
 
 
-def checkpoint_of(path: str, given: Mapping[str, str], location: str | None) -> Iterator[Line]:
+def checkpoint_of(path: str, given: Mapping[str, str], location: str | None) -> Line:
     """Where a query keeps its progress, and what that costs."""
+    fine, wrong = partial(ok, "checkpoint"), partial(to_do, "checkpoint")
     if location is None:
-        yield unknown("checkpoint", f"not looked at: give --checkpoint. {_MAKE}")
-        return
+        return unknown("checkpoint", f"not looked at: give --checkpoint. {_MAKE}")
     folder = local_folder(location)
     if folder is None:
         remote = location.partition(":")[0].lower()
         if remote in ("s3", "s3a", "s3n"):
-            yield to_do("checkpoint", "Spark makes 48 requests a microbatch there",
-                        f"use a local one: {_MAKE}")  # fmt: skip
-        else:
-            yield unknown("checkpoint", f"on {remote}://; {_MAKE}")
-        return
+            return wrong("Spark makes 48 requests a microbatch there", f"use a local one: {_MAKE}")
+        return unknown("checkpoint", f"on {remote}://; {_MAKE}")
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(nearest, os.W_OK):
-        yield to_do("checkpoint", f"this user may not write to {nearest}", "use another folder")
-        return
+        return wrong(f"this user may not write to {nearest}", "use another folder")
     if query_of(folder) is None:
-        yield ok("checkpoint", f"{folder} holds none yet: the query begins anew. {_MAKE}")
-        return
+        return fine(f"{folder} holds none yet: the query begins anew. {_MAKE}")
     owner = owner_of(folder)
     log = open_log(from_keywords(SourceOptions, path, given), fail_fast=True)
     if owner is None:
-        yield ok("checkpoint", f"{folder}, on this machine's disk alone: {_MAKE}")
-    elif owner.log != log.identity:
-        yield to_do("checkpoint", f"{folder} is of the log {owner.log}, not of {log.identity}",
-                    "give the query the folder of its own log")  # fmt: skip
-    else:
-        yield ok("checkpoint", f"{folder}, carried by the log under the name {owner.name!r}")
+        return fine(f"{folder}, on this machine's disk alone: {_MAKE}")
+    if owner.log != log.identity:
+        said = f"{folder} is of the log {owner.log}, not of {log.identity}"
+        return wrong(said, "give the query the folder of its own log")
+    return fine(f"{folder}, carried by the log under the name {owner.name!r}")
 
 
 def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
@@ -283,9 +280,8 @@ def command(
     given = with_flags(given, endpoint=endpoints[0] if endpoints else None, sequencer=sequencer)
     asked: list[Callable[[], Iterator[Line]]] = [
         partial(versions, conf),
-        partial(settings, conf),
+        partial(settings, conf, path, given, checkpoint),
         partial(store, stores, prefix),
-        partial(checkpoint_of, path, given, checkpoint or conf.get(_LOCATION)),
         partial(look, path, given),
     ]
     lines = []

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import PART_SIZE, Store
+from sparkwal.store.base import PART_SIZE
 from sparkwal.store.conformance.suite import Found, StoreUnderTest, content, found, must
 from sparkwal.store.listing import all_entries
 from sparkwal.store.parallel import run_parallel
@@ -43,41 +42,30 @@ def first_put_wins(tested: StoreUnderTest) -> Found:
     return "the first put created the object, 3 others were refused and changed nothing"
 
 
-def read_after_write(tested: StoreUnderTest) -> Found:
-    return f"{_after_write(tested, content, 'a GET')} were read so at once"
-
-
-def list_after_write(tested: StoreUnderTest) -> Found:
-    return f"{_after_write(tested, _listed, 'a LIST')} were listed so at once"
-
-
-def _listed(store: Store, key: str) -> bytes | None:
-    """As many bytes as a LIST shows."""
-    entries = store.list(key).entries
-    return b"x" * entries[0].size if entries else None
-
-
-def _after_write(
-    tested: StoreUnderTest, see: Callable[[Store, str], bytes | None], where: str
-) -> str:
-    """What was written, overwritten and deleted is seen so at once, at the next endpoint."""
+def after_write(tested: StoreUnderTest) -> Found:
+    """What was written, overwritten and deleted shows at once, at the next endpoint."""
 
     def ask(number: int) -> None:
         stores, key = tested.retrying, keys[number]
         ours, other = stores[number % len(stores)], stores[(number + 1) % len(stores)]
-        first, second = b"x" * (number + 1), b"x" * (number + 2)
-        must(see(other, key) is None, f"{where} shows an object before it was written")
-        ours.put_if_absent(key, first)
-        must(see(other, key) == first, f"{where} does not show an object that was just created")
-        ours.put(key, second)
-        must(see(other, key) == second, f"{where} shows what was there before an overwrite")
+
+        def shows(body: bytes | None, what: str) -> None:
+            must(content(other, key) == body, f"a GET shows {what}")
+            sizes = [entry.size for entry in other.list(key).entries]
+            must(sizes == ([] if body is None else [len(body)]), f"a LIST shows {what}")
+
+        shows(None, "an object before it was written")
+        ours.put_if_absent(key, b"1")
+        shows(b"1", "no object that was just created")
+        ours.put(key, b"22")
+        shows(b"22", "what was there before an overwrite")
         ours.delete(key)
-        must(see(other, key) is None, f"{where} shows an object that was just deleted")
+        shows(None, "an object that was just deleted")
 
     keys = [tested.key("fresh") for _ in range(20)]
     for _ in run_parallel(tested.store, ask, range(len(keys))):
         pass
-    return f"{len(keys)} keys: created, overwritten and deleted objects"
+    return f"{len(keys)} keys: what was created, overwritten and deleted showed at once"
 
 
 def deletes(tested: StoreUnderTest) -> Found:
