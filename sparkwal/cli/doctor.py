@@ -119,12 +119,10 @@ def _java() -> Line:
     install = f"install a JDK {_JAVA} or newer, and let JAVA_HOME name its folder"
     if java is None:
         return to_do("Java", "not found on PATH, and JAVA_HOME is not set", install)
-    printed, failed = _run(java, "-version")
-    if failed:
-        return to_do("Java", f"{java} cannot be run ({failed})", install)
+    printed = _run(java, "-version")
     match = re.search(r'version "(\d+)(?:\.(\d+))?', printed)
     if match is None:
-        return to_do("Java", f"{java} shows no version", install)
+        return to_do("Java", f"{java} shows no version: {printed[:200]}", install)
     # What came before 9 calls itself 1.8.
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < _JAVA:
@@ -139,23 +137,20 @@ def _worker(conf: Mapping[str, str]) -> Line:
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     if python is None:
         return to_do("workers' Python", f"{said}, which is not there", advice)
-    printed, failed = _run(python, "-c", _WORKER)
-    if failed:
-        return to_do("workers' Python", f"{said}: {failed}", advice)
-    if not printed.startswith("True"):
+    if not _run(python, "-c", _WORKER).startswith("True"):
         return to_do("workers' Python", f"{said}, which does not have sparkwal", advice)
     return ok("workers' Python", f"{said}, and has sparkwal (on this machine)")
 
 
-def _run(*command: str) -> tuple[str, str]:
-    """What a program prints, and the error where it cannot be run."""
+def _run(*command: str) -> str:
+    """What a program prints, or why it cannot be run."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=os.path.sep
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", type(error).__name__
-    return done.stdout + done.stderr, ""
+        return type(error).__name__
+    return done.stdout + done.stderr
 
 
 def store(stores: Sequence[Store], prefix: str) -> Iterator[Line]:

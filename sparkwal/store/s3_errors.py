@@ -190,17 +190,9 @@ def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exce
     """The error for the first key that one DeleteObjects could not delete; None where all are gone,
     or are somebody's new objects. What no attempt would mend goes before what may pass."""
     text = _hiding(secrets)
-    passing: Exception | None = None
-    for each in errors:
-        code = str(each.get("Code", ""))
-        if code in ("NoSuchKey", "PreconditionFailed"):
-            continue
-        said = text(f"delete of {each.get('Key', '')}: {code}: {each.get('Message', '')}")
-        failure = _refusal(code, 0, said, {}, url, text)
-        if not isinstance(failure, Transient):
-            return failure
-        passing = passing or failure
-    return passing
+    found = (_answered({"Error": each}, each.get("Key", ""), url, text) for each in errors)
+    failures = [each for each in found if not isinstance(each, NotFound | KeyTaken)]
+    return min(failures, key=lambda each: isinstance(each, Transient), default=None)
 
 
 def _hiding(secrets: Sequence[str]) -> Callable[[object], str]:
@@ -228,13 +220,9 @@ def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) 
         return UploadGone(unasked)
     if code in ("NoSuchKey", "404"):
         return NotFound(key)
-    said = text(f"{status} {code}: {details.get('Message', '')}".rstrip(": "))
-    return _refusal(code, status, said, headers, url, text)
-
-
-def _refusal(
-    code: str, status: int, said: str, headers: Any, url: str, text: Callable[[object], str]
-) -> Transient | OptionError:
+    # One of the keys of a DeleteObjects has no status.
+    what = status or f"delete of {key}:"
+    said = text(f"{what} {code}: {details.get('Message', '')}".rstrip(": "))
     # 501 is a 5xx that no second attempt mends.
     if code in _PASSING or status in (408, 409, 429) or (status >= 500 and status != 501):
         return Transient(said, retry_after=_retry_after(headers.get("retry-after")))

@@ -101,20 +101,19 @@ def start_server(
 ) -> Server:  # fmt: skip
     """Start any S3 server as a process; {port} in its command and files is the port's number.
     `files`: by name what lies in its folder. `health`: where it answers once it has started."""
-    attempts = 0
-    while True:
-        attempts += 1
+    for attempts_left in reversed(range(_ATTEMPTS)):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             number = port or probe.getsockname()[1]
         server = _spawn(command, settings or {}, number, files)
         try:
             _wait(server, health)
-            return server
+            break
         except BaseException as error:
             server.stop()
             # Someone else may have taken the port since it was found free.
-            if port or attempts == _ATTEMPTS or not isinstance(error, ServerError):
+            if port or not attempts_left or not isinstance(error, ServerError):
                 raise
+    return server
 
 
 def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
