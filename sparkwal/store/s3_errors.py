@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
@@ -43,6 +40,7 @@ _EXPIRED = (
     "the credentials expired; renew them and run again. Keys given as options are never read "
     "again, those of a profile are"
 )
+_HTTPS = "; if it speaks TLS, write https:// in the endpoint"
 _REGION = "set the option region to the bucket's region"
 # What a server says of credentials that were good once.
 _STALE = {
@@ -52,6 +50,8 @@ _STALE = {
 }  # fmt: skip
 _ADVICE = {
     **_STALE,
+    # Without a body: no S3 server.
+    "400": f"check that the endpoint is an S3 endpoint{_HTTPS}",
     "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
     "InvalidBucketName": "correct the bucket's name in the path",
     "AccessDenied": (
@@ -84,10 +84,6 @@ _BY_STATUS = {
 
 # Of Python, and of urllib3, which looks at the name itself.
 _ANOTHERS_NAME = ("mismatch", "doesn't match", "not valid for")
-# For a handshake.
-_SECONDS = 1.0
-# Endpoints that have answered, or were asked: none is asked twice.
-_plain: set[str | None] = set()
 _NO_TLS = ("wrong_version_number", "record layer failure", "unknown_protocol", "http_request")
 
 
@@ -96,47 +92,6 @@ def credentials_refused(error: Exception) -> bool:
     from botocore.exceptions import ClientError
 
     return isinstance(error, ClientError) and error.response["Error"].get("Code") in _STALE
-
-
-def answered(endpoint: str | None) -> None:
-    """Nobody needs to ask any more whether it wants TLS."""
-    _plain.add(endpoint)
-
-
-def needs_tls(error: Exception, endpoint: str) -> bool:
-    """Whether an endpoint that answered no HTTP, or none of an S3 server's, wants https://."""
-    from botocore import exceptions as boto
-
-    if isinstance(error, boto.ClientError):
-        is_http = error.response["Error"].get("Code") != "400"
-    else:
-        is_http = not isinstance(error, boto.ConnectionClosedError)
-    if is_http or not endpoint.startswith("http:") or endpoint in _plain:
-        return False
-    if not _speaks_tls(endpoint):
-        _plain.add(endpoint)
-        return False
-    return True
-
-
-def _speaks_tls(endpoint: str) -> bool:
-    """Try one handshake with an http:// endpoint; False when in doubt."""
-    parts = urlsplit(endpoint)
-    # Only the question whether it shakes hands: nothing is sent that must stay secret.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        with (
-            socket.create_connection((parts.hostname, parts.port or 80), _SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=parts.hostname),
-        ):
-            return True
-    except ssl.SSLError as refused:
-        # It refused our hello in TLS's own words.
-        return "ALERT" in (refused.reason or "")
-    except (OSError, ValueError):
-        return False
 
 
 def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> Exception | None:
@@ -167,7 +122,10 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
         HTTPError, OSError,
     )  # fmt: skip
     if isinstance(error, passing):
-        return Transient(text(f"{type(error).__name__}: {error}"))
+        said = f"{type(error).__name__}: {error}"
+        # So does a server that speaks TLS, and another one that ends.
+        wants_tls = isinstance(error, boto.ConnectionClosedError) and url.startswith("http:")
+        return Transient(text(said) + _HTTPS * wants_tls)
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return OptionError(
             f"{url}: no credentials were found; set the options accessKeyId and "
