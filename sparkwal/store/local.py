@@ -95,9 +95,10 @@ class LocalStore:
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove the files, whatever is in them, then sync each of their folders once."""
+        folders = {self._path(key).parent: None for key in keys}
         for key in keys:
             self.delete(key)
-        for folder in {self._path(key).parent: None for key in keys}:
+        for folder in folders:
             with errors("delete", f"objects in {folder}", self.url), suppress(*_ABSENT):
                 self._sync(folder)
 

@@ -30,11 +30,6 @@ def headers(store: S3Store, prefix: str = "") -> dict[str, str]:
     return found
 
 
-def server(tested: StoreUnderTest) -> Found:
-    """What it calls itself."""
-    return headers(tested.s3[0]).get("server", "does not say")
-
-
 def credentials(tested: StoreUnderTest) -> Found:
     provider = tested.s3[0].credentials()
     advice = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
@@ -81,17 +76,15 @@ def permissions(tested: StoreUnderTest) -> Found:
 
 
 def clock(tested: StoreUnderTest) -> Found:
-    """The store's Date beside this machine's clock."""
-    worst = max(map(_ahead, tested.s3), key=abs)
-    said = f"{abs(worst):.0f} s {'ahead of' if worst > 0 else 'behind'} this machine's"
-    must(abs(worst) <= _SKEW_SECONDS, f"the store's clock is {said}")
-    return f"the store's clock is {said}"
-
-
-def _ahead(store: S3Store) -> float:
-    date = headers(store).get("date")
-    must(date is not None, f"{store.url} answers without Date")
-    return parsedate_to_datetime(str(date)).replace(tzinfo=UTC).timestamp() - time.time()
+    """The store's Date beside this machine's clock, and what the server calls itself."""
+    for store in tested.s3:
+        told = headers(store)
+        must("date" in told, f"{store.url} answers without Date")
+        ahead = parsedate_to_datetime(told["date"]).replace(tzinfo=UTC).timestamp() - time.time()
+        where = "ahead of" if ahead > 0 else "behind"
+        said = f"the store's clock is {abs(ahead):.0f} s {where} this machine's"
+        must(abs(ahead) <= _SKEW_SECONDS, said)
+    return f"{said} (server: {told.get('server', 'does not say')})"
 
 
 def checksums(tested: StoreUnderTest) -> Found:
