@@ -100,6 +100,7 @@ def multipart(tested: StoreUnderTest) -> Found:
         return partial(_at_once, upload.complete)
 
     def racers(number: int, key: str) -> dict[bytes, Attempt]:
+        tested.end_uploads()
         # In every second round some of them put, and none of those may be overwritten.
         return _field(tested, key, 30_000, begun, *[_put] * (number % 2))
 

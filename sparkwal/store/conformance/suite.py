@@ -108,10 +108,13 @@ class StoreUnderTest:
         self.uploads.append(store.upload(key))
         return self.uploads[-1]
 
-    def __exit__(self, *ended: object) -> None:
-        for upload in self.uploads:
+    def end_uploads(self) -> None:
+        while self.uploads:
             with suppress(SparkWalError, Transient):
-                upload.abort()
+                self.uploads.pop().abort()
+
+    def __exit__(self, *ended: object) -> None:
+        self.end_uploads()
         try:
             # One by one: a store may not know how to delete many.
             while entries := self.store.list(self.folder).entries:
