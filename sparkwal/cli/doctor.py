@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
 import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
-from sparkwal.cli import prove_store
-from sparkwal.cli.prove_store import (
-    Line,
-    ok,
-    print_line,
-    stores_at,
-    takes_endpoints,
-    to_do,
-    unknown,
-)
+from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
 from sparkwal.console.options import (
     as_json,
     key_values,
@@ -43,7 +36,9 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.spark_versions import INSTALL, is_supported
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.store.base import Transient
+from sparkwal.store.base import Store, Transient
+from sparkwal.store.conformance.checks import MACHINE
+from sparkwal.store.conformance.suite import Trial, prove
 from sparkwal.store.log_store import LogStore
 
 _SECONDS = 30
@@ -51,6 +46,18 @@ _JAVA = 17
 _WORKER = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
 _LOCATION = "spark.sql.streaming.checkpointLocation"
 _NATIVE = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # fmt: skip  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Line:
+    outcome: Literal["ok", "to do", "unknown"]
+    about: str
+    said: str
+    advice: str = ""
+
+
+# "unknown" is no error: the question was not asked, or got no answer.
+ok, to_do, unknown = partial(Line, "ok"), partial(Line, "to do"), partial(Line, "unknown")
 
 
 def versions(conf: Mapping[str, str]) -> Iterator[Line]:
@@ -72,13 +79,16 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     yield _worker(conf)
 
 
-def settings(conf: Mapping[str, str]) -> Iterator[Line]:
+def settings(
+    conf: Mapping[str, str], path: str, given: Mapping[str, str], location: str | None
+) -> Iterator[Line]:
     for name in conf:
         if "asyncprogresstracking" in name.lower():
             said = "a restarted query may give a batch id to other rows; the sink refuses it"
             yield to_do("progress tracking", f"{name}: {said}", "remove the option")
     if conf.get("spark.sql.streaming.checkpointFileManagerClass") == _NATIVE:
         yield ok("checkpoint files", "written without a process for each of them")
+    yield checkpoint_of(path, given, location or conf.get(_LOCATION))
 
 
 def _library(name: str, oldest: str, newest: str = "") -> Line:
@@ -109,12 +119,10 @@ def _java() -> Line:
     install = f"install a JDK {_JAVA} or newer, and let JAVA_HOME name its folder"
     if java is None:
         return to_do("Java", "not found on PATH, and JAVA_HOME is not set", install)
-    printed, failed = _run(java, "-version")
-    if failed:
-        return to_do("Java", f"{java} cannot be run ({failed})", install)
+    printed = _run(java, "-version")
     match = re.search(r'version "(\d+)(?:\.(\d+))?', printed)
     if match is None:
-        return to_do("Java", f"{java} shows no version", install)
+        return to_do("Java", f"{java} shows no version: {printed[:200]}", install)
     # What came before 9 calls itself 1.8.
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < _JAVA:
@@ -129,23 +137,30 @@ def _worker(conf: Mapping[str, str]) -> Line:
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     if python is None:
         return to_do("workers' Python", f"{said}, which is not there", advice)
-    printed, failed = _run(python, "-c", _WORKER)
-    if failed:
-        return to_do("workers' Python", f"{said}: {failed}", advice)
-    if not printed.startswith("True"):
+    if not _run(python, "-c", _WORKER).startswith("True"):
         return to_do("workers' Python", f"{said}, which does not have sparkwal", advice)
     return ok("workers' Python", f"{said}, and has sparkwal (on this machine)")
 
 
-def _run(*command: str) -> tuple[str, str]:
-    """What a program prints, and the error where it cannot be run."""
+def _run(*command: str) -> str:
+    """What a program prints, or why it cannot be run."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=os.path.sep
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", type(error).__name__
-    return done.stdout + done.stderr, ""
+        return type(error).__name__
+    return done.stdout + done.stderr
+
+
+def store(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
+    """All that a writer needs of a store; a folder is asked less."""
+    trial = Trial(rounds=4, threads=8, seed=random.randrange(2**32))
+    for each in prove(stores, prefix, trial, MACHINE).findings:
+        line = ok if each.outcome == "ok" else to_do
+        if each.outcome == "unknown" and not each.fatal:
+            line = unknown
+        yield line(each.check, each.found, each.means)
 
 
 _IDLE_MS = 5 * 60_000
@@ -153,36 +168,30 @@ _STALE_MS = 24 * 3_600_000
 _MAKE = "sparkwal.checkpoint(path, name) gives a folder, made from the log where it is lost"
 
 
-def checkpoint_of(path: str, given: Mapping[str, str], location: str | None) -> Iterator[Line]:
+def checkpoint_of(path: str, given: Mapping[str, str], location: str | None) -> Line:
     """Where a query keeps its progress, and what that costs."""
+    fine, wrong = partial(ok, "checkpoint"), partial(to_do, "checkpoint")
     if location is None:
-        yield unknown("checkpoint", f"not looked at: give --checkpoint. {_MAKE}")
-        return
+        return unknown("checkpoint", f"not looked at: give --checkpoint. {_MAKE}")
     folder = local_folder(location)
     if folder is None:
         remote = location.partition(":")[0].lower()
         if remote in ("s3", "s3a", "s3n"):
-            yield to_do("checkpoint", "Spark makes 48 requests a microbatch there",
-                        f"use a local one: {_MAKE}")  # fmt: skip
-        else:
-            yield unknown("checkpoint", f"on {remote}://; {_MAKE}")
-        return
+            return wrong("Spark makes 48 requests a microbatch there", f"use a local one: {_MAKE}")
+        return unknown("checkpoint", f"on {remote}://; {_MAKE}")
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(nearest, os.W_OK):
-        yield to_do("checkpoint", f"this user may not write to {nearest}", "use another folder")
-        return
+        return wrong(f"this user may not write to {nearest}", "use another folder")
     if query_of(folder) is None:
-        yield ok("checkpoint", f"{folder} holds none yet: the query begins anew. {_MAKE}")
-        return
+        return fine(f"{folder} holds none yet: the query begins anew. {_MAKE}")
     owner = owner_of(folder)
     log = open_log(from_keywords(SourceOptions, path, given), fail_fast=True)
     if owner is None:
-        yield ok("checkpoint", f"{folder}, on this machine's disk alone: {_MAKE}")
-    elif owner.log != log.identity:
-        yield to_do("checkpoint", f"{folder} is of the log {owner.log}, not of {log.identity}",
-                    "give the query the folder of its own log")  # fmt: skip
-    else:
-        yield ok("checkpoint", f"{folder}, carried by the log under the name {owner.name!r}")
+        return fine(f"{folder}, on this machine's disk alone: {_MAKE}")
+    if owner.log != log.identity:
+        said = f"{folder} is of the log {owner.log}, not of {log.identity}"
+        return wrong(said, "give the query the folder of its own log")
+    return fine(f"{folder}, carried by the log under the name {owner.name!r}")
 
 
 def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
@@ -266,9 +275,8 @@ def command(
     given = with_flags(given, endpoint=endpoints[0] if endpoints else None, sequencer=sequencer)
     asked: list[Callable[[], Iterator[Line]]] = [
         partial(versions, conf),
-        partial(settings, conf),
-        partial(prove_store.look, stores, prefix),
-        partial(checkpoint_of, path, given, checkpoint or conf.get(_LOCATION)),
+        partial(settings, conf, path, given, checkpoint),
+        partial(store, stores, prefix),
         partial(look, path, given),
     ]
     lines = []

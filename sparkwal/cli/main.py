@@ -30,7 +30,6 @@ COMMANDS = {
     "cat": "Rows of the log at PATH as a table, JSON lines, CSV or Arrow.",
     "head": "The first rows of the log at PATH, from its floor on.",
     "tail": "The newest rows of the log at PATH; with -f those that come too.",
-    "bench": "How fast a log on this store is from here: appending, latency, reading back.",
     "metrics": "The numbers of the log at PATH as Prometheus reads them, once or over HTTP.",
     "doctor": "Why a stream does not write to PATH: each line is ok, or says what to do.",
     "prove-store": "Prove that the store at URL is fit for a log: its conditional writes raced.",

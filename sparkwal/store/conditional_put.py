@@ -10,7 +10,7 @@ from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Store
 from sparkwal.store.conformance import objects, races
-from sparkwal.store.conformance.store_under_test import StoreUnderTest, Trial, Wrong, content
+from sparkwal.store.conformance.suite import StoreUnderTest, Trial, Wrong, content
 from sparkwal.store.parallel import run_parallel
 
 # One round may miss a store that looks first and writes later.

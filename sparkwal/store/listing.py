@@ -18,10 +18,11 @@ def first_entries(store: Store, prefix: str, limit: int) -> Page:
     return Page(entries, page.more)
 
 
-def all_entries(store: Store, prefix: str, after: str = "") -> Iterator[Entry]:
-    """Every key under `prefix` greater than `after`, in byte order: one LIST for each page."""
-    page = store.list(prefix, after=after)
-    yield from page.entries
-    while page.more:
-        page = store.list(prefix, after=page.entries[-1].key)
-        yield from page.entries
+def all_entries(store: Store, prefix: str, after: str = "", limit: int = 1000) -> Iterator[Entry]:
+    """Every key under `prefix` greater than `after`, in byte order: one LIST for each page of
+    `limit` keys."""
+    more = True
+    while more:
+        entries, more = store.list(prefix, limit, after)
+        yield from entries
+        after = entries[-1].key if entries else after

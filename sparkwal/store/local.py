@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,23 +49,22 @@ class LocalStore:
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Write an unlisted file, then link it to its name: the link is the commit."""
-        path = self._path(key)
-        with errors("put", key, self.url), self._written(key, body) as temp:
-            return self.publish(temp, path, key)
+        return self._put(key, body, replaces=False)
 
     def put(self, key: str, body: bytes) -> None:
         """Write an unlisted file, then rename it: a reader sees all of the old or of the new."""
-        path = self._path(key)
-        with errors("put", key, self.url), self._written(key, body) as temp:
-            self._prepare(path.parent)
-            self._sync(temp)
-            os.utime(temp)
-            os.replace(temp, path)
-            self._sync_published(path, key)
+        self._put(key, body, replaces=True)
+
+    def _put(self, key: str, body: bytes, *, replaces: bool) -> bool:
+        upload = self.upload(key)
+        try:
+            upload.part(1, 0, body)
+            return upload.complete(replaces)
+        finally:
+            upload.abort()
 
     def get(self, key: str) -> bytes:
-        with self._reading(key) as descriptor:
-            return read_at(descriptor, 0, os.fstat(descriptor).st_size)
+        return self.get_range(key, 0, sys.maxsize)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         with self._reading(key) as descriptor:
@@ -95,11 +95,10 @@ class LocalStore:
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove the files, whatever is in them, then sync each of their folders once."""
-        paths = [self._path(key) for key in keys]
-        for key, path in zip(keys, paths, strict=True):
-            with errors("delete", key, self.url), suppress(*_ABSENT):
-                path.unlink()
-        for folder in {path.parent: None for path in paths}:
+        folders = {self._path(key).parent: None for key in keys}
+        for key in keys:
+            self.delete(key)
+        for folder in folders:
             with errors("delete", f"objects in {folder}", self.url), suppress(*_ABSENT):
                 self._sync(folder)
 
@@ -159,28 +158,34 @@ class LocalStore:
             self._prepare(folder)
             return os.open(temp, flags, 0o666), temp
 
-    def publish(self, temp: Path, path: Path, key: str) -> bool:
-        """Make the synced content of `temp` the object, if its name is free. Raises OSError."""
+    def publish(self, temp: Path, path: Path, key: str, replaces: bool) -> bool:
+        """Make the synced content of `temp` the object, if its name is free, or whatever is there
+        where it `replaces` that. Raises OSError."""
         self._prepare(path.parent)
         self._sync(temp)
+        # Its age counts from here, not from before a sync that took long.
+        os.utime(temp)
+        created = True
         try:
-            # Its age counts from here, not from before a sync that took long.
-            os.utime(temp)
-            os.link(temp, path)
+            (os.replace if replaces else os.link)(temp, path)
         except FileExistsError:
             created = False
         except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise OptionError(
-                    f"{self.url}: this filesystem cannot make hard links ({error.strerror}), "
-                    "which decide between two writers; use a local disk or an object store"
-                ) from None
-            raise
-        else:
-            created = True
+            if replaces or error.errno not in _NO_LINKS:
+                raise
+            raise OptionError(
+                f"{self.url}: this filesystem cannot make hard links ({error.strerror}), "
+                "which decide between two writers; use a local disk or an object store"
+            ) from None
         # Also when the name was taken: its writer may have died before this sync, and a caller
         # that reads the object back and trusts it must not lose it to a power cut.
-        self._sync_published(path, key)
+        try:
+            self._sync(path.parent)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"put of {key} at {self.url}: {error.strerror}; the object may not be durable",
+                maybe_applied=True,
+            ) from None
         return created
 
     def _path(self, key: str) -> Path:
@@ -203,29 +208,6 @@ class LocalStore:
                 raise NotFound(key) from None
             finally:
                 os.close(descriptor)
-
-    @contextmanager
-    def _written(self, key: str, body: bytes) -> Iterator[Path]:
-        """An unlisted file of `body`; gone afterwards, unless it was published."""
-        descriptor, temp = self.open_temp(key)
-        try:
-            try:
-                write_at(descriptor, body, 0)
-            finally:
-                os.close(descriptor)
-            yield temp
-        finally:
-            with suppress(OSError):
-                temp.unlink()
-
-    def _sync_published(self, path: Path, key: str) -> None:
-        try:
-            self._sync(path.parent)
-        except OSError as error:
-            raise StoreUnavailableError(
-                f"put of {key} at {self.url}: {error.strerror}; the object may not be durable",
-                maybe_applied=True,
-            ) from None
 
     def _now_ns(self) -> int:
         """The filesystem's clock, which may be another machine's."""
@@ -308,12 +290,12 @@ class LocalUpload:
                 descriptor, _ = self._file
             write_at(descriptor, body, offset)
 
-    def complete(self) -> bool:
+    def complete(self, replaces: bool = False) -> bool:
         """Publish the file. A failure leaves it there for another attempt."""
         with errors("put", self._key, self._store.url):
             if self._file is None:
                 self._file = self._store.open_temp(self._key)
-            created = self._store.publish(self._file[1], self._path, self._key)
+            created = self._store.publish(self._file[1], self._path, self._key, replaces)
         self.abort()
         return created
 

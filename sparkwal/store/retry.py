@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
@@ -52,50 +52,47 @@ class RetryingStore:
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: created by an attempt whose reply was lost, or came
         after the refusal of the other one."""
-        put = partial(self.store.put_if_absent, key, body)
-        return self.attempt("put", key, put, size=len(body), writes=True)
+        put, size = self.store.put_if_absent, len(body)
+        return self.attempt("put", key, put, key, body, size=size, writes=True)
 
     def put(self, key: str, body: bytes) -> None:
         """Sent once: its late twin would overwrite a newer value."""
-        self.attempt("put", key, lambda: self.store.put(key, body), writes=True)
+        self.attempt("put", key, self.store.put, key, body, writes=True)
 
     def get(self, key: str) -> bytes:
-        return self.attempt("get", key, lambda: self.store.get(key), size=0)
+        return self.attempt("get", key, self.store.get, key, size=0)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        get = partial(self.store.get_range, key, offset, length)
-        return self.attempt("get", key, get, size=length)
+        return self.attempt("get", key, self.store.get_range, key, offset, length, size=length)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        page = partial(self.store.list, prefix, limit, after)
-        return self.attempt("list", prefix, page, size=0)
+        return self.attempt("list", prefix, self.store.list, prefix, limit, after, size=0)
 
     def delete(self, key: str) -> None:
-        self.attempt("delete", key, lambda: self.store.delete(key))
+        self.attempt("delete", key, self.store.delete, key)
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """All are sent again while any of them fails in passing."""
         if keys:
-            self.attempt("delete", keys[0], lambda: self.store.delete_many(keys, etags))
+            self.attempt("delete", keys[0], self.store.delete_many, keys, etags)
 
     def age_ms(self, key: str) -> int:
-        return self.attempt("get", key, lambda: self.store.age_ms(key), size=0)
+        return self.attempt("get", key, self.store.age_ms, key, size=0)
 
     def upload(self, key: str) -> RetryingUpload:
         """Each of its requests is repeated on its own. A part that comes twice replaces itself."""
-        inner = self.attempt("upload", key, lambda: self.store.upload(key))
+        inner = self.attempt("upload", key, self.store.upload, key)
         return RetryingUpload(self, inner, key, self.parts_in_flight)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        page = partial(self.store.unfinished, prefix, after, limit)
-        return self.attempt("list", prefix, page, size=0)
+        return self.attempt("list", prefix, self.store.unfinished, prefix, after, limit, size=0)
 
     def discard(self, upload: Unfinished) -> None:
-        self.attempt("abort", upload.key, lambda: self.store.discard(upload))
+        self.attempt("abort", upload.key, self.store.discard, upload)
 
     def attempt(
-        self, operation: str, key: str, request: Callable[[], R], *, size: int | None = None,
-        writes: bool = False, stopped: Callable[[], bool] = lambda: False,
+        self, operation: str, key: str, request: Callable[..., R], *given: Any,
+        size: int | None = None, writes: bool = False, stopped: Callable[[], bool] = lambda: False,
     ) -> R:  # fmt: skip
         """Run `request` until it answers, the attempts are used up, or `stopped`. `size` is about
         how many bytes go or come; None where it may not be sent twice."""
@@ -105,9 +102,9 @@ class RetryingStore:
             attempt += 1
             try:
                 if size is None or self.pace is None:
-                    result = request()
+                    result = request(*given)
                 else:
-                    result = hedged(self.pace(), operation, key, size, request)
+                    result = hedged(self.pace(), operation, key, size, partial(request, *given))
             except NotFound:
                 self.fail_fast = False
                 raise
@@ -154,9 +151,7 @@ class RetryingUpload:
     thread calls it; those parts and the one being handed over are in memory."""
 
     def __init__(self, store: RetryingStore, upload: Upload, key: str, in_flight: int) -> None:
-        self._store = store
-        self._upload = upload
-        self._key = key
+        self._store, self._upload, self._key = store, upload, key
         self._slots = threading.BoundedSemaphore(in_flight)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
         self._failure: Exception | None = None
@@ -192,12 +187,9 @@ class RetryingUpload:
         try:
             if self._failure is None and not self._stopped:
                 self._store.attempt(
-                    "part",
-                    self._key,
-                    lambda: self._upload.part(number, offset, body),
-                    size=len(body),
+                    "part", self._key, self._upload.part, number, offset, body, size=len(body),
                     stopped=lambda: self._stopped or self._failure is not None,
-                )
+                )  # fmt: skip
         except Exception as error:
             self._failure = self._failure or error
         finally:

@@ -24,9 +24,7 @@ from sparkwal.store.s3_errors import (
     BeyondEnd,
     KeyTaken,
     UploadGone,
-    answered,
     credentials_refused,
-    needs_tls,
     not_deleted,
     translate,
 )
@@ -106,8 +104,6 @@ class S3Store:
                 raise
             # Not chained: what the library below prints may hold a signed header.
             raise failure from None
-        else:
-            answered(self.endpoint)
 
     def _failure(self, error: Exception, key: str, client: S3Client | None) -> Exception:
         """`error` as this library's, or itself where it is a programming error."""
@@ -117,8 +113,6 @@ class S3Store:
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
-        if self.endpoint and needs_tls(error, self.endpoint):
-            return OptionError(f"{self.url} speaks TLS: write https:// in the endpoint")
         return translate(error, key, self.url, self.config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:

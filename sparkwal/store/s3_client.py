@@ -128,38 +128,32 @@ def _one_plain_request(params: Any, context: Any, **_: object) -> None:
     context.get("s3_redirect", {})["redirected"] = True
 
 
+_KEY, _SIZE = re.compile(rb"<Key>([^<]*)</Key>"), re.compile(rb"<Size>([0-9]+)</Size>")
+_ETAG, _NEXT = re.compile(rb"<ETag>([^<]*)</ETag>"), re.compile(rb"</Contents>\s*<Contents>")
+
+
 def _keys_and_sizes(
-    operation_model: Any, response_dict: Any, customized_response_dict: Any, **_: object
+    operation_model: Any, response_dict: Any, customized_response_dict: Any, **others: object
 ) -> None:
     # For botocore to parse a LIST of 1000 keys costs more than everything else in a recovery. So
     # the entries are cut out here. botocore parses the rest, and a reply that looks different, so
     # it still finds one that breaks off.
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
-    before, *entries = response_dict["body"].split(b"<Contents>")
-    contents: list[dict[str, Any]] = []
-    others: list[bytes] = [before]
-    try:
-        for entry in entries:
-            # Not partition: what is not there is a ValueError.
-            inside, after = entry.split(b"</Contents>", 1)
-            _, rest = inside.split(b"<Key>", 1)
-            key, _ = rest.split(b"</Key>", 1)
-            _, rest = inside.split(b"<Size>", 1)
-            size, _ = rest.split(b"</Size>", 1)
-            if b"<" in key:
-                return
-            etag = inside.partition(b"<ETag>")[2].partition(b"</ETag>")[0].decode()
-            contents.append({"Key": html.unescape(key.decode()), "Size": int(size), "ETag": etag})
-            others.append(after)
-    except ValueError:
-        return
-    left = b"".join(others)
+    before, _, rest = response_dict["body"].partition(b"<Contents>")
+    inside, _, after = rest.rpartition(b"</Contents>")
+    # Nothing stands between two entries.
+    count, left = len(_NEXT.findall(inside)) + 1, before + after
+    keys, sizes, etags = (each.findall(inside) for each in (_KEY, _SIZE, _ETAG))
+    etags = etags or [b""] * count
     # Entries in another form, such as with an XML prefix, must not pass for an empty log.
-    if b"Contents" in left:
+    if not len(keys) == len(sizes) == len(etags) == count or b"Contents" in left:
         return
     response_dict["body"] = left
-    customized_response_dict["Contents"] = contents
+    customized_response_dict["Contents"] = [
+        {"Key": html.unescape(key.decode()), "Size": int(size), "ETag": etag.decode()}
+        for key, size, etag in zip(keys, sizes, etags, strict=True)
+    ]
 
 
 # At DEBUG botocore logs each request whole: the token of temporary credentials, and signatures.

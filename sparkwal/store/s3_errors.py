@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
@@ -26,6 +23,10 @@ class BeyondEnd(OptionError):
     """The range begins at the object's end or after it (416)."""
 
 
+class Denied(OptionError):
+    """A permission is missing (403), or the credentials are refused."""
+
+
 # Codes that pass although their status says that the request is at fault.
 _PASSING = {
     "BadDigest", "ClientTokenConflict", "ConditionalRequestConflict", "IncompleteBody",
@@ -39,6 +40,7 @@ _EXPIRED = (
     "the credentials expired; renew them and run again. Keys given as options are never read "
     "again, those of a profile are"
 )
+_HTTPS = "; if it speaks TLS, write https:// in the endpoint"
 _REGION = "set the option region to the bucket's region"
 # What a server says of credentials that were good once.
 _STALE = {
@@ -48,6 +50,8 @@ _STALE = {
 }  # fmt: skip
 _ADVICE = {
     **_STALE,
+    # Without a body: no S3 server.
+    "400": f"check that the endpoint is an S3 endpoint{_HTTPS}",
     "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
     "InvalidBucketName": "correct the bucket's name in the path",
     "AccessDenied": (
@@ -80,10 +84,6 @@ _BY_STATUS = {
 
 # Of Python, and of urllib3, which looks at the name itself.
 _ANOTHERS_NAME = ("mismatch", "doesn't match", "not valid for")
-# For a handshake.
-_SECONDS = 1.0
-# Endpoints that have answered, or were asked: none is asked twice.
-_plain: set[str | None] = set()
 _NO_TLS = ("wrong_version_number", "record layer failure", "unknown_protocol", "http_request")
 
 
@@ -92,47 +92,6 @@ def credentials_refused(error: Exception) -> bool:
     from botocore.exceptions import ClientError
 
     return isinstance(error, ClientError) and error.response["Error"].get("Code") in _STALE
-
-
-def answered(endpoint: str | None) -> None:
-    """Nobody needs to ask any more whether it wants TLS."""
-    _plain.add(endpoint)
-
-
-def needs_tls(error: Exception, endpoint: str) -> bool:
-    """Whether an endpoint that answered no HTTP, or none of an S3 server's, wants https://."""
-    from botocore import exceptions as boto
-
-    if isinstance(error, boto.ClientError):
-        is_http = error.response["Error"].get("Code") != "400"
-    else:
-        is_http = not isinstance(error, boto.ConnectionClosedError)
-    if is_http or not endpoint.startswith("http:") or endpoint in _plain:
-        return False
-    if not _speaks_tls(endpoint):
-        _plain.add(endpoint)
-        return False
-    return True
-
-
-def _speaks_tls(endpoint: str) -> bool:
-    """Try one handshake with an http:// endpoint; False when in doubt."""
-    parts = urlsplit(endpoint)
-    # Only the question whether it shakes hands: nothing is sent that must stay secret.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        with (
-            socket.create_connection((parts.hostname, parts.port or 80), _SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=parts.hostname),
-        ):
-            return True
-    except ssl.SSLError as refused:
-        # It refused our hello in TLS's own words.
-        return "ALERT" in (refused.reason or "")
-    except (OSError, ValueError):
-        return False
 
 
 def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> Exception | None:
@@ -163,7 +122,10 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
         HTTPError, OSError,
     )  # fmt: skip
     if isinstance(error, passing):
-        return Transient(text(f"{type(error).__name__}: {error}"))
+        said = f"{type(error).__name__}: {error}"
+        # So does a server that speaks TLS, and another one that ends.
+        wants_tls = isinstance(error, boto.ConnectionClosedError) and url.startswith("http:")
+        return Transient(text(said) + _HTTPS * wants_tls)
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return OptionError(
             f"{url}: no credentials were found; set the options accessKeyId and "
@@ -186,17 +148,9 @@ def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exce
     """The error for the first key that one DeleteObjects could not delete; None where all are gone,
     or are somebody's new objects. What no attempt would mend goes before what may pass."""
     text = _hiding(secrets)
-    passing: Exception | None = None
-    for each in errors:
-        code = str(each.get("Code", ""))
-        if code in ("NoSuchKey", "PreconditionFailed"):
-            continue
-        said = text(f"delete of {each.get('Key', '')}: {code}: {each.get('Message', '')}")
-        failure = _refusal(code, 0, said, {}, url, text)
-        if not isinstance(failure, Transient):
-            return failure
-        passing = passing or failure
-    return passing
+    found = (_answered({"Error": each}, each.get("Key", ""), url, text) for each in errors)
+    failures = [each for each in found if not isinstance(each, NotFound | KeyTaken)]
+    return min(failures, key=lambda each: isinstance(each, Transient), default=None)
 
 
 def _hiding(secrets: Sequence[str]) -> Callable[[object], str]:
@@ -224,13 +178,9 @@ def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) 
         return UploadGone(unasked)
     if code in ("NoSuchKey", "404"):
         return NotFound(key)
-    said = text(f"{status} {code}: {details.get('Message', '')}".rstrip(": "))
-    return _refusal(code, status, said, headers, url, text)
-
-
-def _refusal(
-    code: str, status: int, said: str, headers: Any, url: str, text: Callable[[object], str]
-) -> Transient | OptionError:
+    # One of the keys of a DeleteObjects has no status.
+    what = status or f"delete of {key}:"
+    said = text(f"{what} {code}: {details.get('Message', '')}".rstrip(": "))
     # 501 is a 5xx that no second attempt mends.
     if code in _PASSING or status in (408, 409, 429) or (status >= 500 and status != 501):
         return Transient(said, retry_after=_retry_after(headers.get("retry-after")))
@@ -239,7 +189,8 @@ def _refusal(
         advice = "correct the path or the store's options"
     elif advice == _REGION and headers.get("x-amz-bucket-region"):
         advice += f" ({text(headers['x-amz-bucket-region'])})"
-    return OptionError(f"{url} refused the request ({said}); {advice}")
+    refusal = Denied if status == 403 else OptionError
+    return refusal(f"{url} refused the request ({said}); {advice}")
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -34,7 +33,6 @@ class MemoryStore:
         self.modified: dict[str, int] = {}
         self.uploads: dict[str, MemoryUpload] = {}
         self._ids = itertools.count(1)
-        self._keys: list[str] = []
         self._lock = Lock()
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
@@ -51,8 +49,6 @@ class MemoryStore:
             self._write(key, body)
 
     def _write(self, key: str, body: bytes) -> None:
-        if key not in self.objects:
-            insort(self._keys, key)
         self.objects[key] = bytes(body)
         self.modified[key] = self.now_ms()
 
@@ -69,16 +65,10 @@ class MemoryStore:
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         with self._lock:
             self.counts["LIST"] += 1
-            found: list[Entry] = []
-            start = bisect_right(self._keys, after) if after else bisect_left(self._keys, prefix)
-            for index in range(start, len(self._keys)):
-                key = self._keys[index]
-                if not key.startswith(prefix):
-                    break
-                if len(found) == min(limit, self.page):
-                    return Page(found, more=True)
-                found.append(Entry(key, len(self.objects[key])))
-            return Page(found, more=False)
+            keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+            shown = keys[: min(limit, self.page)]
+            entries = [Entry(key, len(self.objects[key])) for key in shown]
+            return Page(entries, more=len(keys) > len(shown))
 
     def delete(self, key: str) -> None:
         with self._lock:
@@ -96,8 +86,7 @@ class MemoryStore:
 
     def _remove(self, key: str) -> None:
         self.modified.pop(key, None)
-        if self.objects.pop(key, None) is not None:
-            self._keys.remove(key)
+        self.objects.pop(key, None)
 
     def age_ms(self, key: str) -> int:
         with self._lock:

@@ -30,7 +30,7 @@ from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from sparkwal.testing.faults import Draws, Fault
-from sparkwal.testing.wire import Answer, Head, Upstream, read_body, read_head, send
+from sparkwal.testing.wire import Answer, Head, Upstream, read_body, read_head
 
 __all__ = ["Fault", "Request", "S3Proxy", "kind_of"]
 
@@ -186,7 +186,8 @@ class S3Proxy:
         if head.headers.get("expect", "").lower() == "100-continue":
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if target.startswith("/__"):
-            send(client, self._control(method, target, read_body(reader, head.headers)))
+            told = self._control(method, target, read_body(reader, head.headers))
+            client.sendall(told.raw)
             return True
         kind, key = kind_of(method, target)
         conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
@@ -230,7 +231,9 @@ class S3Proxy:
         if fault and action == "stall":
             time.sleep(fault.seconds)
         if fault and action in ("error", "error_after"):
-            answer = _error(method, fault)
+            retry = "" if fault.retry_after is None else f"Retry-After: {fault.retry_after}\r\n"
+            said = b"" if method == "HEAD" else fault.body()
+            answer = _answer(fault.status, "application/xml", said, retry)
         if action == "lost_reply":
             answer = None
         if answer and action == "truncate":
@@ -239,7 +242,7 @@ class S3Proxy:
         record(answer, body, upstream_status)
         if answer is None:
             return False
-        send(client, answer)
+        client.sendall(answer.raw)
         last = version == "HTTP/1.0" or head.headers.get("connection", "").lower() == "close"
         return not last and action != "truncate"
 
@@ -277,12 +280,6 @@ def _answer(status: int, kind: str, body: bytes, extra: str = "") -> Answer:
 
 def _json(status: int, value: object) -> Answer:
     return _answer(status, "application/json", json.dumps(value).encode())
-
-
-def _error(method: str, fault: Fault) -> Answer:
-    retry = "" if fault.retry_after is None else f"Retry-After: {fault.retry_after}\r\n"
-    body = b"" if method == "HEAD" else fault.body()
-    return _answer(fault.status, "application/xml", body, retry)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

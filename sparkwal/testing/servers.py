@@ -40,10 +40,6 @@ class Server:
     process: subprocess.Popen[bytes]
     folder: tempfile.TemporaryDirectory[str]
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     def __enter__(self) -> Self:
         return self
 
@@ -65,10 +61,10 @@ class Server:
         return (Path(self.folder.name) / "output").read_text(errors="replace")
 
 
-def start_ministack(port: int = 0, *, enforces: bool = False) -> Server:
-    """Start ministack with nothing but S3, in memory; port 0 picks a free one. `enforces`: with IAM
-    and STS too, so that signatures and policies are checked. ACCESS_KEY may do everything; for
-    others `s3_client(url, "iam")` makes users."""
+def start_ministack(*, enforces: bool = False) -> Server:
+    """Start ministack with nothing but S3, in memory. `enforces`: with IAM and STS too, so that
+    signatures and policies are checked. ACCESS_KEY may do everything; for others
+    `s3_client(url, "iam")` makes users."""
     settings = {
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": "{port}",
@@ -87,34 +83,34 @@ def start_ministack(port: int = 0, *, enforces: bool = False) -> Server:
         "DOCKER_HOST": "unix:///nonexistent",
     }
     command = [sys.executable, "-m", "ministack"]
-    return start_server(command, {}, "/_ministack/health", port, settings)
+    return start_server(command, {}, "/_ministack/health", settings)
 
 
-def start_moto(port: int = 0) -> Server:
+def start_moto() -> Server:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"]
-    return start_server(command, {}, "/moto-api/data.json", port, {"MOTO_PORT": "{port}"})
+    return start_server(command, {}, "/moto-api/data.json", {"MOTO_PORT": "{port}"})
 
 
 def start_server(
-    command: Sequence[str], files: Mapping[str, str], health: str = "/", port: int = 0,
+    command: Sequence[str], files: Mapping[str, str], health: str = "/",
     settings: Mapping[str, str] | None = None,
 ) -> Server:  # fmt: skip
-    """Start any S3 server as a process; {port} in its command and files is the port's number.
-    `files`: by name what lies in its folder. `health`: where it answers once it has started."""
-    attempts = 0
-    while True:
-        attempts += 1
+    """Start any S3 server as a process, on a free port; {port} in its command, files and settings
+    is the port's number. `files`: by name what lies in its folder. `health`: where it answers once
+    it has started."""
+    for left in reversed(range(_ATTEMPTS)):
         with socket.create_server(("127.0.0.1", 0)) as probe:
-            number = port or probe.getsockname()[1]
-        server = _spawn(command, settings or {}, number, files)
+            port = probe.getsockname()[1]
+        server = _spawn(command, settings or {}, port, files)
         try:
             _wait(server, health)
-            return server
+            break
         except BaseException as error:
             server.stop()
             # Someone else may have taken the port since it was found free.
-            if port or attempts == _ATTEMPTS or not isinstance(error, ServerError):
+            if not left or not isinstance(error, ServerError):
                 raise
+    return server
 
 
 def s3_client(url: str, service: str = "s3", **config: Any) -> Any:

@@ -30,6 +30,10 @@ class Answer:
     head: bytes  # without the empty line that ends it
     body: bytes
 
+    @property
+    def raw(self) -> bytes:
+        return self.head + b"\r\n" + self.body
+
 
 class Upstream:
     """One thread's connection to the store, kept alive."""
@@ -62,7 +66,7 @@ class Upstream:
     def exchange(self, method: str, head: bytes, body: bytes) -> Answer:
         """Send one request and read its answer; OSError when there is none."""
         try:
-            send_parts(self._connect(), head + b"\r\n", body)
+            self._connect().sendall(head + b"\r\n" + body)
             while (answer := read_head(self._reader)) and answer.first[1].startswith("1"):
                 pass
             if answer is None:
@@ -93,13 +97,11 @@ def read_head(reader: BufferedReader) -> Head | None:
     first = reader.readline(_BUFFER)
     if not first:
         return None
-    words = [*first.decode("latin-1").split(None, 2), "", "", ""]
+    method, target, version, *_ = (*first.decode("latin-1").strip().split(None, 2), "", "", "")
     lines = _read_lines(reader)
-    headers = {}
-    for line in lines:
-        name, _, value = line.decode("latin-1").partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return Head((words[0], words[1], words[2].strip()), lines, headers)
+    pairs = (line.decode("latin-1").partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return Head((method, target, version), lines, headers)
 
 
 def _read_lines(reader: BufferedReader) -> list[bytes]:
@@ -133,15 +135,3 @@ def read_body(reader: BufferedReader, headers: dict[str, str], until_close: bool
         if size == 0:
             return b"".join([*parts, *_read_lines(reader), b"\r\n"])
         parts.append(_read_exactly(reader, size + 2))
-
-
-def send_parts(sock: socket.socket, head: bytes, body: bytes) -> None:
-    if len(body) <= _BUFFER:
-        sock.sendall(head + body)  # one packet
-    else:
-        sock.sendall(head)
-        sock.sendall(body)
-
-
-def send(sock: socket.socket, answer: Answer) -> None:
-    send_parts(sock, answer.head + b"\r\n", answer.body)

@@ -50,14 +50,14 @@ def measure(
         )  # fmt: skip
         assert worker.stdin is not None and worker.stdout is not None
         try:
-            seen = _watch(worker.stdout, server.pid, outage_seconds, before_seconds, rate)
+            seen = _watch(worker.stdout, server.process.pid, outage_seconds, before_seconds, rate)
             worker.stdin.write("end\n")
             worker.stdin.flush()
             rest = [json.loads(line) for line in worker.stdout]
             if worker.wait():
                 raise RuntimeError("the appending process failed")
         finally:
-            os.kill(server.pid, signal.SIGCONT)
+            os.kill(server.process.pid, signal.SIGCONT)
             if worker.poll() is None:
                 worker.kill()
             worker.wait()

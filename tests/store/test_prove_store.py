@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from sparkwal.cli.main import main
 from sparkwal.store.config import S3Config
-from sparkwal.store.conformance.store_under_test import Trial
-from sparkwal.store.conformance.suite import CHECKS, QUICK, Report, prove
+from sparkwal.store.conformance.checks import CHECKS, QUICK
+from sparkwal.store.conformance.suite import Report, Trial, prove
 from sparkwal.store.local import LocalStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.faults import Fault
@@ -73,7 +73,7 @@ def wrong(report: Report) -> list[str]:
 @pytest.mark.s3
 def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
     store = at(ministack_url)
-    report = prove([store], "log", SMALL)
+    report = prove([store], "log", SMALL, CHECKS)
     assert (wrong(report), report.verdict) == ([], "FIT")
     assert store.list("").entries == []
     assert store.unfinished("").uploads == []
@@ -81,7 +81,7 @@ def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
 
 @pytest.mark.s3
 def test_s3proxy_4_is_fit(new: str) -> None:
-    report = prove([at(new)], "log", Trial(rounds=2, threads=8, seed=7))
+    report = prove([at(new)], "log", Trial(rounds=2, threads=8, seed=7), CHECKS)
     assert (wrong(report), report.verdict) == ([], "FIT")
 
 
@@ -104,9 +104,9 @@ def test_moto_loses_a_race_of_uploads(moto_url: str) -> None:
 
 def test_a_store_in_memory_and_a_folder_are_fit(tmp_path: Path) -> None:
     memory = MemoryStore("memory://fit", concurrency=8)
-    assert prove([memory], "log", SMALL).verdict == "FIT"
+    assert prove([memory], "log", SMALL, CHECKS).verdict == "FIT"
     assert memory.objects == {}
-    report = prove([LocalStore(tmp_path / "wal")], "", SMALL)
+    report = prove([LocalStore(tmp_path / "wal")], "", SMALL, CHECKS)
     assert report.fit
     assert not (tmp_path / "wal").exists()
 
@@ -115,10 +115,10 @@ def test_a_store_in_memory_and_a_folder_are_fit(tmp_path: Path) -> None:
 def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3Proxy) -> None:
     first = at(ministack_url)
     second = S3Store(first.bucket, config(s3_proxy.url))
-    assert prove([first, second], "log", SMALL).verdict == "FIT"
+    assert prove([first, second], "log", SMALL, CHECKS).verdict == "FIT"
     assert s3_proxy.counts()["PUT"] > 0
     other = at(ministack_url)
-    report = prove([first, other], "log", SMALL)
+    report = prove([first, other], "log", SMALL, CHECKS)
     assert "endpoints" in wrong(report)
     assert not report.fit
 
@@ -130,7 +130,7 @@ def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Prox
         Fault("error_after", kind="PUT", key_contains="-race", status=409, probability=0.1),
     ]
     store = at(ministack_url)
-    report = prove([S3Store(store.bucket, config(s3_proxy.url))], "log", SMALL)
+    report = prove([S3Store(store.bucket, config(s3_proxy.url))], "log", SMALL, CHECKS)
     assert report.verdict == "FIT"
     (said,) = [each.found for each in report.findings if each.check == "conflicts (409)"]
     assert "409 ConditionalRequestConflict" in said

@@ -12,7 +12,6 @@ import pytest
 import sparkwal
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Transient
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
@@ -121,23 +120,20 @@ def test_https_against_a_plain_server_is_said_at_once() -> None:
     plain.close()
 
 
-def test_http_against_a_tls_server_is_said_at_once(ours: Authority) -> None:
-    tls = Stub()
-    tls.server.socket = ours.server(HERE).wrap_socket(tls.server.socket, server_side=True)
-    tls.server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    sleeps: list[float] = []
-    config = replace(CONFIG, endpoint=tls.url)
-    store = RetryingStore(S3Store("bucket", config), RetryPolicy(), sleep=sleeps.append)
-    with pytest.raises(OptionError, match="speaks TLS: write https:// in the endpoint"):
+@pytest.mark.parametrize("answers", [False, True])
+def test_http_against_a_tls_server_is_told_what_to_write(ours: Authority, answers: bool) -> None:
+    """It closes the connection, or answers 400 in words that are not S3's."""
+    server = Stub()
+    if answers:
+        server.replies = [(400, {}, b"Client sent an HTTP request to an HTTPS server.\n")]
+    else:
+        tls = ours.server(HERE).wrap_socket(server.server.socket, server_side=True)
+        server.server.socket = tls
+        server.server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    store = RetryingStore(
+        S3Store("bucket", replace(CONFIG, endpoint=server.url)), RetryPolicy(), sleep=lambda _: None
+    )
+    refused = OptionError if answers else StoreUnavailableError
+    with pytest.raises(refused, match="if it speaks TLS, write https:// in the endpoint"):
         store.put_if_absent("key", b"")
-    assert sleeps == []
-    tls.close()
-
-
-def test_a_plain_server_that_closes_is_not_taken_for_tls() -> None:
-    closing = Stub()
-    closing.replies = [None]
-    store = S3Store("bucket", replace(CONFIG, endpoint=closing.url))
-    with pytest.raises(Transient):
-        store.put_if_absent("key", b"")
-    closing.close()
+    server.close()

@@ -4,86 +4,71 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
+from itertools import cycle
+from typing import Any
 
-from sparkwal.store.base import Store, Transient, Upload
-from sparkwal.store.conformance.s3 import delayed_put
-from sparkwal.store.conformance.store_under_test import Found, StoreUnderTest, Wrong, content
+from sparkwal.store.base import NotFound, Store, Transient
+from sparkwal.store.conformance.suite import Found, StoreUnderTest, content, must
 from sparkwal.store.s3 import S3Store
+from sparkwal.store.s3_errors import KeyTaken
 
 _PATIENCE = 30.0
 # Large bodies catch a store that looks at a key before it has read all of one, small bodies one
 # that looks after it. What is held back must fit into sockets: bodies may be read in turn.
 _SIZES, _DELAYED_SIZES = (32, 20_000, 300_000), (32, 20_000)
-
-
-@dataclass
-class Racer:
-    """What it puts, and how it ended: whether its answer said that it won, and whether one before
-    may have been lost. `act` is one attempt; a late one meets the others by its argument."""
-
-    body: bytes
-    act: Callable[..., object]
-    late: bool = False
-    won: bool = False
-    uncertain: bool = False
+# One attempt of a racer, who meets the others by calling the argument: whether it won.
+Meet = Callable[[], None]
+Attempt = Callable[[Meet], object]
 
 
 def put_if_absent(tested: StoreUnderTest, sizes: Sequence[int] = _SIZES) -> Found:
     """Puts that begin at the same moment, or whose last bytes arrive at the same moment."""
-    trial, delayed = tested.trial, 0
-    for number in range(trial.rounds):
-        key = tested.key("race")
-        late = number % 2 == 1 and len(tested.s3) == len(tested.stores)
-        delayed += late
-        size = tested.rng.choice(_DELAYED_SIZES if late else sizes)
-        racers = [_put(store, key, tested.body(size), late) for store in _lanes(tested)]
-        _run(tested, key, racers)
-        _one_winner(tested, key, racers, number)
-    kind = f", {delayed} of them with the last byte held back" if delayed else ""
-    return (
-        f"{trial.rounds} keys, {trial.threads} threads each{kind}: one winner each "
-        f"(seed {trial.seed})"
-    )
+
+    def racers(number: int, key: str) -> dict[bytes, Attempt]:
+        is_late = bool(tested.s3) and number % 2 == 1
+        size = tested.rng.choice(_DELAYED_SIZES if is_late else sizes)
+        return _field(tested, key, size, _late_put if is_late else _put)
+
+    trial = tested.trial
+    _race(tested, "race", trial.rounds, racers)
+    kind = ", half of them with the last byte held back" * bool(tested.s3)
+    said = f"{trial.rounds} keys, {trial.threads} threads each{kind}: one winner each"
+    return f"{said} (seed {trial.seed})"
 
 
 def slow_and_fast(tested: StoreUnderTest) -> Found:
     """A put begins first and ends last; another one comes and goes meanwhile."""
-    if len(tested.s3) < len(tested.stores):
-        return None
-    for number in range(tested.trial.rounds):
-        key = tested.key("slow")
-        racers = _slow_and_fast(tested, key)
-        _run(tested, key, racers)
-        _one_winner(tested, key, racers, number)
+
+    def racers(_: int, key: str) -> dict[bytes, Attempt]:
+        first, second = tested.rng.choices(tested.stores, k=2)
+        size, is_done = tested.rng.choice(_DELAYED_SIZES), threading.Event()
+        slow, fast = tested.body(size), tested.body(size)
+
+        def begin(meet: Meet) -> bool:
+            def wait() -> None:
+                meet()
+                is_done.wait(_PATIENCE)
+
+            return _delayed_put(first, key, slow, wait)
+
+        def overtake(meet: Meet) -> bool:
+            meet()
+            # The head of the other one has to arrive, not only to be sent.
+            time.sleep(0.02)
+            try:
+                return second.put_if_absent(key, fast)
+            finally:
+                is_done.set()
+
+        return {slow: begin, fast: overtake}
+
+    _race(tested, "slow", tested.trial.rounds, racers)
     return f"{tested.trial.rounds} keys: one of the two was refused"
-
-
-def _slow_and_fast(tested: StoreUnderTest, key: str) -> list[Racer]:
-    first, second = _lanes(tested)[:2]
-    size = tested.rng.choice(_DELAYED_SIZES)
-    begun, go_on = threading.Event(), threading.Event()
-    slow, fast = tested.body(size), tested.body(size)
-
-    def wait() -> None:
-        begun.set()
-        go_on.wait(_PATIENCE)
-
-    def early() -> bool:
-        begun.wait(_PATIENCE)
-        # The head of the other one has to arrive, not only to be sent.
-        time.sleep(0.02)
-        try:
-            return second.put_if_absent(key, fast)
-        finally:
-            go_on.set()
-
-    assert isinstance(first, S3Store)
-    return [Racer(slow, partial(delayed_put, first, key, slow, wait)), Racer(fast, early)]
 
 
 def endpoints(tested: StoreUnderTest) -> Found:
@@ -93,55 +78,47 @@ def endpoints(tested: StoreUnderTest) -> Found:
         key, body = tested.key("endpoint"), tested.body(100)
         first.put_if_absent(key, body)
         for other in tested.retrying:
-            if content(other, key) != body:
-                raise Wrong(f"what was put at {first.url} is not at {other.url}")
-            if other is not first and other.put_if_absent(key, tested.body(100)):
-                raise Wrong(f"{other.url} took a second put at a key taken at {first.url}")
+            same = content(other, key) == body
+            must(same, f"what was put at {first.url} is not at {other.url}")
+            refused = other is first or not other.put_if_absent(key, tested.body(100))
+            must(refused, f"{other.url} took a second put at a key taken at {first.url}")
     return f"{len(tested.stores)} endpoints of one store; every race above ran over all of them"
 
 
 def multipart(tested: StoreUnderTest) -> Found:
     """CompleteMultipartUpload with If-None-Match: at a taken key, and raced."""
     key, body = tested.key("multipart"), tested.body(1000)
-    upload = tested.store.upload(key)
+    upload = tested.upload(tested.store, key)
     upload.part(1, 0, tested.body(1000))
     tested.store.put_if_absent(key, body)
-    if upload.complete() or content(tested.store, key) != body:
-        raise Wrong("it completed an upload to a taken key")
-    upload.abort()
+    refused = not upload.complete() and content(tested.store, key) == body
+    must(refused, "it completed an upload to a taken key")
+
+    def begun(store: Store, key: str, body: bytes) -> Attempt:
+        upload = tested.upload(store, key)
+        upload.part(1, 0, body)
+        return partial(_at_once, upload.complete)
+
+    def racers(number: int, key: str) -> dict[bytes, Attempt]:
+        tested.end_uploads()
+        # In every second round some of them put, and none of those may be overwritten.
+        return _field(tested, key, 30_000, begun, *[_put] * (number % 2))
+
     # Who looks first holds it for long here; in some servers that is the only race to see.
     rounds = 2 * tested.trial.rounds
-    for number in range(rounds):
-        key = tested.key("multipart")
-        uploads: list[Upload] = []
-        racers: list[Racer] = []
-        for place, store in enumerate(_lanes(tested)):
-            body = tested.body(30_000)
-            # In every second round some of them put, and none of those may be overwritten.
-            if number % 2 and place % 2:
-                racers.append(_put(store, key, body))
-                continue
-            begun = store.upload(key)
-            begun.part(1, 0, body)
-            uploads.append(begun)
-            racers.append(Racer(body, begun.complete))
-        _run(tested, key, racers)
-        for begun in uploads:
-            begun.abort()
-        _one_winner(tested, key, racers, number)
+    _race(tested, "multipart", rounds, racers)
     return f"{rounds} keys, {tested.trial.threads} uploads or puts each: one winner each"
 
 
 def against_delete(tested: StoreUnderTest) -> Found:
     """Puts at a taken key while it is deleted: at most one wins, and then it stays."""
-    for number in range(tested.trial.rounds):
-        key = tested.key("delete")
+
+    def racers(_: int, key: str) -> dict[bytes, Attempt]:
         tested.store.put_if_absent(key, b"before")
-        first, *others = _lanes(tested)
-        racers = [_put(store, key, tested.body(32)) for store in others]
-        delete = Racer(b"", partial(first.delete, key))
-        _run(tested, key, [*racers, delete])
-        _one_winner(tested, key, racers, number, (None, b"before"))
+        delete = partial(tested.rng.choice(tested.stores).delete, key)
+        return {b"before": partial(_at_once, delete), **_field(tested, key, 32, _put)}
+
+    _race(tested, "delete", tested.trial.rounds, racers, allowed=(None, b"before"))
     return f"{tested.trial.rounds} keys: never two winners, and what won stayed"
 
 
@@ -153,66 +130,118 @@ def conflicts(tested: StoreUnderTest) -> Found:
     return f"{seen}; each was repeated, and the repeats were decided"
 
 
-def _lanes(tested: StoreUnderTest) -> list[Store]:
-    """An endpoint for each racer, in an order left to chance."""
-    stores = tested.stores
-    found = [stores[number % len(stores)] for number in range(max(2, tested.trial.threads))]
-    tested.rng.shuffle(found)
-    return found
+def _field(
+    tested: StoreUnderTest, key: str, size: int, *makers: Callable[[Store, str, bytes], Attempt]
+) -> dict[bytes, Attempt]:
+    """Racers by what they write, of each kind in turn, at endpoints in an order left to chance."""
+    count, stores = max(2, tested.trial.threads), tested.stores
+    lanes = [stores[number % len(stores)] for number in range(count)]
+    tested.rng.shuffle(lanes)
+    bodies = [tested.body(size) for _ in lanes]
+    kinds = cycle(makers)
+    return {body: next(kinds)(store, key, body) for store, body in zip(lanes, bodies, strict=True)}
 
 
-def _put(store: Store, key: str, body: bytes, late: bool = False) -> Racer:
-    if not late:
-        return Racer(body, partial(store.put_if_absent, key, body))
-    assert isinstance(store, S3Store)
-    return Racer(body, partial(delayed_put, store, key, body), late=True)
+def _at_once(request: Callable[[], object], meet: Meet) -> object:
+    meet()
+    return request()
 
 
-def _run(tested: StoreUnderTest, key: str, racers: Sequence[Racer]) -> None:
-    """Run all at once; what fails in passing is repeated, as a writer does."""
+def _put(store: Store, key: str, body: bytes) -> Attempt:
+    return partial(_at_once, partial(store.put_if_absent, key, body))
+
+
+def _late_put(store: Store, key: str, body: bytes) -> Attempt:
+    return partial(_delayed_put, store, key, body)
+
+
+def _race(
+    tested: StoreUnderTest, name: str, rounds: int,
+    racers_of: Callable[[int, str], Mapping[bytes, Attempt]],
+    allowed: Collection[bytes | None] = (),
+) -> None:  # fmt: skip
+    """One key a round, and racers by what they write. Raises Wrong unless all that happened says
+    the same. `allowed` may be there when nobody won."""
+    for number in range(rounds):
+        key = tested.key(name)
+        racers = racers_of(number, key)
+        won, unsure = _run(tested, key, racers)
+        where = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
+        must(len(won) < 2, f"{len(won)} got the answer that they created one object, when {where}")
+        found, *others = {content(store, key) for store in tested.retrying}
+        must(not others, f"two endpoints show two contents of one object, after {where}")
+        if won:
+            must(found == won[0], f"one got the answer that it created what is not there: {where}")
+        else:
+            known = {*(racers if tested.repeats else unsure), *allowed}
+            must(found in known, f"nobody got the answer that it created the object, when {where}")
+
+
+def _run(
+    tested: StoreUnderTest, key: str, racers: Mapping[bytes, Attempt]
+) -> tuple[list[bytes], set[bytes]]:
+    """Run all at once; what fails in passing is repeated, as a writer does. Who won, and who may
+    have won when its answer was lost."""
     gate = threading.Barrier(len(racers))
+    unsure: set[bytes] = set()
 
-    def run(racer: Racer) -> None:
+    def run(body: bytes) -> bool:
         def meet() -> None:
             # Whoever comes again, after a failure, runs alone.
-            if not racer.uncertain:
+            if body not in unsure:
                 with suppress(threading.BrokenBarrierError):
                     gate.wait(_PATIENCE)
 
         def attempt() -> object:
             try:
-                if racer.late:
-                    return racer.act(meet)
-                meet()
-                return racer.act()
+                return racers[body](meet)
             except Transient as fault:
-                racer.uncertain = True
+                unsure.add(body)
                 tested.faults[" ".join(fault.reason.split()[:2])] += 1
                 raise
 
-        racer.won = bool(tested.store.attempt("put", key, attempt, writes=True))
+        return bool(tested.store.attempt("put", key, attempt, writes=True))
 
     # All end before the first failure is raised: a late put would leave its object behind.
     with ThreadPoolExecutor(len(racers), thread_name_prefix="sparkwal-proof") as pool:
-        running = [pool.submit(run, racer) for racer in racers]
-    for each in running:
-        each.result()
+        running = {body: pool.submit(run, body) for body in racers}
+    return [body for body, each in running.items() if each.result()], unsure
 
 
-def _one_winner(
-    tested: StoreUnderTest, key: str, racers: Sequence[Racer], number: int,
-    allowed: Sequence[bytes | None] = (),
-) -> None:  # fmt: skip
-    """Raises Wrong unless all say the same. `allowed` may be there when nobody won."""
-    where = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
-    winners = [racer.body for racer in racers if racer.won]
-    if len(winners) > 1:
-        raise Wrong(f"{len(winners)} got the answer that they created one object, when {where}")
-    found, *others = {content(store, key) for store in tested.retrying}
-    if others:
-        raise Wrong(f"two endpoints show two contents of one object, after {where}")
-    if winners and found != winners[0]:
-        raise Wrong(f"one got the answer that it created the object, and it is not there: {where}")
-    unsure = {racer.body for racer in racers if racer.uncertain or tested.repeats}
-    if not winners and found not in {*unsure, *allowed}:
-        raise Wrong(f"nobody got the answer that it created the object, when {where}")
+class _DelayedBody(BytesIO):
+    """A body that calls `wait` before its last byte, once it is sent: `sending` is set when the
+    signature, which reads it too, is made."""
+
+    def __init__(self, body: bytes, wait: Meet) -> None:
+        super().__init__(body)
+        self._wait, self._size, self.sending = wait, len(body), False
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = self._size - self.tell()
+        if self.sending and left > 1:
+            size = left - 1 if size is None or size < 0 else min(size, left - 1)
+        elif self.sending and left == 1:
+            self._wait()
+        return super().read(size)
+
+
+def _delayed_put(store: Store, key: str, body: bytes, meet: Meet) -> bool:
+    """As `put_if_absent`; it meets the others when only the last byte is not yet sent."""
+    assert isinstance(store, S3Store)
+    try:
+        with store.request(key) as client:
+            client.meta.events.register(
+                "before-send.s3.PutObject", _sending, unique_id="sparkwal-delayed"
+            )
+            sent = {**store.sent(key, body), "Body": _DelayedBody(body, meet)}
+            client.put_object(**sent, IfNoneMatch="*")
+    except KeyTaken:
+        return False
+    except NotFound:
+        raise Transient("404 to a PUT") from None
+    return True
+
+
+def _sending(request: Any, **_: object) -> None:
+    if isinstance(request.body, _DelayedBody):
+        request.body.sending = True

@@ -1,30 +1,153 @@
-"""A suite of checks that any store can be asked. It writes small objects under
-`{prefix}/proof/{run}/`, a name of its own, and removes them."""
+"""A store under test, what a check of it finds, and the verdict over all findings."""
 
 from __future__ import annotations
 
+import os
+import random
+import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal, Self, TypeVar
 
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.store.base import NotFound, Store, Transient
-from sparkwal.store.conformance import objects, races, s3
-from sparkwal.store.conformance.store_under_test import Found, StoreUnderTest, Trial, Wrong
+from sparkwal.store.base import NotFound, Store, Transient, Upload
+from sparkwal.store.config import RetryPolicy
+from sparkwal.store.parallel import run_parallel
+from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
 
-Outcome = Literal["ok", "wrong", "limit", "unknown"]
+R = TypeVar("R")
+# What a check saw, for people; None: it does not apply to this store.
+Found = str | None
+# A race asks for conflicts, and a store may answer several times with them.
+_PATIENT = RetryPolicy(max_retry_attempts=7, base_delay_ms=20)
+
+
+class Wrong(Exception):
+    """The store did not do what a log needs; says what it did instead."""
+
+
+def must(holds: bool, wrong: str) -> None:
+    """Raises Wrong."""
+    if not holds:
+        raise Wrong(wrong)
+
+
+def found(request: Callable[[], R]) -> R | None:
+    """Its answer; None where nothing is."""
+    try:
+        return request()
+    except NotFound:
+        return None
+
+
+def content(store: Store, key: str) -> bytes | None:
+    return found(lambda: store.get(key))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How hard a store is tried: `rounds` keys are raced for, of each kind of race, by `threads`
+    each. `seed` repeats order, sizes and delays; `thorough`: also what needs a thousand objects."""
+
+    rounds: int = 8
+    threads: int = 16
+    seed: int = 0
+    thorough: bool = False
+
+
+@dataclass
+class StoreUnderTest:
+    """Keys of its own, endpoints in turn, and chance from a seed. Leaving this context removes all
+    objects of the trial, and says in `left` what it could not remove.
+
+    Attributes:
+        stores: its endpoints; each call is one attempt.
+        repeats: they repeat their requests themselves, so a refusal may be of one's own put.
+        faults: what requests of the races met, by its first words.
+    """
+
+    stores: tuple[Store, ...]
+    prefix: str
+    trial: Trial
+    repeats: bool = False
+    keys: list[str] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    uploads: list[Upload] = field(default_factory=list)
+    left: str = ""
+
+    def __post_init__(self) -> None:
+        self.folder = f"{self.prefix}/proof/{uuid.uuid4().hex}/".lstrip("/")
+        self.rng = random.Random(self.trial.seed)
+        policy = RetryPolicy(max_retry_attempts=0) if self.repeats else _PATIENT
+        self.retrying = [RetryingStore(store, policy) for store in self.stores]
+        # The first endpoint, whose passing failures are retried.
+        self.store = self.retrying[0]
+        self.s3 = [store for store in self.stores if isinstance(store, S3Store)]
+        is_folder = self.store.url.startswith("file://")
+        self.root = Path(self.store.url.removeprefix("file://")) if is_folder else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def key(self, name: str = "object") -> str:
+        """A key that nobody has used."""
+        self.keys.append(f"{self.folder}{len(self.keys):04d}-{name}")
+        return self.keys[-1]
+
+    def body(self, size: int) -> bytes:
+        """Bytes that no other body has."""
+        return self.rng.randbytes(max(size, 16))
+
+    def upload(self, store: Store, key: str) -> Upload:
+        """It ends with the trial at the latest."""
+        self.uploads.append(store.upload(key))
+        return self.uploads[-1]
+
+    def end_uploads(self) -> None:
+        while self.uploads:
+            with suppress(SparkWalError, Transient):
+                self.uploads.pop().abort()
+
+    def __exit__(self, *ended: object) -> None:
+        self.end_uploads()
+        try:
+            # One by one: a store may not know how to delete many.
+            while entries := self.store.list(self.folder).entries:
+                keys = [entry.key for entry in entries]
+                for _ in run_parallel(self.store, self.store.delete, keys):
+                    pass
+        except SparkWalError as error:
+            self.left = f"objects under {self.folder} ({error})"
+        if self.root is not None:
+            own = self.root / self.folder
+            made = [Path(each[0]) for each in os.walk(own, topdown=False)]
+            for path in [*made, own.parent, self.root / ".tmp", self.root]:
+                with suppress(OSError):  # another run's, or the log's, objects are in it
+                    path.rmdir()
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question to a store. `ask` raises Wrong, or returns what it saw, or None where it does
-    not apply. `means`: for a log where the store fails; `fatal`: such a store can hold none, else
-    it can, within that limit."""
+    """One question to a store. `ask` raises Wrong, or returns what it saw.
+
+    Attributes:
+        means: for a log where the store fails.
+        fatal: such a store can hold none, else it can, within that limit.
+        s3: asked of S3's protocol alone.
+        ends: without it no other question makes sense.
+    """
 
     name: str
     ask: Callable[[StoreUnderTest], Found]
-    means: str
+    means: str = ""
     fatal: bool = True
+    s3: bool = False
+    ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,7 +155,7 @@ class Finding:
     """What one check found; `means` is empty where the store did as it should."""
 
     check: str
-    outcome: Outcome
+    outcome: Literal["ok", "wrong", "limit", "unknown"]
     found: str
     means: str = ""
     fatal: bool = True
@@ -40,10 +163,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What all checks found; `seed` gives the same order, sizes and delays again."""
-
     findings: tuple[Finding, ...]
-    seed: int
 
     @property
     def verdict(self) -> str:
@@ -72,74 +192,45 @@ class Report:
         return f"{self.verdict} for a log: {said}."
 
 
-_OVERWRITE = "two writers overwrite each other's commits, and rows that were acknowledged are lost"
-QUICK = (
-    Check("put-if-absent", objects.first_put_wins, _OVERWRITE),
-    Check("put-if-absent, raced", races.put_if_absent, _OVERWRITE),
-    Check("a slow put and a fast one", races.slow_and_fast, _OVERWRITE),
-)
-CHECKS = (
-    *QUICK,
-    Check("endpoints", races.endpoints, "writers at different endpoints have two logs, not one"),
-    Check("multipart, raced", races.multipart,
-          "two writers of large records overwrite each other's commits"),
-    Check("put-if-absent and a delete", races.against_delete,
-          "after a collection two writers could both own a position"),
-    Check("conflicts (409)", races.conflicts, "", fatal=False),
-    Check("read after write", objects.read_after_write,
-          "readers and a new writer miss records that were acknowledged"),
-    Check("LIST order", objects.list_order, "the newest record is not found"),
-    Check("LIST pages", objects.list_pages, "the newest record is not found"),
-    Check("LIST after write", objects.list_after_write,
-          "a new writer does not see the last commits and takes their places"),
-    Check("deletes", objects.deletes, "collected objects stay, and are paid for"),
-    Check("ranges", objects.ranges, "readers get other bytes than they asked for"),
-    Check("age", objects.age, "collection could delete what a writer still needs"),
-    Check("clock", s3.clock,
-          "beyond 15 minutes S3 refuses every signed request, others sooner: set the clock",
-          fatal=False),
-    Check("checksums", s3.checksums,
-          "a body damaged on its way is stored; the log's own CRC-32 finds it when it is read",
-          fatal=False),
-    Check("key characters", objects.key_characters,
-          "keep to letters, digits, - and _ in paths and names", fatal=False),
-    Check("big object", objects.big_object, "large records do not come back as written"),
-    Check("file system", objects.file_system,
-          "only a local disk, shared by the processes of one machine, may hold a log", fatal=False),
-)  # fmt: skip
-
-
 def prove(
-    stores: Sequence[Store], prefix: str, trial: Trial, *, checks: Sequence[Check] = CHECKS,
+    stores: Sequence[Store], prefix: str, trial: Trial, checks: Sequence[Check],
     on_finding: Callable[[Finding], None] = lambda _: None,
 ) -> Report:  # fmt: skip
-    """Ask all checks, in order, and remove what they wrote, also when it is interrupted. `stores`
-    are endpoints of one; each makes one attempt for each call. Raises StoreUnavailableError or
-    OptionError where the first check gets no answer."""
+    """Ask these checks, in order, and remove what they wrote under `{prefix}/proof/{run}/`, a name
+    of its own, also when it is interrupted. `stores` are endpoints of one; each makes one attempt
+    for each call. Raises StoreUnavailableError or OptionError where the first check gets no
+    answer."""
     findings: list[Finding] = []
+
+    def add(finding: Finding) -> None:
+        findings.append(finding)
+        on_finding(finding)
+
     with StoreUnderTest(tuple(stores), prefix, trial) as tested:
         for check in checks:
-            outcome, said = _ask(tested, check, first=check is checks[0])
-            if said is not None:
-                means = check.means if outcome in ("wrong", "limit") else ""
-                findings.append(Finding(check.name, outcome, said, means, check.fatal))
-                on_finding(findings[-1])
+            if check.s3 and not tested.s3:
+                continue
+            finding = _ask(tested, check, first=check is checks[0])
+            if finding is not None:
+                add(finding)
+                if check.ends and finding.outcome != "ok":
+                    break
     if tested.left:
-        left = f"left behind: {tested.left}"
-        findings.append(Finding("removed", "unknown", left, "delete it", fatal=False))
-        on_finding(findings[-1])
-    return Report(tuple(findings), trial.seed)
+        add(Finding("removed", "unknown", f"left behind: {tested.left}", "delete it", fatal=False))
+    return Report(tuple(findings))
 
 
-def _ask(tested: StoreUnderTest, check: Check, *, first: bool) -> tuple[Outcome, Found]:
+def _ask(tested: StoreUnderTest, check: Check, *, first: bool) -> Finding | None:
+    finding = partial(Finding, check.name, fatal=check.fatal)
     try:
-        return "ok", check.ask(tested)
+        said = check.ask(tested)
+        return None if said is None else finding("ok", said)
     except Wrong as wrong:
-        return "wrong" if check.fatal else "limit", str(wrong)
+        return finding("wrong" if check.fatal else "limit", str(wrong), check.means)
     except (SparkWalError, Transient, NotFound) as error:
         # The store itself says that it knows no If-None-Match.
         lacks = isinstance(error, OptionError) and "conditional writes" in str(error)
         if first and not lacks:
             raise
         said = f"no object at {error}" if isinstance(error, NotFound) else str(error)
-        return "wrong" if first else "unknown", said
+        return finding("wrong" if first else "unknown", said, check.means * first)
