@@ -40,8 +40,7 @@ COMMANDS = {
 # Those that share a module are there by their own names.
 _TOGETHER = {
     "status": "status", "at": "status", "consumers": "status", "show": "checks",
-    "verify": "checks", "cost": "report", "report": "report", "cat": "rows", "head": "rows",
-    "tail": "rows", "sql": "rows",
+    "verify": "checks", "cat": "rows", "head": "rows", "tail": "rows", "sql": "rows",
 }  # fmt: skip
 
 
