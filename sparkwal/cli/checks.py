@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import click
 from rich.text import Text
@@ -11,15 +12,18 @@ from rich.text import Text
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
 from sparkwal.console.exit_codes import Failed
 from sparkwal.console.options import as_json, takes_log, takes_logs
-from sparkwal.console.output import facts, moment, print_json, shown, size
+from sparkwal.console.output import escape, facts, moment, print_json, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.header import Batch, CommitHeader, Inline, to_json
+from sparkwal.format.header import CommitHeader, SlotHeader, to_json
 from sparkwal.format.memory import NOWHERE, Checkpoint
 from sparkwal.protocol.recovery import last_live
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import Report, check_commit, verify_store, whole_record
+
+# Of a header, for people.
+_IN_TABLES = ("kind", "batches", "inline", "txns", "checkpoints")
 
 
 @dataclass
@@ -62,7 +66,7 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
         })  # fmt: skip
         click.get_current_context().exit(0 if found.sound else 1)
     if found.record is not None:
-        _show(log, found)
+        _show(log, found, found.record.header)
     if not found.sound:
         raise Failed(found.why or f"the record of position {found.position} is not sound")
 
@@ -108,70 +112,39 @@ def _look(log: LogRange, position: int) -> _Shown:
     return _Shown(position, key, "live", "", record, report.problems)
 
 
-def _show(log: LogRange, found: _Shown) -> None:
-    assert found.record is not None
-    header = found.record.header
+def _show(log: LogRange, found: _Shown, header: SlotHeader) -> None:
     verdict = Text("every byte is as it was written", "green")
     if found.problems:
         verdict = Text("\n".join(found.problems), "red")
     elif found.state == "collected":
         verdict = Text("not checked: its rows may be gone")
-    state = header.kind if found.state == "live" else f"{header.kind}, {found.state}"
-    rows: dict[str, str | Text] = {
-        "position": Text.assemble((str(header.position), "bold"), f"  {state}"),
-        "object": found.key,
-        "time": moment(header.timestamp_ms),
-        "leader": f"{header.leader_id}, term {header.term}",
-        "plan": f"{header.plan_id}, {header.in_flight_limit} in flight at most",
-        "log": header.log_id,
-        "decided": f"all before {header.decided + 1}" if header.decided >= 0 else "nothing known",
-    }  # fmt: skip
-    if found.why:
-        rows["state"] = Text(found.why, "yellow")
-    if isinstance(header, CommitHeader):
-        rows |= {
-            "query": header.query_id if header.query == header.query_id
-                     else f"{header.query}, {header.query_id}",
-            "batch": str(header.batch_id),
-            "rows": f"{header.rows:,} in {size(header.bytes)}",
-        }  # fmt: skip
-        if header.metrics:
-            metrics = (f"{name} {value:g}" for name, value in header.metrics.items())
-            rows["metrics"] = ", ".join(metrics)
-    else:
-        rows |= {
-            "host": header.host, "reason": header.reason,
-            "before it": f"the head was {header.prev_position}",
-        }  # fmt: skip
-    archive = f", older ones in txns/{header.txns_archive}" if header.txns_archive else ""
-    rows["txns"] = f"the last of {len(header.txns):,} queries or producers{archive}"
-    rows["checked"] = verdict
-    facts(rows)
-    if isinstance(header, CommitHeader):
-        _print_rows(log, header)
-    if header.checkpoints:
-        shown("checkpoints", ["query", ">position", ">bytes", ">files", ""],
-              [_checkpoint(query, each) for query, each in header.checkpoints.items()])  # fmt: skip
-
-
-def _print_rows(log: LogRange, header: CommitHeader) -> None:
-    parts: list[tuple[Batch | Inline, int, str]] = [
-        *((each, len(each.frames), log.log.key(each.number)) for each in header.batches),
-        *((each, each.record_batches, "in the record") for each in header.inline),
-    ]
-    parts.sort(key=lambda part: part[0].partition)
+    commit = header if isinstance(header, CommitHeader) else None
+    facts({
+        "object": found.key, "state": f"{header.kind}, {found.state}",
+        **({"why": Text(found.why, "yellow")} if found.why else {}),
+        "time": moment(header.timestamp_ms), **({"query": commit.query} if commit else {}),
+        **{name: value if isinstance(value, str) else json.dumps(value)
+           for name, value in json.loads(to_json(header)).items() if name not in _IN_TABLES},
+        "txns": f"the last of {len(header.txns):,} queries or producers", "checked": verdict,
+    })  # fmt: skip
+    parts = [
+        *({**vars(each), "where": log.log.key(each.number), "frames": len(each.frames)}
+          for each in (commit.batches if commit else ())),
+        *({**vars(each), "where": "in the record", "frames": each.record_batches}
+          for each in (commit.inline if commit else ())),
+    ]  # fmt: skip
     if parts:
-        shown(None, [">partition", ">rows", ">bytes", ">frames", "CRC-32", "where"], [
-            [str(each.partition), f"{each.rows:,}", size(each.bytes), str(frames),
-             f"{each.crc32:08x}", where]
-            for each, frames, where in parts
-        ])  # fmt: skip
+        names = ("partition", "rows", "bytes", "frames", "where")
+        table([{name: each[name] for name in names} for each in parts])
+    if header.checkpoints:
+        table([_checkpoint(*each) for each in header.checkpoints.items()], "checkpoints")
 
 
-def _checkpoint(query: str, each: Checkpoint) -> list[str]:
+def _checkpoint(query: str, each: Checkpoint) -> dict[str, Any]:
     lost = sum(where == NOWHERE for where, _ in each.files.values())
     note = each.reason or (f"{lost} files too large" if lost else "")
-    return [each.name or query, str(each.position), size(each.bytes), str(len(each.files)), note]
+    return {"query": each.name or query, "position": each.position, "bytes": each.bytes,
+            "files": len(each.files), "note": note}  # fmt: skip
 
 
 @click.command("verify")
@@ -182,7 +155,7 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
     sound.
     """
     sound = True
-    for log in logs_at(path, given):
+    for log in logs_at(path, given, looks=False):
         with progress("verify") as done:
             report = verify_store(log.log, log.log.url, done=done)
         if report.ok and report.head < 0:
@@ -192,21 +165,5 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
-            _print_report(report)
+            click.echo(escape(str(report), keeps="\n"))
     click.get_current_context().exit(0 if sound else 1)
-
-
-def _print_report(report: Report) -> None:
-    rows: dict[str, str | Text] = {
-        "log": report.path,
-        "positions": f"{report.floor}…{report.head}" if report.head >= report.floor else "none",
-        "records": f"{report.commits:,} commits, {report.leaders:,} leader records, "
-                   f"{report.dead:,} dead",
-        "rows": f"{report.rows:,} in {size(report.bytes)}",
-        "orphans": f"{len(report.orphans):,} objects that no record names; they harm nothing",
-        "under way": f"{len(report.under_way):,} objects after the head",
-        "verdict": Text("sound", "bold green"),
-    }  # fmt: skip
-    if not report.ok:
-        rows["verdict"] = Text("\n".join(["not sound", *report.problems]), "red")
-    facts(rows)

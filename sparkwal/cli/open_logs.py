@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +11,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Failed, Refused
-from sparkwal.console.options import EXAMPLES, as_moment, first_and_last, takes_log
-from sparkwal.console.output import moment
+from sparkwal.console.options import EXAMPLES, as_moment, first_and_last, options, takes_log
+from sparkwal.console.output import escape, moment
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
@@ -53,37 +51,37 @@ class Damage:
             raise Failed("\n".join([
                 f"this cannot be read, and is not {what}:",
                 *(f"  {escape(line)}" for line in self.lines()),
-                "Restore it, for example from a bucket version or a backup: see docs/operations.md, "
-                "A record or an object is damaged or gone. sparkwal verify lists all damage",
+                "Restore it, for example from a bucket version or a backup: see "
+                "docs/operations.md, A record or an object is damaged or gone. sparkwal verify "
+                "lists all damage",
             ]))  # fmt: skip
 
 
-def takes_range(command: Callable[..., None]) -> Callable[..., None]:
-    """As `takes_log`, and a range of the log as options of reading in `given`. A command with an
-    argument `positions` may be given the range there."""
+def _with_range(
+    given: dict[str, str], start: int | None, end: int | None, since: int | None,
+    until: int | None, positions: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    if positions is not None:
+        if start is not None or end is not None:
+            raise Refused("a range, or --start and --end: give one of them")
+        try:
+            start, end = first_and_last(positions)
+        except ValueError as expected:
+            raise Refused(str(expected)) from None
+    return {"given": given | bounds(start, end, since, until)}
 
-    @takes_log
-    @click.option("--start", type=click.IntRange(0), metavar="POSITION",
-                  help="The first position.  [default: the log's floor]")  # fmt: skip
-    @click.option("--end", type=click.IntRange(0), metavar="POSITION",
-                  help="The last position.  [default: the head]")  # fmt: skip
-    @click.option("--since", callback=as_moment, metavar="TIME", help=f"From then on: {EXAMPLES}.")
-    @click.option("--until", callback=as_moment, metavar="TIME", help="Up to then.")
-    @functools.wraps(command)
-    def read(
-        given: dict[str, str], start: int | None, end: int | None, since: int | None,
-        until: int | None, positions: str | None = None, **others: Any,
-    ) -> None:  # fmt: skip
-        if positions is not None:
-            if start is not None or end is not None:
-                raise Refused("a range, or --start and --end: give one of them")
-            try:
-                start, end = first_and_last(positions)
-            except ValueError as expected:
-                raise Refused(str(expected)) from None
-        command(given=given | bounds(start, end, since, until), **others)
 
-    return read
+# As `takes_log`, and a range of the log as options of reading in `given`. A command with an
+# argument `positions` may be given the range there.
+takes_range = options(
+    _with_range, takes_log,
+    click.option("--start", type=click.IntRange(0), metavar="POSITION",
+                 help="The first position.  [default: the log's floor]"),
+    click.option("--end", type=click.IntRange(0), metavar="POSITION",
+                 help="The last position.  [default: the head]"),
+    click.option("--since", callback=as_moment, metavar="TIME", help=f"From then on: {EXAMPLES}."),
+    click.option("--until", callback=as_moment, metavar="TIME", help="Up to then."),
+)  # fmt: skip
 
 
 def bounds(
@@ -106,19 +104,19 @@ def logs_at(
     with commas between them; they have looked at head and floor where that is asked for. What
     cannot be read goes into `damage`; without one it is an error. Raises Failed where there is no
     log."""
-    options = from_keywords(SourceOptions, path, {**given, "sequencers": "*"} if names else given)
-    root = open_log(options, fail_fast=fail_fast)
-    found = [options.sequencer]
+    asked = from_keywords(SourceOptions, path, {**given, "sequencers": "*"} if names else given)
+    root = open_log(asked, fail_fast=fail_fast)
+    found = [asked.sequencer]
     if names:
         found = list(dict.fromkeys(filter(None, map(str.strip, names.split(",")))))
         for name in found:
             from_keywords(SourceOptions, path, {"sequencer": name})
-    elif options.sequencers:
+    elif asked.sequencers:
         found = all_logs(root)
     if not found:
         raise no_log(root.url)
     logs = [
-        LogRange(options, name, root, passed_over=damage.of(name) if damage else None)
+        LogRange(asked, name, root, passed_over=damage.of(name) if damage else None)
         for name in found
     ]
     if looks:
@@ -133,8 +131,8 @@ def log_at(
     path: str, given: Mapping[str, str], damage: Damage, *, fail_fast: bool = True
 ) -> LogRange:
     """One log, which has looked; otherwise as `logs_at`."""
-    options = {name: value for name, value in given.items() if name.lower() != "sequencers"}
-    return logs_at(path, options, damage, fail_fast=fail_fast)[0]
+    one = {name: value for name, value in given.items() if name.lower() != "sequencers"}
+    return logs_at(path, one, damage, fail_fast=fail_fast)[0]
 
 
 def head_of(log: LogRange) -> Head:

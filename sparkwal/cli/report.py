@@ -23,10 +23,9 @@ import click
 from sparkwal.cli.cost import costs, past_of, takes_time
 from sparkwal.cli.forms import whole_file
 from sparkwal.cli.open_logs import Damage, log_at
-from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import as_json, takes_log
-from sparkwal.console.output import dollars, length, moment, print_json, rate, requests_text, size
+from sparkwal.console.output import escape, length, print_json, text, words
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
@@ -91,7 +90,6 @@ _LOOK: Any = {
     "axes.titlelocation": "left", "lines.linewidth": 0.8, "lines.markersize": 2,
 }  # fmt: skip
 _LATEST_MS = 22 * 10**13  # matplotlib needs some centuries at the end of the calendar
-_MOMENTS = ("timestamp_ms", "start_ms", "end_ms", "first_ms", "last_ms", "since_ms", "until_ms")
 _TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "newest": "Leaders"}
 
 
@@ -213,33 +211,9 @@ def safe(value: object) -> str:
     return html.escape(escape(str(value)))
 
 
-def text(name: str, value: Any) -> str:
-    """A value for people: its name says of which kind it is."""
-    match value:
-        case None | "" | [] | ():
-            return "–"
-        case bool() | str():
-            return str(value)
-        case dict():
-            return requests_text(value)
-        case list() | tuple():
-            return "; ".join(map(str, value))
-    if name in _MOMENTS:
-        return moment(min(value, CALENDAR_MS))[:19].replace("T", " ")
-    if "cost" in name:
-        return dollars(value)
-    if name.startswith(("put_", "write_")):
-        return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:,.3g} s"
-    if name.endswith("_ms"):
-        return length(value)
-    if name.startswith(("bytes", "stored", "size_")):
-        return size(round(value))
-    return f"{value:,}" if isinstance(value, int) else rate(value)
-
-
 def _part(name: str, value: Any, level: int = 2) -> str:
     """A part of the document: a table of what is plain in it, and below it the rest."""
-    title = f"<h{level}>{_TITLES.get(name) or _words(name).capitalize()}</h{level}>"
+    title = f"<h{level}>{_TITLES.get(name) or words(name).capitalize()}</h{level}>"
     if not value:
         return f"{title}<p>None.</p>"
     if isinstance(value, list):
@@ -250,20 +224,16 @@ def _part(name: str, value: Any, level: int = 2) -> str:
             case dict() | [dict(), *_] if key != "requests":
                 below += _part(key, each, 3)
             case _:
-                plain.append({"what": _words(key), "is": text(key, each)})
+                plain.append({"what": words(key), "is": text(key, each)})
     return title + _table(plain) + below
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    heads = "".join(f"<th>{_words(name)}</th>" for name in rows[0])
+    heads = "".join(f"<th>{words(name)}</th>" for name in rows[0])
     lines = ("".join(f"<td><bdi>{safe(text(*cell))}</bdi></td>" for cell in row.items())
              for row in rows)  # fmt: skip
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="table"><table><tr>{heads}</tr>{body}</table></div>'
-
-
-def _words(name: str) -> str:
-    return "behind" if name == "lag_ms" else name.removesuffix("_ms").replace("_", " ")
 
 
 def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:

@@ -109,7 +109,7 @@ class Past:
         schema = _TABLES[table]
         self._connection.register("_new", schema.empty_table())
         self.ask(f"CREATE TEMP TABLE {table} AS FROM _new")
-        for batch in in_batches(iter(rows), schema, 1024):
+        for batch in in_batches(iter(rows), schema):
             self._connection.register("_new", pa.table(batch))
             self.ask(f"INSERT INTO {table} FROM _new")
 

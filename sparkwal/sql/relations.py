@@ -64,15 +64,11 @@ _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 def records(logs: Sequence[LogRange], needs: Needs) -> Iterator[pa.RecordBatch]:
     """`records`: one row for each live record. Where `passed_over` of a log gets what cannot be
     read, a row says of it no more than its position; else that is an error."""
-    for log in logs:
-        if log.log_id is not None:
-            yield from in_batches(record_rows(log, needs), RECORDS, 1024)
+    return in_batches((row for log in logs for row in record_rows(log, needs)), RECORDS)
 
 
-def in_batches(
-    rows: Iterator[dict[str, Any]], schema: pa.Schema, most: int
-) -> Iterator[pa.RecordBatch]:
-    while chunk := list(islice(rows, most)):
+def in_batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while chunk := list(islice(rows, 1024)):
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
@@ -181,9 +177,9 @@ def relations(
 
     def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in logs:
-            if log.head is not None and log.live is not None:
-                found = consumers_of(log.log, log.name, log.head, None)
-                yield pa.RecordBatch.from_pylist([vars(each) for each in found], schema=CONSUMERS)
+            assert log.head is not None
+            found = consumers_of(log.log, log.name, log.head, None)
+            yield pa.RecordBatch.from_pylist([vars(each) for each in found], schema=CONSUMERS)
 
     def now() -> Relation:
         found = current()
