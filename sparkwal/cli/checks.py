@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -15,31 +14,11 @@ from sparkwal.console.options import as_json, takes_log, takes_logs
 from sparkwal.console.output import escape, facts, moment, print_json, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.header import CommitHeader, SlotHeader, to_json
-from sparkwal.format.memory import NOWHERE, Checkpoint
+from sparkwal.format.header import CommitHeader, to_json
 from sparkwal.protocol.recovery import last_live
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import Report, check_commit, verify_store, whole_record
-
-# Of a header, for people.
-_IN_TABLES = ("kind", "batches", "inline", "txns", "checkpoints")
-
-
-@dataclass
-class _Shown:
-    """What is at one position; `why` is its state for people."""
-
-    position: int
-    key: str
-    state: str
-    why: str = ""
-    record: SlotRecord | None = None
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def sound(self) -> bool:
-        return self.record is not None and not self.problems
 
 
 @click.command("show")
@@ -55,30 +34,38 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
     Exit code 1 where there is no such record, or it is not sound; a record that is dead is shown.
     """
     log = log_at(path, given, Damage())
-    found = _look(log, log.gap - 1 if position is None else position)
-    if as_json:
-        header = json.loads(to_json(found.record.header)) if found.record else None
-        print_json({
-            "position": found.position, "state": found.state, "key": found.key,
-            "sound": None if found.state == "collected" else found.sound,
-            "problems": found.problems, "header": header,
-            **({"why": found.why} if found.why else {}),
-        })  # fmt: skip
-        click.get_current_context().exit(0 if found.sound else 1)
-    if found.record is not None:
-        _show(log, found, found.record.header)
-    if not found.sound:
-        raise Failed(found.why or f"the record of position {found.position} is not sound")
-
-
-def _look(log: LogRange, position: int) -> _Shown:
-    head = head_of(log)
+    position = log.gap - 1 if position is None else position
     if position > keys.last_position(log.window):
         raise click.BadParameter(f"no log has a position {position}")
+    state, why, record, problems = _look(log, position)
+    sound = record is not None and not problems
     key = log.log.where(keys.slot(position, log.window))
+    header = json.loads(to_json(record.header)) if record else None
+    if as_json:
+        print_json({
+            "position": position, "state": state, "key": key,
+            "sound": None if state == "collected" else sound,
+            "problems": problems, "header": header, **({"why": why} if why else {}),
+        })  # fmt: skip
+        click.get_current_context().exit(0 if sound else 1)
+    if record is not None:
+        verdict = Text("every byte is as it was written", "green")
+        if problems:
+            verdict = Text("\n".join(problems), "red")
+        elif state == "collected":
+            verdict = Text("not checked: its rows may be gone")
+        time = moment(record.header.timestamp_ms)
+        about = {"object": key, "state": f"{record.header.kind}, {state}", "why": why, "time": time}
+        _show({name: value for name, value in about.items() if value}, header, verdict)
+    if not sound:
+        raise Failed(why or f"the record of position {position} is not sound")
+
+
+def _look(log: LogRange, position: int) -> tuple[str, str, SlotRecord | None, list[str]]:
+    """What is at a position: its state, why it has that, the record, and what is wrong with it."""
     if position >= log.gap:
         why = f"position {position} is not written yet: the log ends at {log.gap - 1}"
-        return _Shown(position, key, "beyond the head", why)
+        return "beyond the head", why, None, []
     record, damage = None, ""
     try:
         record = whole_record(log.log, position, log.window)
@@ -90,61 +77,44 @@ def _look(log: LogRange, position: int) -> _Shown:
         target = log.floor.state and log.floor.state.target
         where = f", they are in {target.table}" if target else ""
         why = f"position {position} is below the floor, {floor}: its rows were let go{where}"
-        return _Shown(position, key, "collected", why, record)
+        return "collected", why, record, []
     if damage:
-        return _Shown(position, key, "damaged", damage, problems=[damage])
+        return "damaged", damage, None, [damage]
     if record is None:
         why = (
             f"the record of position {position} is missing, though the log goes on after it: it "
-            f"was deleted from outside ({key})"
+            f"was deleted from outside ({log.log.where(keys.slot(position, log.window))})"
         )
-        return _Shown(position, key, "missing", why, problems=[why])
+        return "missing", why, None, [why]
     report = Report(log.log.url)
     if isinstance(record.header, CommitHeader):
         check_commit(log.log, record, report)
-    live = last_live(log.log, record, tolerant=True, head=head)
+    live = last_live(log.log, record, tolerant=True, head=head_of(log))
     if live is not record:
         why = (
             f"dead: position {live.header.position} has term {live.header.term}, so its writer "
             "was fenced when it arrived. Nobody acknowledged it, and no reader sees it"
         )
-        return _Shown(position, key, "dead", why, record, report.problems)
-    return _Shown(position, key, "live", "", record, report.problems)
+        return "dead", why, record, report.problems
+    return "live", "", record, report.problems
 
 
-def _show(log: LogRange, found: _Shown, header: SlotHeader) -> None:
-    verdict = Text("every byte is as it was written", "green")
-    if found.problems:
-        verdict = Text("\n".join(found.problems), "red")
-    elif found.state == "collected":
-        verdict = Text("not checked: its rows may be gone")
-    commit = header if isinstance(header, CommitHeader) else None
-    facts({
-        "object": found.key, "state": f"{header.kind}, {found.state}",
-        **({"why": Text(found.why, "yellow")} if found.why else {}),
-        "time": moment(header.timestamp_ms), **({"query": commit.query} if commit else {}),
-        **{name: value if isinstance(value, str) else json.dumps(value)
-           for name, value in json.loads(to_json(header)).items() if name not in _IN_TABLES},
-        "txns": f"the last of {len(header.txns):,} queries or producers", "checked": verdict,
-    })  # fmt: skip
-    parts = [
-        *({**vars(each), "where": log.log.key(each.number), "frames": len(each.frames)}
-          for each in (commit.batches if commit else ())),
-        *({**vars(each), "where": "in the record", "frames": each.record_batches}
-          for each in (commit.inline if commit else ())),
-    ]  # fmt: skip
-    if parts:
-        names = ("partition", "rows", "bytes", "frames", "where")
-        table([{name: each[name] for name in names} for each in parts])
-    if header.checkpoints:
-        table([_checkpoint(*each) for each in header.checkpoints.items()], "checkpoints")
-
-
-def _checkpoint(query: str, each: Checkpoint) -> dict[str, Any]:
-    lost = sum(where == NOWHERE for where, _ in each.files.values())
-    note = each.reason or (f"{lost} files too large" if lost else "")
-    return {"query": each.name or query, "position": each.position, "bytes": each.bytes,
-            "files": len(each.files), "note": note}  # fmt: skip
+def _show(about: dict[str, str], header: Any, verdict: Text) -> None:
+    tables = {name: header.pop(name, {}) for name in ("batches", "inline", "checkpoints")}
+    txns = f"the last of {len(header.pop('txns')):,} queries or producers"
+    plain = {name: value if isinstance(value, str) else json.dumps(value)
+             for name, value in header.items()}  # fmt: skip
+    facts({**about, **plain, "txns": txns, "checked": verdict})
+    names = ("partition", "rows", "bytes")
+    if tables["batches"]:
+        table([{**{name: each[name] for name in names}, "frames": len(each["frames"]),
+                "object": f"batches/{each['number']}"} for each in tables["batches"]])  # fmt: skip
+    if tables["inline"]:
+        table([{name: each[name] for name in names} for each in tables["inline"]], "in the record")
+    if tables["checkpoints"]:
+        table([{"query": each.get("name") or query, "position": each["position"],
+                "bytes": each["bytes"], "files": len(each["files"]), "note": each["reason"]}
+               for query, each in tables["checkpoints"].items()], "checkpoints")  # fmt: skip
 
 
 @click.command("verify")

@@ -207,15 +207,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
     Raises Refused for a place where no file can be, Failed where the disk does not take it.
     """
-    temporary = None
     try:
         path = path.resolve()
         # There is nothing to rename over a pipe.
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            opened = path.open("wb")
-        else:
-            temporary = path.with_name(f".sparkwal-{uuid.uuid4().hex}")
-            opened = temporary.open("xb")
+        special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
+        temporary = None if special else path.with_name(f".sparkwal-{uuid.uuid4().hex}")
+        opened = (temporary or path).open("wb")
     except (OSError, RuntimeError) as error:  # the latter for links in a circle
         raise Refused(f"-o {path}: {getattr(error, 'strerror', None) or error}") from None
     try:

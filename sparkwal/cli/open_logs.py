@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.options import EXAMPLES, as_moment, first_and_last, options, takes_log
@@ -144,15 +144,10 @@ def head_of(log: LogRange) -> Head:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """How many positions are done, and of how many, on a terminal as long as it lasts."""
+    """How much of how many positions is done, on a terminal as long as it lasts."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn(what), BarColumn(30), MofNCompleteColumn(), TextColumn("positions"),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    disabled = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disabled) as bar:
-        task = bar.add_task("", total=None)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 

@@ -64,6 +64,10 @@ class _Asked:
     form: Form
     damage: Damage = field(default_factory=Damage)
 
+    def __post_init__(self) -> None:
+        if self.columns is not None and self.metadata:
+            raise Refused("--columns names the _wal_… columns too: leave --metadata out")
+
     @functools.cached_property
     def logs(self) -> list[LogRange]:
         return _open(self.path, self.given, self.names, self.damage)
@@ -87,18 +91,10 @@ class _Asked:
             self.damage.check()
 
 
-def _asked(
-    path: str, given: dict[str, str], names: str | None, columns: str | None, metadata: bool,
-    where: str | None, form: Form,
-) -> dict[str, Any]:  # fmt: skip
-    if columns is not None and metadata:
-        raise Refused("--columns names the _wal_… columns too: leave --metadata out")
-    return {"asked": _Asked(path, given, names, columns, metadata, where, form)}
-
-
 # As `_takes_logs`, and what of each row: the command gets `asked`.
 _takes_rows = options(
-    _asked, _takes_logs, takes_form("table", "json", "csv", "arrow"),
+    lambda **given: {"asked": _Asked(**given)}, _takes_logs,
+    takes_form("table", "json", "csv", "arrow"),
     click.option("--columns", metavar="a,b",
                  help="Only these, in this order; _wal_… columns may be among them."),
     click.option("--metadata", is_flag=True,
@@ -106,6 +102,7 @@ _takes_rows = options(
     click.option("--where", metavar="CONDITION",
                  help="Only rows for which it is true, in DuckDB's SQL: "
                  "\"delay > 30 AND origin = 'JFK'\"."),
+    names=("path", "given", "names", "columns", "metadata", "where", "form"),
 )  # fmt: skip
 
 
