@@ -13,8 +13,7 @@ from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import as_json, as_moment, key_values, options, takes_logs
 from sparkwal.console.output import moment, print_json, table, text, words
 from sparkwal.reading.log_range import LogRange
-from sparkwal.sql.cost import UNCOUNTED, Line, lines, month, total, whole_read
-from sparkwal.sql.past import Past
+from sparkwal.sql.past import UNCOUNTED, Line, Past, lines, month, total, whole_read
 from sparkwal.sql.prices import OF, Prices, changed
 
 

@@ -27,9 +27,10 @@ from sparkwal.console.output import escape
 
 # Rows that are texts at once: those take many times what they are in Arrow.
 _CHUNK = 2000
-# So many rows decide how wide each column of a table is; a terminal cuts what comes later.
+# So many rows decide how wide each column of a table is.
 _MEASURED = 200
-_LEAST = 8
+# Letters of a value, at least, on a terminal of many columns.
+_LEAST = 16
 _NUMBERS = (types.is_integer, types.is_floating, types.is_decimal)
 
 
@@ -110,15 +111,11 @@ class _OneSchema(Writer):
 
 
 class _Table(Writer):
-    """Lines that are not cut if `width`, the terminal's, is None; `notify` takes what people should
-    know beside them."""
+    """Lines that are not cut if `width`, the terminal's, is None."""
 
-    def __init__(
-        self, out: IO[bytes], schema: pa.Schema, width: int | None, styled: bool,
-        notify: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, out: IO[bytes], schema: pa.Schema, width: int | None, styled: bool) -> None:
         super().__init__(out)
-        self._schema, self._width, self._styled, self._notify = schema, width, styled, notify
+        self._schema, self._width, self._styled = schema, width, styled
         self._waiting: list[tuple[str, ...]] = []
         self._widths: list[int] = []
 
@@ -126,11 +123,13 @@ class _Table(Writer):
         if not self._schema.equals(batch.schema):
             self.flush()
             self._schema, self._widths = batch.schema, []
-        # Nobody looks at a megabyte that is cut to some letters.
-        most = None if self._width is None else self._width + 1
+        most = None if self._width is None else max(self._width // batch.num_columns, _LEAST)
         for begin in range(0, batch.num_rows, _CHUNK):
             cells = [
-                ["null" if text is None else escape(text[:most]) for text in bare_texts(column)]
+                [
+                    _cut(escape("null" if text is None else text), most)
+                    for text in bare_texts(column)
+                ]
                 for column in batch.slice(begin, _CHUNK).columns
             ]
             self._waiting.extend(zip(*cells, strict=True))
@@ -145,43 +144,30 @@ class _Table(Writer):
         self._out.flush()
 
     def _first_lines(self) -> list[str]:
-        heads = [escape(name) for name in self._schema.names]
-        widths = [max(map(cell_len, column)) for column in zip(heads, *self._waiting, strict=True)]
-        if self._width is not None:
-            # The widest are cut; columns that do not fit even so are left out.
-            while _total(widths) > self._width and max(widths) > _LEAST:
-                widths = [min(width, max(widths) - 1) for width in widths]
-            while len(widths) > 1 and _total(widths) > self._width:
-                widths.pop()
-            if hidden := heads[len(widths) :]:
-                self._notify(f"{len(hidden)} more columns do not fit: {', '.join(hidden)}; choose "
-                             "with --columns")  # fmt: skip
-        self._widths = widths
-        head, rule = self._line(heads), "  ".join("─" * width for width in widths)
-        if self._styled:
-            head = click.style(head, bold=True)
-        return [head, rule, *map(self._line, self._waiting)]
+        heads = tuple(escape(name) for name in self._schema.names)
+        rows = [heads, *self._waiting]
+        self._widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        head, *others = map(self._line, [heads, ["─" * each for each in self._widths], *rows[1:]])
+        return [click.style(head, bold=True) if self._styled else head, *others]
 
     def _line(self, row: Sequence[str]) -> str:
         cells = []
-        for text, width, field in zip(row, self._widths, self._schema, strict=False):
-            length = cell_len(text)
-            if length > width:
-                text, length = set_cell_size(text, width - 1) + "…", width
-            room = " " * (width - length)
+        for text, width, field in zip(row, self._widths, self._schema, strict=True):
+            room = " " * (width - cell_len(text))
             right = any(is_of(field.type) for is_of in _NUMBERS)
             cells.append(room + text if right else text + room)
-        return "  ".join(cells).rstrip()
+        return _cut("  ".join(cells).rstrip(), self._width)
 
 
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + 2 * (len(widths) - 1)
+def _cut(text: str, width: int | None) -> str:
+    if width is None or cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1) + "…"
 
 
 @contextmanager
-def writer(form: Form, schema: pa.Schema, notify: Callable[[str], None]) -> Iterator[Writer]:
-    """What writes rows in this form, the first ones with `schema`; `notify` takes what people
-    should know beside them. Raises as `whole_file`."""
+def writer(form: Form, schema: pa.Schema) -> Iterator[Writer]:
+    """What writes rows in this form, the first ones with `schema`. Raises as `whole_file`."""
     to = nullcontext(sys.stdout.buffer) if form.out is None else whole_file(form.out)
     with to as out:
         if form.name == "json":
@@ -197,7 +183,7 @@ def writer(form: Form, schema: pa.Schema, notify: Callable[[str], None]) -> Iter
             console = Console()
             terminal = form.out is None and console.is_terminal
             styled = terminal and console.color_system is not None and not console.no_color
-            yield _Table(out, schema, console.width if terminal else None, styled, notify)
+            yield _Table(out, schema, console.width if terminal else None, styled)
 
 
 @contextmanager

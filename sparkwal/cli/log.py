@@ -24,7 +24,7 @@ class _Lines:
     """Records as people see them."""
 
     def __init__(self, log: LogRange) -> None:
-        self._log, self._width = log, max(len("position"), len(str(log.gap)))
+        self._width = max(len("position"), len(str(log.gap)))
         self.coloured = sys.stdout.isatty() and takes_colours()
 
     def heading(self) -> str:
@@ -46,13 +46,6 @@ class _Lines:
             return self._columns(place, time, "commit", rows, stored, term, last)
         last = f"{escape(header.host)}: {escape(header.reason)}"
         return self._styled(self._columns(place, time, "leader", "", "", term, last), fg="yellow")
-
-    def ending(self) -> Iterator[str]:
-        """What came before the oldest record, where that is not the first of all."""
-        floor, state = self._log.floor.current(), self._log.floor.state
-        if floor and state is not None:
-            where = f": their rows are in {escape(state.target.table)}" if state.target else ""
-            yield self._styled(f"positions below {floor} were collected{where}", fg="cyan")
 
     def _columns(
         self, place: str, time: str = "", kind: str = "", rows: str = "", stored: str = "",
@@ -142,10 +135,8 @@ def command(
             click.echo(each)
     else:
         os.environ.setdefault("LESS", "FRSX")  # as git does: no pager for a few lines
-        is_whole = first == log.floor.current() and most is None and not reverse
-        whole = chain(heading, lines, shown.ending() if is_whole else ())
         # The pager's function puts an end of line after the last.
-        parts = (f"\n{each}" if place else each for place, each in enumerate(whole))
+        parts = (f"\n{each}" if place else each for place, each in enumerate(chain(heading, lines)))
         click.echo_via_pager(parts, color=shown.coloured)
     follower = Follower(log, max(first, after))
     while follows:

@@ -84,16 +84,16 @@ takes_range = options(
 )  # fmt: skip
 
 
+_ENDS = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
+
+
 def bounds(
     start: int | None, end: int | None, since: int | None, until: int | None
 ) -> dict[str, str]:
     """The positions and times of a range, both inclusive, as options of reading."""
-    positions = {"startingPosition": start, "endingPosition": end}
-    times = {"startingTimestamp": since, "endingTimestamp": until}
-    return {
-        **{name: str(value) for name, value in positions.items() if value is not None},
-        **{name: moment(value) for name, value in times.items() if value is not None},
-    }
+    times = [None if each is None else moment(each) for each in (since, until)]
+    ends = zip(_ENDS, (start, end, *times), strict=True)
+    return {name: str(value) for name, value in ends if value is not None}
 
 
 def logs_at(

@@ -30,8 +30,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
 from sparkwal.lifecycle.consumers import consumer_infos
-from sparkwal.sql.cost import lines
-from sparkwal.sql.past import Past
+from sparkwal.sql.past import Past, lines
 from sparkwal.sql.prices import Prices
 from sparkwal.sql.relations import CALENDAR_MS
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sparkwal.cli.forms import Form, takes_form, writer
 from sparkwal.cli.open_logs import Damage, logs_at, takes_range
-from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows, shown_columns
+from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import named_or_all, options, time_with_unit
 from sparkwal.lifecycle.consumers import consumer_infos
@@ -20,9 +20,10 @@ from sparkwal.lifecycle.snapshot import Current, current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
 from sparkwal.options.types import duration
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, answer, together
 from sparkwal.sql.relations import relations
-from sparkwal.sql.rows import known_columns, rows
+from sparkwal.sql.rows import OWN, known_columns, rows
 
 
 def _with_names(given: dict[str, str], sequencers: str | None, every: bool) -> dict[str, Any]:
@@ -73,14 +74,22 @@ class _Asked:
         return _open(self.path, self.given, self.names, self.damage)
 
     def shown(self, spark_schemas: Sequence[str | None]) -> Shown:
+        """Raises OptionError for a column that is not there, Refused for one asked for twice."""
         known = known_columns(spark_schemas)
-        columns = shown_columns(known, self.columns, self.metadata, len(spark_schemas) > 1)
-        return Shown(known, columns, Condition(self.where, known) if self.where else None)
+        own = [name for name in known.names if name not in METADATA and name not in OWN.names]
+        sequencer = ["_wal_sequencer"] if len(spark_schemas) > 1 else []
+        names = [*own, *([*METADATA, *sequencer] if self.metadata else [])]
+        if self.columns is not None:
+            names = [name.strip() for name in self.columns.split(",")]
+            selected(known, names)
+            if len({*names}) < len(names):
+                raise Refused(f"--columns {self.columns} names a column twice")
+        return Shown(known, tuple(names), Condition(self.where, known) if self.where else None)
 
     def print(self, rows: Callable[[Shown], Iterable[pa.RecordBatch | None]]) -> None:
         """None among the rows stands for a pause, in which nothing is held back."""
         shown = self.shown([log.spark_schema for log in self.logs])
-        with writer(self.form, shown.schema, notify) as out:
+        with writer(self.form, shown.schema) as out:
             for batch in rows(shown):
                 if batch is None:
                     out.flush()
@@ -201,7 +210,7 @@ def sql(path: str, given: dict[str, str], names: str | None, query: str, form: F
 
     answered = answer(relations(logs, consumer_infos, now), query)
     try:
-        with writer(form, answered.schema, notify) as out:
+        with writer(form, answered.schema) as out:
             for batch in answered:
                 out.write(batch)
             out.end()

@@ -12,17 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkwal.cli.open_logs import wait
-from sparkwal.console.exit_codes import Refused
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.protocol.replay import WIDEST_PROBE, live_records
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import METADATA, unknown_column
 from sparkwal.reading.pieces import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, together
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.rows import OWN, Numbering, bounds, read, rows
+from sparkwal.sql.rows import Numbering, bounds, read, rows
 
 # Read together, however many rows are wanted.
 _MOST_TOGETHER = 16 * 2**20
@@ -48,23 +46,6 @@ class Shown:
     @property
     def needs(self) -> Needs | None:
         return self.where.needs if self.where is not None else None
-
-
-def shown_columns(
-    known: pa.Schema, columns: str | None, metadata: bool, several: bool
-) -> tuple[str, ...]:
-    """Raises OptionError for a column that is not there, Refused for one asked for twice."""
-    if columns is not None:
-        names = [name.strip() for name in columns.split(",")]
-        for name in names:
-            if name not in known.names:
-                raise unknown_column(name, known.names, known.names)
-            if names.count(name) > 1:
-                raise Refused(f"--columns names {name!r} twice")
-        return tuple(names)
-    own = [name for name in known.names if name not in METADATA and name not in OWN.names]
-    extra = [*METADATA, *(["_wal_sequencer"] if several else [])] if metadata else []
-    return (*own, *extra)
 
 
 def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:
@@ -193,12 +174,13 @@ def followed(
 
     Raises AnotherLog where a log was recreated or is gone, InvalidLogError, BrokenPipeError.
     """
-    places = [_Place(Follower(log, log.gap), log.spark_schema) for log in logs]
-    now, patience = shown([place.spark_schema for place in places]), interval_ms
+    followers = [Follower(log, log.gap) for log in logs]
+    schemas = [log.spark_schema for log in logs]
+    now, patience = shown(schemas), interval_ms
     while True:
         try:
-            for place in places:
-                for record in place.follower.new(at_once=1, size=WHOLE):
+            for place, follower in enumerate(followers):
+                for record in follower.new(at_once=1, size=WHOLE):
                     if isinstance(record, Collected):
                         notify(
                             f"positions {record.start}…{record.end - 1} were collected before they "
@@ -206,10 +188,12 @@ def followed(
                         )
                         continue
                     # A writer may have added columns.
-                    if place.spark_schema != record.spark_schema:
-                        place.spark_schema = record.spark_schema
-                        now = shown([place.spark_schema for place in places])
-                    yield from place.fresh_rows(record, now)
+                    if schemas[place] != record.spark_schema:
+                        schemas[place] = record.spark_schema
+                        now = shown(schemas)
+                    # All of a record at once: where the store goes away meanwhile it comes again.
+                    pieces = pieces_of(follower.log.log, record)
+                    yield from [*kept(read(follower.log, pieces, now.target), now)]
             patience = interval_ms
         except StoreUnavailableError as error:
             if patience == interval_ms:
@@ -217,24 +201,3 @@ def followed(
             patience = max(interval_ms, min(2 * patience + 1, _LONGEST_MS))
         yield None
         wait(patience)
-
-
-@dataclass
-class _Place:
-    """How far one log was shown: `rows` of the record at `position`."""
-
-    follower: Follower
-    spark_schema: str | None
-    position: int = -1
-    rows: int = 0
-
-    def fresh_rows(self, record: SlotRecord, shown: Shown) -> Iterator[pa.RecordBatch]:
-        """Those of a record that were not shown before the store went away."""
-        if record.header.position != self.position:
-            self.position, self.rows = record.header.position, 0
-        log, skip = self.follower.log, self.rows
-        for batch in read(log, pieces_of(log.log, record), shown.target):
-            fresh = batch.slice(min(skip, batch.num_rows))
-            skip -= batch.num_rows - fresh.num_rows
-            self.rows += fresh.num_rows
-            yield from kept([fresh], shown)

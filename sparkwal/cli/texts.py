@@ -1,10 +1,5 @@
-"""Values as text, exactly: as JSON, and bare for CSV and tables.
-
-What JSON has no form for: decimals with a fraction are texts of their digits, bytes base64, dates
-and times ISO 8601 (a timestamp with its zone, Z), intervals ISO 8601 too (PT1.5S), floats that are
-no number the texts NaN, Infinity and -Infinity. A map whose keys are texts, each there once, is an
-object; any other is a list of [key, value].
-"""
+"""Values as text, exactly: as JSON, and bare for CSV and tables. docs/cli.md says what each type
+becomes."""
 
 from __future__ import annotations
 

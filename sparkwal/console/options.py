@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -42,6 +42,7 @@ def _pair(text: str, wrong: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+T = TypeVar("T")
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
@@ -158,7 +159,7 @@ def first_and_last(text: str) -> tuple[int | None, int | None]:
 
 EXAMPLES = "1h (an hour ago), 30min, 2026-01-31T12:00:00Z"
 EXPECTED = "a time before now such as 1h or 30min, a moment such as 2026-01-31T12:00:00Z (UTC \
-unless it says otherwise), or milliseconds since 1970"
+unless it says otherwise), or milliseconds since 1970 is expected"
 
 
 def moment_ms(text: str, now_ms: int) -> int:
@@ -174,27 +175,27 @@ def moment_ms(text: str, now_ms: int) -> int:
     raise ValueError(EXPECTED)
 
 
-def as_moment(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """The callback of a TIME: milliseconds since 1970."""
-    if value is None:
-        return None
-    try:
-        return moment_ms(value, time.time_ns() // 1_000_000)
-    except ValueError as expected:
-        raise click.BadParameter(f"{value!r}: {expected} is expected") from None
+def _callback(parse: Callable[[str], T]) -> Callable[..., T | None]:
+    """Of an option whose text `parse` reads."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> T | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as expected:
+            raise click.BadParameter(f"{value!r}: {expected}") from None
+
+    return read
 
 
-def time_with_unit(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | None:
-    """The callback of a time with a unit: without one it would be milliseconds, and data goes."""
-    if value is None:
-        return None
-    try:
-        if value.strip().isdecimal():
-            raise ValueError
-        duration(value)
-    except ValueError:
-        wrong = f"{value!r} is no time with its unit, as 7d, 24h or 30min"
-        raise click.BadParameter(wrong) from None
-    return value
+def _with_unit(text: str) -> str:
+    with suppress(ValueError):
+        if not text.strip().isdecimal():
+            duration(text)
+            return text
+    raise ValueError("this is no time with its unit, as 7d, 24h or 30min")
+
+
+# The callback of a TIME: milliseconds since 1970.
+as_moment = _callback(lambda text: moment_ms(text, time.time_ns() // 1_000_000))
+# Of a time with a unit: without one it would be milliseconds, and data goes.
+time_with_unit = _callback(_with_unit)

@@ -17,8 +17,6 @@ from rich.text import Text
 
 _MOMENTS = ("timestamp_ms", "start_ms", "end_ms", "first_ms", "last_ms", "since_ms", "until_ms")
 _LAST_MS = 253_402_300_799_999  # of the calendar
-# A text that ends a table is wrapped within no less.
-_LEAST_TEXT = 16
 
 
 # They join letters of some scripts, and move nothing.
@@ -131,22 +129,17 @@ def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
 def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output. A column whose heading begins with ">" stands to the right.
 
-    A number that was cut would be another: the terminal wraps what is too wide, but the last
-    column, if it is a text, is wrapped in its place.
+    A number that was cut would be another: the terminal wraps what is too wide.
     """
     heads = [escape(heading.removeprefix(">")) for heading in columns]
     cells = [[escape(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-    ends_in_text = not columns[-1].startswith(">")
-    if ends_in_text:
-        widths[-1] = min(widths[-1], max(_LEAST_TEXT, cell_len(heads[-1])))
     console = out()
     console.width = max(console.width, sum(widths) + 2 * (len(widths) - 1))
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, (heading, head, width) in enumerate(zip(columns, heads, widths, strict=True), 1):
+    for heading, head in zip(columns, heads, strict=True):
         justify: Literal["right", "left"] = "right" if heading.startswith(">") else "left"
-        wraps = ends_in_text and place == len(columns)
-        table.add_column(Text(head), no_wrap=not wraps, justify=justify, min_width=width)
+        table.add_column(Text(head), no_wrap=True, justify=justify)
     for row in cells:
         # No markup: a name may have brackets in it.
         table.add_row(*map(Text, row))
