@@ -75,10 +75,10 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
 
 
 def _document(found: Collection | None) -> dict[str, Any]:
-    """A log without a lifecycle has no collection: nothing of it was let go."""
+    """A log without a lifecycle has no collection."""
     names = ("objects", "bytes", "uploads")
     return {
         "lifecycle": found is not None, "below": found and found.bound,
         **{name: getattr(found, name, 0) for name in names},
-        "held_by": found and found.held_by or None,
+        "held_by": found.held_by or None if found else "no lifecycle: nothing was let go",
     }  # fmt: skip
