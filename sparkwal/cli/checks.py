@@ -11,7 +11,7 @@ from rich.text import Text
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
 from sparkwal.console.exit_codes import Failed
 from sparkwal.console.options import as_json, takes_log, takes_logs
-from sparkwal.console.output import escape, facts, moment, print_json, table
+from sparkwal.console.output import escape, facts, moment, out, print_json, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json
@@ -135,5 +135,5 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
-            click.echo(escape(str(report), keeps="\n"))
+            out().print(Text(escape(str(report), keeps="\n")), soft_wrap=True)
     click.get_current_context().exit(0 if sound else 1)
