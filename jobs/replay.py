@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Refused, Stopped
 from sparkwal.console.options import named_or_all, takes_log_options
-from sparkwal.console.output import facts
+from sparkwal.console.output import escape, facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions

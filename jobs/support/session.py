@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 import sparkwal
-from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Failed, Refused
+from sparkwal.console.output import escape
 from sparkwal.errors import OptionError
 from sparkwal.log import HeadInfo
 from sparkwal.options import spark_versions

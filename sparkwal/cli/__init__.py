@@ -9,7 +9,9 @@ from importlib.util import find_spec
 
 
 def run() -> None:
-    missing = [name for name in ("click", "rich", "duckdb") if find_spec(name) is None]
+    missing = [
+        name for name in ("click", "rich", "duckdb", "matplotlib") if find_spec(name) is None
+    ]
     if missing:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
     try:

@@ -8,9 +8,8 @@ import click
 
 from sparkwal import events
 from sparkwal.checkpoints.rebuild import checkpoint
-from sparkwal.console.escape import escape
 from sparkwal.console.options import as_json, takes_log
-from sparkwal.console.output import print_json
+from sparkwal.console.output import escape, print_json
 from sparkwal.events import Event
 
 
@@ -42,8 +41,8 @@ def command(
         made = checkpoint(path, name, folder=folder, **given)
     finally:
         stop()
-    how = next((each for each in seen if isinstance(
-        each, events.CheckpointRebuilt | events.CheckpointUsed)), None)  # fmt: skip
+    kinds = events.CheckpointRebuilt | events.CheckpointUsed
+    how = next((each for each in seen if isinstance(each, kinds)), None)
     why = how.reason if isinstance(how, events.CheckpointRebuilt) else None
     if as_json:
         print_json({
@@ -53,8 +52,7 @@ def command(
         return
     click.echo(made)
     if how is not None:
-        done = f"made anew: {escape(why)}" if why else "as it was"
-        last = f"the log's last microbatch of it is {how.batch_id}"
-        click.echo(
-            f"{done}; {last if how.batch_id >= 0 else 'nothing of it is in the log'}", err=True
+        last = (
+            f"batch {how.batch_id} is its last" if how.batch_id >= 0 else "nothing of it is there"
         )
+        click.echo(f"{f'made anew: {escape(why)}' if why else 'as it was'}; {last}", err=True)

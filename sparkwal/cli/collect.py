@@ -17,14 +17,12 @@ from sparkwal.console.lifecycles import (
     takes_lifecycle_options,
 )
 from sparkwal.console.options import as_json, takes_logs
-from sparkwal.console.output import print_json, shown, size
+from sparkwal.console.output import print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.lake import NewestLake
 from sparkwal.protocol.chain import look
-
-_COLUMNS = ["log", "floor", "below", "objects", "bytes", "uploads", "held back by"]
 
 
 @click.command(epilog=EXIT_CODES)
@@ -50,46 +48,37 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     states = {name: (log, look(log)) for name, log in logs(settings, every).items()}
     if not states:
         raise Refused(f"there is no log at {settings.log_path}; check the path")
-    # A log without a lifecycle has no collection.
-    found: dict[str, Collection | None] = {}
+    found: list[dict[str, Any]] = []
     failures: dict[str, SparkWalError] = {}
     with narrated(Console(stderr=True)):
         for name, (log, state) in states.items():
+            about = {"sequencer": name, "floor": state.floor if state else 0, "deleted": deletes}
             try:
                 target = state.target if state else None
-                table = NewestLake(target.table, settings) if target else None
+                lake = NewestLake(target.table, settings) if target else None
                 life = Lifecycle(
-                    log, settings, sequencer=name, table=table, gc_grace_ms=settings.gc_grace_ms,
+                    log, settings, sequencer=name, table=lake, gc_grace_ms=settings.gc_grace_ms,
                     consumer_expiry_ms=settings.consumer_expiry_ms,
                 )  # fmt: skip
-                found[name] = life.collect(dry_run=not deletes)
+                found.append({**about, **_document(life.collect(dry_run=not deletes))})
             except SparkWalError as error:
                 failures[name] = error
-    floors = {name: state.floor if state else 0 for name, (_, state) in states.items()}
+                if as_json:
+                    print_json({**about, "lifecycle": True, "error": str(error)})
     if as_json:
-        for name in states:
-            about = {"sequencer": name, "floor": floors[name], "deleted": deletes}
-            print_json({**about, **_document(found.get(name), failures.get(name))})
+        for each in found:
+            print_json(each)
     elif found:
-        what = "deleted" if deletes else "this would be deleted"
-        rows = []
-        for name, each in found.items():
-            row = [name, "–", "–", "0", "0 B", "0", "no lifecycle: nothing was let go"]
-            if each is not None:
-                counts = [f"{each.objects:,}", size(each.bytes), f"{each.uploads:,}"]
-                row = [name, str(floors[name]), str(each.bound), *counts, each.held_by or "–"]
-            rows.append(row)
-        shown(f"{settings.path}: {what}", _COLUMNS, rows)
+        table(found, f"{settings.path}: {'deleted' if deletes else 'this would be deleted'}")
     if failures:
         raise Failures(failures, every)
 
 
-def _document(found: Collection | None, error: SparkWalError | None) -> dict[str, Any]:
-    if error is not None:
-        return {"lifecycle": True, "error": str(error)}
-    if found is None:
-        return {"lifecycle": False}
+def _document(found: Collection | None) -> dict[str, Any]:
+    """A log without a lifecycle has no collection."""
+    names = ("objects", "bytes", "uploads")
     return {
-        "lifecycle": True, "below": found.bound, "objects": found.objects, "bytes": found.bytes,
-        "uploads": found.uploads, "held_by": found.held_by or None,
+        "lifecycle": found is not None, "below": found and found.bound,
+        **{name: getattr(found, name, 0) for name in names},
+        "held_by": found.held_by or None if found else "no lifecycle: nothing was let go",
     }  # fmt: skip

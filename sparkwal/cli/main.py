@@ -36,20 +36,16 @@ COMMANDS = {
 }
 
 
-# Those that share a module are there by their own names.
-_TOGETHER = {
-    "status": "status", "at": "status", "consumers": "status", "show": "checks",
-    "verify": "checks", "cost": "report", "report": "report", "cat": "rows", "head": "rows",
-    "tail": "rows", "sql": "rows",
-}  # fmt: skip
+# Of those that are not in a module of their own.
+_MODULES = {"at": "status", "consumers": "status", "show": "checks", "verify": "checks",
+            "cat": "rows", "head": "rows", "tail": "rows", "sql": "rows"}  # fmt: skip
 
 
 @cache
 def find(name: str) -> click.Command:
     """Its line of COMMANDS begins its help."""
-    shared = _TOGETHER.get(name)
-    module = import_module(f"sparkwal.cli.{shared or name.replace('-', '_')}")
-    command: click.Command = getattr(module, name if shared else "command")
+    module = import_module(f"sparkwal.cli.{_MODULES.get(name) or name.replace('-', '_')}")
+    command: click.Command = getattr(module, name if name in _MODULES else "command")
     command.help = f"{COMMANDS[name]}\n\n{command.help or ''}"
     return command
 

@@ -1,30 +1,29 @@
-"""The logs that a command looks at, and the damage that it meets."""
+"""The logs that a command looks at, the range that it is given of them, and the damage it meets."""
 
 from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
-from sparkwal.console.escape import escape
-from sparkwal.console.exit_codes import Failed
-from sparkwal.console.output import moment
+from sparkwal.console.exit_codes import Failed, Refused
+from sparkwal.console.options import EXAMPLES, as_moment, first_and_last, options, takes_log
+from sparkwal.console.output import escape, moment
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import PassedOver
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.parallel import run_parallel
-
-# Lines of one message, at most.
-_MOST = 20
 
 
 class Damage:
@@ -48,111 +47,108 @@ class Damage:
 
     def check(self, what: str = "shown") -> None:
         """Raises Failed where there is any; `what` is not done with it, for people."""
-        if not self._found:
-            return
-        lines = [f"  {escape(line)}" for line in self._found.values()]
-        more = [f"  … and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-        advice = (
-            "Restore it, for example from a bucket version or a backup: see docs/operations.md, "
-            "A record or an object is damaged or gone. sparkwal verify lists all damage"
-        )
-        first = f"this cannot be read, and is not {what}:"
-        raise Failed("\n".join([first, *lines[:_MOST], *more, advice]))
+        if self._found:
+            raise Failed("\n".join([
+                f"this cannot be read, and is not {what}:",
+                *(f"  {escape(line)}" for line in self.lines()),
+                "Restore it, for example from a bucket version or a backup: see "
+                "docs/operations.md, A record or an object is damaged or gone. sparkwal verify "
+                "lists all damage",
+            ]))  # fmt: skip
+
+
+def _with_range(
+    given: dict[str, str], start: int | None, end: int | None, since: int | None,
+    until: int | None, positions: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    if positions is not None:
+        if start is not None or end is not None:
+            raise Refused("a range, or --start and --end: give one of them")
+        try:
+            start, end = first_and_last(positions)
+        except ValueError as expected:
+            raise Refused(str(expected)) from None
+    return {"given": given | bounds(start, end, since, until)}
+
+
+# As `takes_log`, and a range of the log as options of reading in `given`. A command with an
+# argument `positions` may be given the range there.
+takes_range = options(
+    _with_range, takes_log,
+    click.option("--start", type=click.IntRange(0), metavar="POSITION",
+                 help="The first position.  [default: the log's floor]"),
+    click.option("--end", type=click.IntRange(0), metavar="POSITION",
+                 help="The last position.  [default: the head]"),
+    click.option("--since", callback=as_moment, metavar="TIME", help=f"From then on: {EXAMPLES}."),
+    click.option("--until", callback=as_moment, metavar="TIME", help="Up to then."),
+)  # fmt: skip
+
+
+_ENDS = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
 
 
 def bounds(
     start: int | None, end: int | None, since: int | None, until: int | None
 ) -> dict[str, str]:
     """The positions and times of a range, both inclusive, as options of reading."""
-    positions = {"startingPosition": start, "endingPosition": end}
-    times = {"startingTimestamp": since, "endingTimestamp": until}
-    return {
-        **{name: str(value) for name, value in positions.items() if value is not None},
-        **{name: moment(value) for name, value in times.items() if value is not None},
-    }
+    times = [None if each is None else moment(each) for each in (since, until)]
+    ends = zip(_ENDS, (start, end, *times), strict=True)
+    return {name: str(value) for name, value in ends if value is not None}
 
 
-def logs_at(path: str, given: Mapping[str, str], damage: Damage | None = None) -> list[LogRange]:
-    """The log, or with sequencers=* all under the path; none was looked at yet. What cannot be read
-    goes into `damage`; without one it is an error. Raises Failed where there is no log."""
-    options = from_keywords(SourceOptions, path, given)
-    return _ranges(options, "*" if options.sequencers else None, damage)
-
-
-def _ranges(
-    options: SourceOptions, sequencers: str | None, damage: Damage | None, fail_fast: bool = True
-) -> list[LogRange]:
-    root = open_log(options, fail_fast=fail_fast)
-    names = [options.sequencer]
-    if sequencers == "*":
-        names = all_logs(root)
-    elif sequencers is not None:
-        names = list(dict.fromkeys(filter(None, map(str.strip, sequencers.split(",")))))
-        for name in names:
-            from_keywords(SourceOptions, options.path, {"sequencer": name})
-    if not names:
+def logs_at(
+    path: str, given: Mapping[str, str], damage: Damage | None = None, names: str | None = None,
+    *, looks: bool = True, fail_fast: bool = True,
+) -> list[LogRange]:  # fmt: skip
+    """The log of these options, or with sequencers=* all under the path, or those of these `names`
+    with commas between them; they have looked at head and floor where that is asked for. What
+    cannot be read goes into `damage`; without one it is an error. Raises Failed where there is no
+    log."""
+    asked = from_keywords(SourceOptions, path, {**given, "sequencers": "*"} if names else given)
+    root = open_log(asked, fail_fast=fail_fast)
+    found = [asked.sequencer]
+    if names:
+        found = list(dict.fromkeys(filter(None, map(str.strip, names.split(",")))))
+        for name in found:
+            from_keywords(SourceOptions, path, {"sequencer": name})
+    elif asked.sequencers:
+        found = all_logs(root)
+    if not found:
         raise no_log(root.url)
-    return [
-        LogRange(options, name, root, passed_over=damage.of(name) if damage else None)
-        for name in names
+    logs = [
+        LogRange(asked, name, root, passed_over=damage.of(name) if damage else None)
+        for name in found
     ]
-
-
-def open_logs(
-    path: str, given: dict[str, str], sequencers: str | None, damage: Damage | None = None
-) -> list[LogRange]:
-    """The logs that are asked for, looked at once: `sequencers` are names with commas between them,
-    "*", or None for the one log of the options. Raises Failed where there is no log."""
-    if sequencers is not None:
-        given = {**given, "sequencers": "*"}
-    options = from_keywords(SourceOptions, path, given)
-    refuse(options, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions")
-    # A lease is written into the log.
-    refuse(options, "does not go with a command, which only looks", "lease")
-    several = sequencers or options.sequencers
-    logs = _ranges(options, several, damage)
-    for _ in run_parallel(logs[0].log.store, LogRange.look, logs):
-        pass
-    for log in logs:
-        if log.log_id is None and several != "*":
-            raise no_log(options.path, log.name)
+    if looks:
+        for _ in run_parallel(root.store, LogRange.look, logs):
+            pass
+        for log in logs:
+            head_of(log)
     return logs
 
 
 def log_at(
     path: str, given: Mapping[str, str], damage: Damage, *, fail_fast: bool = True
 ) -> LogRange:
-    """One log, looked at: its head and its floor. Raises Failed where there is none."""
-    options = from_keywords(SourceOptions, path, given)
-    (log,) = _ranges(options, None, damage, fail_fast)
-    log.look()
-    head_of(log)
-    return log
+    """One log, which has looked; otherwise as `logs_at`."""
+    one = {name: value for name, value in given.items() if name.lower() != "sequencers"}
+    return logs_at(path, one, damage, fail_fast=fail_fast)[0]
 
 
 def head_of(log: LogRange) -> Head:
     """Raises Failed where there is no log."""
     if log.head is None or log.head.live is None:
-        raise no_log(log.log.url)
+        raise no_log(log.options.path, log.name)
     return log.head
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """How many positions are done, and of how many, on a terminal as long as it lasts."""
+    """How much of how many positions is done, on a terminal as long as it lasts."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn(what), BarColumn(30), MofNCompleteColumn(), TextColumn("positions"),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    disabled = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disabled) as bar:
-        task = bar.add_task("", total=None)
-
-        def show(done: int, of: int) -> None:
-            bar.update(task, completed=done, total=of)
-
-        yield show
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def no_log(url: str, sequencer: str = ROOT) -> Failed:

@@ -11,10 +11,9 @@ from importlib.metadata import version
 
 import click
 
-from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import as_json, takes_log_options, with_flags
-from sparkwal.console.output import facts, print_json
+from sparkwal.console.output import escape, facts, print_json
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import Store

@@ -1,53 +1,61 @@
-"""`sparkwal cost` and `report`: what a log cost, and its past as one HTML page."""
+"""`sparkwal report`: the past of a log as one HTML page, and the same numbers as JSON.
+
+The page shows the document as tables, and charts that matplotlib draws. Nothing that it needs lies
+elsewhere, and no script runs in it.
+"""
 
 from __future__ import annotations
 
-import functools
+import base64
+import hashlib
+import html
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sparkwal.cli.cost import costs, past_of, takes_time
 from sparkwal.cli.forms import whole_file
-from sparkwal.cli.open_logs import Damage, bounds, head_of, logs_at, progress
+from sparkwal.cli.open_logs import Damage, log_at
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, as_moment, key_values, takes_log, takes_logs
-from sparkwal.console.output import dollars, length, moment, print_json, requests_text, shown, size
-from sparkwal.errors import InvalidLogError, need
+from sparkwal.console.options import as_json, takes_log
+from sparkwal.console.output import escape, length, print_json, text, words
+from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.format.lifecycle import LifecycleRecord
-from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
-from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions, one_log
-from sparkwal.sql.cost import UNCOUNTED, Line, lines, month, total, whole_read
-from sparkwal.sql.past import LAST_MS, Past
-from sparkwal.sql.prices import OF, Prices, changed
+from sparkwal.format.schema import columns, type_name
+from sparkwal.lifecycle.consumers import consumer_infos
+from sparkwal.sql.past import Past, lines
+from sparkwal.sql.prices import Prices
+from sparkwal.sql.relations import CALENDAR_MS
 
-FORMAT = 2
-# A chart has at most so many steps, each of one of these widths or twice the last, and so on.
-STEPS = 200
-WIDTHS_MS = (1000, 5000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 14_400_000, 86_400_000,
-             604_800_000, 2_419_200_000, 31_449_600_000)  # fmt: skip
-# Kept of what there may be any number of: the newest terms, the longest pauses, the first dead.
-TERMS, PAUSES, DEAD = 200, 10, 100
-
-_COMMITS = """
-SELECT count(*) FILTER (kind = 'commit') AS commits, coalesce(sum(rows), 0)::BIGINT AS rows,
-    coalesce(sum(bytes), 0)::BIGINT AS bytes, count(*) FILTER (kind = 'leader') AS leaders,
-    coalesce(sum(dead), 0)::BIGINT AS dead, max(in_flight) AS most_in_flight,
-    count(last_put_ms) AS puts_timed, quantile_disc(last_put_ms, 0.5) AS put_p50,
-    quantile_disc(last_put_ms, 0.99) AS put_p99, max(last_put_ms) AS put_max,
-    count(write_ms) AS writes_timed, quantile_disc(write_ms, 0.5) AS write_p50,
-    quantile_disc(write_ms, 0.99) AS write_p99, max(write_ms) AS write_max,
-    quantile_disc(bytes, 0.5) AS size_p50, quantile_disc(bytes, 0.99) AS size_p99,
-    max(bytes) AS size_max, coalesce(sum(puts + dead), 0)::BIGINT AS puts,
-    coalesce(sum(gets), 0)::BIGINT AS gets, coalesce(sum(lists), 0)::BIGINT AS lists
+# A chart has at most 200 steps, each of one of these widths: from a second to 64 years.
+_WIDTHS_MS = (1000, 5000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 14_400_000, 86_400_000,
+             604_800_000, 2_419_200_000, 31_449_600_000, 64 * 31_449_600_000)  # fmt: skip
+_SUMS = """
+    count(*) FILTER (kind = 'commit') AS commits, count(*) FILTER (kind = 'leader') AS leaders,
+    coalesce(sum(COLUMNS('^(rows|bytes|dead|puts|gets|lists)$')), 0),
+    max(in_flight) AS most_in_flight, count(last_put_ms) AS puts_timed,
+    quantile_disc(last_put_ms, 0.5) AS put_p50, quantile_disc(last_put_ms, 0.99) AS put_p99,
+    max(last_put_ms) AS put_max, count(write_ms) AS writes_timed,
+    quantile_disc(write_ms, 0.5) AS write_p50, quantile_disc(write_ms, 0.99) AS write_p99,
+    max(write_ms) AS write_max, quantile_disc(bytes, 0.5) AS size_p50,
+    quantile_disc(bytes, 0.99) AS size_p99, max(bytes) AS size_max
 FROM steps
 """
-_INTERVALS = """
+# Over the time in which something was written, and not up to now.
+_RATES = """
+SELECT min(ms) AS first_ms, max(ms) AS last_ms, coalesce(last_ms - first_ms, 0) AS written_ms,
+    count(*) * 1000 / nullif(written_ms, 0) AS commits,
+    sum(COLUMNS('^(rows|bytes)$')) * 1000 / nullif(written_ms, 0)
+FROM steps WHERE kind = 'commit'
+"""
+_GAPS = """
 WITH gaps AS (
     SELECT position AS before, lag(position) OVER w AS after, lag(ms) OVER w AS start_ms,
         ms - lag(ms) OVER w AS length_ms
@@ -62,132 +70,35 @@ SELECT term, min(position) FILTER (kind = 'leader') AS position, min(ms) AS time
 FROM steps WHERE term IS NOT NULL GROUP BY term
 HAVING bool_or(kind = 'leader' AND reason <> 'seal') ORDER BY term DESC
 """
+_STYLE = """
+:root { color-scheme: light dark }
+body { margin: 0 auto; max-width: 1100px; padding: 16px; font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
+img { width: min(100%, 640px); background: #fff } .bad { color: #c22 } .table { overflow: auto; max-height: 70vh }
+table { border-collapse: collapse } th { font-weight: normal; opacity: 0.7 } th, td { text-align: left; padding: 4px 16px 4px 0; border-bottom: 1px solid #8885; overflow-wrap: normal }
+"""  # noqa: E501
+# Sums of a step as bars, or shares of its records as points.
+_CHARTS = {
+    "commits": ["commits"], "rows": ["rows"], "bytes of rows": ["bytes"],
+    "bytes of a commit": ["size_p50", "size_p99"], "PUT of a record": ["put_p50", "put_p99"],
+    "writing the objects of a commit": ["write_p50", "write_p99"],
+    "most records in flight": ["most_in_flight"], "cost of requests": ["request_cost"],
+}  # fmt: skip
+_LOOK: Any = {
+    "svg.fonttype": "none", "font.size": 8, "date.converter": "concise", "legend.frameon": False,
+    "axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True,
+    "axes.titlelocation": "left", "lines.linewidth": 0.8, "lines.markersize": 2,
+}  # fmt: skip
+_LATEST_MS = 22 * 10**13  # matplotlib needs some centuries at the end of the calendar
+_TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "newest": "Leaders"}
 
 
-def takes_time(command: Callable[..., None]) -> Callable[..., None]:
-    """--since and --until as options of reading in `given`, and --price as `prices`."""
-
-    @click.option("--since", metavar="TIME", callback=as_moment,
-                  help="Only from then on: 7d, 2026-01-31T12:00Z.")  # fmt: skip
-    @click.option("--until", metavar="TIME", callback=as_moment, help="Only up to then.")
-    @click.option(
-        "--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
-        help="put, list, get, delete of 1,000 requests, storage of a GB-month; repeatable.",
-    )  # fmt: skip
-    @functools.wraps(command)
-    def read(
-        given: dict[str, str], since: int | None, until: int | None, given_prices: Iterable[str],
-        **others: Any,
-    ) -> None:  # fmt: skip
-        if since is not None and until is not None and until < since:
-            raise Refused("--until lies before --since")
-        try:
-            prices = changed(Prices(), key_values(given_prices, "--price"))
-        except ValueError as wrong:
-            raise Refused(str(wrong)) from None
-        command(given=given | bounds(None, None, since, until), prices=prices, **others)
-
-    return read
-
-
-def past_of(path: str, given: Mapping[str, str], damage: Damage) -> Past:
-    """The past of one log, or with sequencers=* of all; on a terminal it shows how far it is."""
-    logs = logs_at(path, given, damage)
-    for log in logs:
-        log.look()
-        head_of(log)
-    with progress("read") as done:
-        return Past(logs, done)
-
-
-@click.command("cost")
-@takes_logs
-@takes_time
-@click.option("--by", type=click.Choice(["hour", "day", "month"]), default="day",
-              show_default=True, help="One line for each of these, in UTC.")  # fmt: skip
-@as_json
-def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: bool) -> None:
-    """The requests are those that the records prove; one GET is made for each record. PATH may lie
-    on any store: the prices are S3's.
-    """
-    damage = Damage()
-    past = past_of(path, given, damage)
-    every = lines(past, prices, by)
-    if as_json:
-        print_json(_cost(past, every, prices, damage))
-    else:
-        _show_cost(past, every, by, prices)
-    damage.check("counted")
-
-
-def _cost(past: Past, every: list[Line], prices: Prices, damage: Damage) -> dict[str, Any]:
-    return {
-        "prices": {"of": OF, "currency": "USD", **asdict(prices)},
-        "logs": [
-            {"sequencer": each.log.name, "start": each.start, "end": each.end,
-             "floor": each.floor, "stored": each.stored, "objects": each.objects,
-             "damage": damage.lines(each.log.name)}
-            for each in past.logs
-        ],
-        "periods": [_line(line) for line in every],
-        "total": _line(total(every)),
-        "month": month(past, prices),
-        "whole_read": whole_read(past, prices),
-        "not_counted": list(UNCOUNTED),
-    }  # fmt: skip
-
-
-def _line(line: Line) -> dict[str, Any]:
-    return {
-        **asdict(line), "cost": line.cost,
-        "start": moment(line.start_ms), "end": moment(line.end_ms),
-    }  # fmt: skip
-
-
-def _show_cost(past: Past, every: list[Line], by: str, prices: Prices) -> None:
-    columns = [by, ">commits", ">PUT", ">GET", ">LIST", ">requests", ">stored", ">storage", ">sum"]
-    rows = [_cells(_name(line, by), line) for line in every]
-    shown(f"Cost in dollars, {OF}", columns, [*rows, _cells("total", total(every))])
-    monthly, read = month(past, prices), whole_read(past, prices)
-    if monthly is None:
-        click.echo("a month at this rate: there is less than an hour to compute it from")
-    else:
-        cost = dollars(monthly["request_cost"] + monthly["storage_cost"])
-        click.echo(
-            f"a month at the rate of the last {length(monthly['span_ms'])}: {cost} "
-            f"({dollars(monthly['request_cost'])} for {requests_text(monthly['requests'])}; "
-            f"{dollars(monthly['storage_cost'])} for {size(monthly['stored'])} if nothing is "
-            "collected)"
-        )
-    click.echo(f"one whole read: {dollars(read['cost'])} ({requests_text(read['requests'])}, "
-               f"{size(read['bytes'])})")  # fmt: skip
-    if any(each.floor for each in past.logs):
-        click.echo("the log begins at its floor: what was collected is not counted")
-    click.echo(f"not counted: {'; '.join(UNCOUNTED)}")
-
-
-def _name(line: Line, by: str) -> str:
-    digits = {"hour": 13, "day": 10, "month": 7}[by]
-    ends = line.start_ms, max(line.end_ms - 1, line.start_ms)
-    first, last = (moment(end)[:digits].replace("T", " ") for end in ends)
-    return first if first == last else f"{first} … {last}"
-
-
-def _cells(name: str, line: Line) -> list[str]:
-    requests = [f"{line.requests.get(kind, 0):,}" for kind in ("PUT", "GET", "LIST")]
-    return [
-        name, f"{line.commits:,}", *requests, dollars(line.request_cost),
-        size(line.stored), dollars(line.storage_cost), dollars(line.cost),
-    ]  # fmt: skip
-
-
-@click.command("report")
+@click.command()
 @takes_log
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="Where the page goes; what is there is replaced.")  # fmt: skip
 @takes_time
 @as_json
-def report(
+def command(
     path: str, given: dict[str, str], output: Path | None, prices: Prices, as_json: bool
 ) -> None:
     """The page is one file that loads nothing. One GET is made for each record. With --json the
@@ -195,136 +106,164 @@ def report(
     """
     if output is None and not as_json:
         raise Refused("name the page: -o report.html")
-    if output is not None:
-        need("matplotlib", "sparkwal[cli]")
-        if not output.parent.is_dir():
-            raise Refused(f"there is no folder {output.parent}; make it first")
-        if output.exists() and not output.is_file():
-            raise Refused(f"{output} is no file that could be replaced; name another")
-    one_log(from_keywords(SourceOptions, path, given))
     damage = Damage()
-    past = past_of(path, given, damage)
-    try:
-        (log,) = logs_at(path, given, Damage())
-        log.look(floor=False)
-        readers = consumer_infos(log.log, log.name, head_of(log), None)
-    except InvalidLogError as error:
-        readers = []
-        damage.of(log.name)(error)
-    numbers = document(past, prices, readers, damage.lines())
-    if output is not None:
-        from sparkwal.cli.page import page
-
-        with whole_file(output) as file:
-            # What the log says of itself may hold halves of characters.
-            file.write(page(numbers).encode(errors="replace"))
-        if not as_json:
-            commits = numbers["totals"]["commits"]
-            click.echo(f"{output}: {commits:,} commits, {output.stat().st_size:,} bytes")
+    with whole_file(output) if output is not None else nullcontext() as file:
+        past = past_of([log_at(path, given, damage)])
+        numbers = document(past, prices, damage)
+        if file is not None:
+            file.write(page(numbers).encode())
     if as_json:
         print_json(numbers)
+    else:
+        click.echo(f"{output}: {numbers['totals']['commits']:,} commits")
     damage.check("in the report")
 
 
-def document(
-    past: Past, prices: Prices, readers: Sequence[ConsumerInfo], damage: Sequence[str]
-) -> dict[str, Any]:
-    """All of a report. Times are milliseconds since 1970, costs dollars; no number is NaN."""
+def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
+    """All of a report. Times are milliseconds since 1970, costs dollars; no number is NaN. Of what
+    there may be any number of it holds the newest terms, the longest pauses and the first dead."""
     (looked,) = past.logs
-    head, chain = looked.head, looked.chain
-    assert looked.log.spark_schema is not None
-    every = lines(past, prices, "day")
-    (totals,) = past.ask(_COMMITS)
-    whole = total(every)
-    (span,) = past.ask("SELECT min(ms) AS first, max(ms) AS last FROM steps WHERE kind = 'commit'")
-    written = (span["last"] or 0) - (span["first"] or 0)
+    log, chain = looked.log, looked.chain
+    assert log.head is not None and log.live is not None and log.spark_schema is not None
+    head, stored, every = log.live.header, past.stored(looked), lines(past, prices, "day")
+    cost = costs(past, prices, every)
+    (totals,) = past.ask(f"SELECT {_SUMS}")
+    (rates,) = past.ask(_RATES)
     (intervals,) = past.ask(
-        f"{_INTERVALS} SELECT count(length_ms) AS count, quantile_disc(length_ms, 0.5) AS p50, "
+        f"{_GAPS} SELECT count(length_ms) AS count, quantile_disc(length_ms, 0.5) AS p50, "
         "quantile_disc(length_ms, 0.99) AS p99, max(length_ms) AS max FROM gaps"
     )
+    pauses = past.ask(
+        f"{_GAPS} FROM gaps WHERE length_ms >= greatest(1000, 10 * $usual) "
+        "ORDER BY length_ms DESC LIMIT 10", usual=intervals["p50"] or 0,
+    )  # fmt: skip
     terms = past.ask(_TERMS)
+    dead = past.ask(
+        "SELECT position - dead AS first, dead FROM steps WHERE dead > 0 ORDER BY 1 LIMIT 100"
+    )
+    readers = []
+    try:
+        readers = consumer_infos(log.log, log.name, log.head, None)
+    except InvalidLogError as error:
+        damage.of(log.name)(error)
     return {
-        "format": FORMAT,
-        "made_ms": past.until_ms,
+        "format": 3, "made_ms": past.until_ms, "damage": damage.lines(),
+        "totals": {**totals, "requests": cost["total"]["requests"]},
+        "rates": rates, "stored": {"bytes": stored["stored"], "objects": stored["objects"]},
+        "series": _series(past, prices), "cost": {**cost, "lines": every},
+        "terms": {"count": len(terms), "newest": terms[:200]},
+        "interval_ms": intervals, "pauses": pauses,
+        "dead": {"count": totals["dead"], "first": [list(each.values()) for each in dead]},
+        "consumers": [asdict(each) for each in readers],
+        "lifecycle": chain and {**asdict(chain), "is_open": chain.is_open},
         "log": {
-            "url": looked.log.log.url, "sequencer": looked.log.name, "log_id": head.log_id,
-            "next_position": looked.log.gap, "floor": looked.floor, "term": head.term,
+            "url": log.log.url, "sequencer": log.name, "log_id": head.log_id,
+            "next_position": log.gap, "floor": log.floor.current(), "term": head.term,
             "leader_id": head.leader_id, "host": host_of(head), "window": head.window,
-            "last_ms": min(head.timestamp_ms, LAST_MS), "last_commit_ms": span["last"],
+            "last_ms": min(head.timestamp_ms, CALENDAR_MS), "last_commit_ms": rates["last_ms"],
         },
         "range": {"start": looked.start, "end": looked.end,
                   "since_ms": past.since_ms, "until_ms": past.until_ms},
-        "damage": list(damage),
-        "totals": {**totals, "requests": dict(whole.requests)},
-        # Over the time in which something was written, and not up to now.
-        "rates": {
-            "first_ms": span["first"], "last_ms": span["last"], "written_ms": written,
-            **{name: totals[name] * 1000 / written if written else None
-               for name in ("commits", "rows", "bytes")},
-        },
-        "series": _series(past, every),
-        "interval_ms": intervals,
-        "terms": {"count": len(terms), "newest": terms[:TERMS]},
-        "pauses": past.ask(
-            f"{_INTERVALS} FROM gaps WHERE length_ms >= greatest(1000, 10 * $usual) "
-            "ORDER BY length_ms DESC LIMIT $most", usual=intervals["p50"] or 0, most=PAUSES,
-        ),
-        "dead": {"count": totals["dead"], "first": [
-            list(run.values()) for run in past.ask(
-                "SELECT position - dead AS first, dead FROM steps WHERE dead > 0 "
-                "ORDER BY position LIMIT $most", most=DEAD)
-        ]},
-        "consumers": [asdict(each) for each in readers],
-        "lifecycle": chain and _lifecycle(chain),
-        "stored": {"bytes": looked.stored, "objects": looked.objects},
-        "cost": {
-            "prices": {"of": OF, "currency": "USD", **asdict(prices)},
-            "total": asdict(whole), "month": month(past, prices),
-            "whole_read": whole_read(past, prices), "not_counted": list(UNCOUNTED),
-            "lines": [asdict(line) for line in every],
-        },
-        "schema": list(columns(json.loads(looked.log.spark_schema))),
+        "schema": [{"name": name, "type": type_name(kind)}
+                   for name, kind in columns(log.spark_schema).items()],
     }  # fmt: skip
 
 
-def _series(past: Past, every: Sequence[Line]) -> dict[str, Any]:
-    (span,) = past.ask("SELECT min(ms) AS first, max(ms) AS last FROM steps")
-    if span["first"] is None:
-        return {"width_ms": WIDTHS_MS[0], "buckets": []}
-    wanted = (span["last"] - span["first"]) // STEPS + 1
-    width = next((each for each in WIDTHS_MS if each >= wanted), WIDTHS_MS[-1])
-    while width < wanted:
-        width *= 2
+def _series(past: Past, prices: Prices) -> dict[str, Any]:
+    span = past.value("SELECT max(ms) - min(ms) FROM steps") or 0
+    width = next(each for each in _WIDTHS_MS if each * 200 > span)
     query = (
-        f"SELECT ms // $width * $width AS start_ms, {_COMMITS.strip()[7:]} GROUP BY 1 ORDER BY 1"
+        "SELECT ms // $width * $width AS start_ms, coalesce(sum(puts * $put + gets * $get + "
+        f"lists * $list) / 1000, 0) AS request_cost, {_SUMS} GROUP BY 1 ORDER BY 1"
     )
-    return {"width_ms": width, "buckets": past.ask(query, width=width)}
+    each = {"put": prices.put, "get": prices.get, "list": prices.list}
+    return {"width_ms": width, "buckets": past.ask(query, width=width, **each)}
 
 
-def _lifecycle(chain: LifecycleRecord) -> dict[str, Any]:
-    target = chain.target
-    return {
-        "kind": chain.kind, "k": chain.k, "cut": chain.cut, "to": chain.to, "floor": chain.floor,
-        "is_open": chain.is_open, "table": target.table if target else None,
-        "mode": target.mode if target else None, "keys": list(target.keys) if target else [],
-        "table_version": chain.table_version if target else None,
-        "timestamp_ms": chain.timestamp_ms, "host": chain.host, "gc_grace_ms": chain.gc_grace_ms,
-    }  # fmt: skip
+def page(document: Mapping[str, Any]) -> str:
+    """The HTML of a document."""
+    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    url, made = safe(document["log"]["url"]), text("last_ms", document["made_ms"])
+    harm = f"Something is damaged, and not counted: {safe('; '.join(document['damage']))}"
+    parts = [_part(name, value) for name, value in document.items()
+             if name not in ("format", "made_ms", "damage", "series")]  # fmt: skip
+    # No text in it ends the element.
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{url} · sparkwal report</title>
+<style>{_STYLE}</style>
+<h1><bdi>{url}</bdi></h1>
+{f'<p class="bad"><bdi>{harm}</bdi></p>' * bool(document["damage"])}
+{_charts(**document["series"])}
+{"".join(parts)}
+<p>Made {made} by <code>sparkwal report</code>. All times are UTC. The exact numbers stand in this file as JSON, in the element <code>#report</code>.</p>
+<script type="application/json" id="report">{data}</script>
+"""  # noqa: E501
 
 
-def columns(kind: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """The columns of a Spark schema, or the parts of a type, and what they are made of, outer ones
-    first."""
-    parts: list[tuple[str, Any, bool]] = []
-    match kind:
-        case {"type": "struct"}:
-            parts = [(each["name"], each["type"], each["nullable"]) for each in kind["fields"]]
-        case {"type": "array"}:
-            parts = [("element", kind["elementType"], kind["containsNull"])]
-        case {"type": "map"}:
-            parts = [("key", kind["keyType"], False),
-                     ("value", kind["valueType"], kind["valueContainsNull"])]  # fmt: skip
-    for name, inner, nullable in parts:
-        plain = inner if isinstance(inner, str) else inner.get("type", "")
-        yield {"name": name, "type": plain, "nullable": nullable, "depth": depth}
-        yield from columns(inner, depth + 1)
+def safe(value: object) -> str:
+    """For an element or in quotes; what cannot be seen is spelled out."""
+    return html.escape(escape(str(value)))
+
+
+def _part(name: str, value: Any, level: int = 2) -> str:
+    """A part of the document: a table of what is plain in it, and below it the rest."""
+    title = f"<h{level}>{_TITLES.get(name) or words(name).capitalize()}</h{level}>"
+    if not value:
+        return f"{title}<p>None.</p>"
+    if isinstance(value, list):
+        return title + _table(value)
+    plain, below = [], ""
+    for key, each in value.items():
+        match each:
+            case dict() | [dict(), *_] if key != "requests":
+                below += _part(key, each, 3)
+            case _:
+                plain.append({"what": words(key), "is": text(key, each)})
+    return title + _table(plain) + below
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    heads = "".join(f"<th>{words(name)}</th>" for name in rows[0])
+    lines = ("".join(f"<td><bdi>{safe(text(*cell))}</bdi></td>" for cell in row.items())
+             for row in rows)  # fmt: skip
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="table"><table><tr>{heads}</tr>{body}</table></div>'
+
+
+def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
+    """One below the other, as a picture."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    charts = {title: names for title, names in _CHARTS.items()
+              if any(each[name] is not None for each in buckets for name in names)}  # fmt: skip
+    if not charts:
+        return "<p>Nothing was written in this time.</p>"
+    starts: Any = [
+        datetime.fromtimestamp(min(each["start_ms"], _LATEST_MS) / 1000, UTC) for each in buckets
+    ]
+    width: Any = timedelta(milliseconds=width_ms)
+    out = io.BytesIO()
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure((4.4, 2.1 * len(charts)))
+        places = figure.subplots(len(charts), sharex=True, squeeze=False).flat
+        for axes, (title, names) in zip(places, charts.items(), strict=True):
+            for name in names:
+                values = [each[name] for each in buckets]
+                if len(names) == 1:
+                    axes.bar(starts, [value or 0 for value in values], width, align="edge")
+                else:
+                    axes.plot(starts, values, ".-", label=name.rpartition("_")[2])
+                    axes.legend()
+            axes.set(title=title, ylim=(0, None))
+            axes.tick_params(labelbottom=True)
+            axes.yaxis.set_major_formatter(lambda value, _, name=names[0]: text(name, value))
+        figure.savefig(out, format="svg")
+    picture = base64.b64encode(out.getvalue()).decode()
+    source, shown = f"data:image/svg+xml;base64,{picture}", ", ".join(charts)
+    return f'<h2>Steps of {length(width_ms)}</h2><img alt="{shown}" src="{source}">'

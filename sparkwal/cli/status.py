@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,10 +10,10 @@ from rich.text import Text
 
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at
 from sparkwal.console.options import as_json, as_moment, takes_log, takes_logs, time_with_unit
-from sparkwal.console.output import facts, length, moment, print_json, rate, shown, size
+from sparkwal.console.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.lifecycle.consumers import ConsumerInfo, consumer_infos
+from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.options.types import duration
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import pace_of, size_of
@@ -31,7 +30,7 @@ from sparkwal.reading.log_range import LogRange
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
     """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
     found, damage = [], Damage()
-    for log in logs_at(path, given, damage):
+    for log in logs_at(path, given, damage, looks=False):
         log.look(floor=False)
         head = head_of(log)
         found += consumer_infos(
@@ -41,35 +40,19 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
         for each in found:
             print_json(vars(each))
     elif found:
-        consumer_table(found)
+        table([vars(each) for each in found])
     else:
         click.echo("no consumers")
     damage.check()
 
 
-def consumer_table(found: Sequence[ConsumerInfo]) -> None:
-    several = len({each.sequencer for each in found}) > 1
-    rows = []
-    for each in found:
-        behind = "?" if each.lag_ms is None else length(each.lag_ms) if each.lag else "–"
-        kind = "lease" if each.expires_ms is not None else ""
-        standing = kind or "live" if each.live else f"expired {kind}".strip()
-        rows.append([
-            *([each.sequencer] if several else []), each.name, str(each.position), f"{each.lag:,}",
-            behind, length(each.age_ms), standing if each.of_this_log else "of another log",
-            each.host,
-        ])  # fmt: skip
-    columns = ["consumer", ">position", ">lag", ">behind", ">last published", "", "host"]
-    shown(None, ["log", *columns] if several else columns, rows)
-
-
 _WINDOW_MS = 300_000
 
 
-@click.command("status")
+@click.command()
 @takes_logs
 @as_json
-def status(path: str, given: dict[str, str], as_json: bool) -> None:
+def command(path: str, given: dict[str, str], as_json: bool) -> None:
     """Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
 
     Requests for each log: for its head 1 LIST and 1 GET (of an appender's log as many GETs as it
@@ -81,23 +64,22 @@ def status(path: str, given: dict[str, str], as_json: bool) -> None:
     now_ms = time.time_ns() // 1_000_000
     damage = Damage()
     for place, log in enumerate(logs_at(path, given, damage)):
-        log.look()
         try:
             consumers = consumer_infos(log.log, log.name, head_of(log), None)
         except InvalidLogError as error:
             consumers = []
             damage.of(log.name)(error)
         status = _document(log, now_ms)
+        readers = [vars(each) for each in consumers]
         if as_json:
-            known = {"consumers": [vars(each) for each in consumers]}
-            print_json({**status, **known, "damage": damage.lines(log.name)})
+            print_json({**status, "consumers": readers, "damage": damage.lines(log.name)})
         else:
             if place:
                 click.echo()
             _show(status)
-            if consumers:
+            if readers:
                 click.echo()
-                consumer_table(consumers)
+                table(readers)
             else:
                 facts({"consumers": "none"})
     damage.check("counted")
@@ -129,20 +111,17 @@ def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
 def _show(status: dict[str, Any]) -> None:
     about = "" if status["exact"] else "≈ "
     above = " above the floor" if status["floor"] and not status["exact"] else ""
-    pace = "idle for five minutes"
-    if status["commits_per_second"]:
-        pace = (
-            f"≈ {rate(status['commits_per_second'])} commits/s, "
-            f"{rate(status['rows_per_second'])} rows/s, over the last "
-            f"{length(round(status['rates_over_seconds'] * 1000))}"
-        )
-    life = status["lifecycle"]
+    seconds, life = round(status["rates_over_seconds"] * 1000), status["lifecycle"]
+    pace = (
+        f"≈ {rate(status['commits_per_second'])} commits/s, {rate(status['rows_per_second'])} "
+        f"rows/s, over the last {length(seconds)}"
+    )
     facts({
         "log": Text.assemble(status["url"], "  ", (status["log_id"], "dim")),
         "head": Text.assemble((str(status["position"]), "bold"),
                               f", {length(status['age_ms'])} ago  ", (status["timestamp"], "dim")),
         "leader": f"{status['leader_id']} on {status['host']}, term {status['term']}",
-        "rate": pace,
+        "rate": pace if status["commits_per_second"] else "idle for five minutes",
         "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} objects{above}",
         **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
     })  # fmt: skip
@@ -180,6 +159,7 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
     damage = Damage()
     log = log_at(path, given, damage)
     head, floor = head_of(log), log.floor.current()
+    assert head.live is not None
     position, found = log.at(timestamp), None
     if position < log.gap:
         try:
@@ -187,26 +167,20 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
             found = None if record is None else moment(record.header.timestamp_ms)
         except InvalidLogError as error:
             damage.of(log.name)(error)
-    collected = 0 < floor == position
+    before = 0 < floor == position
     if as_json:
         print_json({
             "position": position, "timestamp": found, "asked": moment(timestamp),
-            "before_the_floor": collected,
+            "before_the_floor": before,
         })  # fmt: skip
-        damage.check()
-        return
-    assert head.live is not None
-    newest = head.live.header.timestamp_ms
-    if found is not None:
-        what = f"of {found}" + ": the floor, older positions were collected" * collected
-    elif position < log.gap:
-        what = "which cannot be read: perhaps it is older, and the next one is not"
-    elif timestamp <= newest:
-        what = "not written yet: the floor, all older positions were collected"
     else:
-        what = f"not written yet: the newest record is of {moment(newest)}"
-    facts({
-        "asked for": moment(timestamp), "position": f"{position}, {what}",
-        "to read": f'.option("startingPosition", {position})',
-    })  # fmt: skip
+        what = f"of {found}" if found else "which cannot be read"
+        if position == log.gap:
+            what = "not written yet"
+        if before and (found or timestamp <= head.live.header.timestamp_ms):
+            what += ": the floor, older positions were collected"
+        facts({
+            "asked for": moment(timestamp), "position": f"{position}, {what}",
+            "to read": f'.option("startingPosition", {position})',
+        })  # fmt: skip
     damage.check()

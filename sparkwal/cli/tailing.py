@@ -12,19 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkwal.cli.open_logs import wait
-from sparkwal.console.exit_codes import Refused
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.protocol.replay import WIDEST_PROBE, live_records
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import METADATA, unknown_column
 from sparkwal.reading.pieces import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, together
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.rows import OWN, Numbering, bounds, read, rows
+from sparkwal.sql.rows import Numbering, bounds, read, rows
 
-# Read together while a condition decides how many rows are left.
+# Read together, however many rows are wanted.
 _MOST_TOGETHER = 16 * 2**20
 _LONGEST_MS = 30_000
 
@@ -42,33 +40,20 @@ class Shown:
         return pa.schema([self.known.field(name) for name in (*self.columns, *others)])
 
     @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([self.known.field(name) for name in self.columns])
+
+    @property
     def needs(self) -> Needs | None:
         return self.where.needs if self.where is not None else None
 
 
-def shown_columns(
-    known: pa.Schema, columns: str | None, metadata: bool, several: bool
-) -> tuple[str, ...]:
-    """Raises OptionError for a column that is not there, Refused for one asked for twice."""
-    if columns is not None:
-        names = [name.strip() for name in columns.split(",")]
-        for name in names:
-            if name not in known.names:
-                raise unknown_column(name, known.names, known.names)
-            if names.count(name) > 1:
-                raise Refused(f"--columns names {name!r} twice")
-        return tuple(names)
-    own = [name for name in known.names if name not in METADATA and name not in OWN.names]
-    extra = [*METADATA, *(["_wal_sequencer"] if several else [])] if metadata else []
-    return (*own, *extra)
-
-
 def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:
-    """What the condition leaves of batches; none is empty."""
+    """What the condition leaves of batches, with the columns that are shown; none is empty."""
     for batch in batches:
         left = shown.where.of(batch) if shown.where is not None else batch
         if left.num_rows:
-            yield left
+            yield left.select(list(shown.columns))
 
 
 def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
@@ -104,13 +89,13 @@ def last_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa
         return
     extra = [name for name in ("_wal_timestamp", "_wal_sequencer") if name not in shown.columns]
     order = Shown(shown.known, (*shown.columns, *extra), shown.where)
-    found = [b for log in logs if log.log_id is not None for b in _last_of(log, order, count)]
+    found = [batch for log in logs for batch in _last_of(log, order, count)]
     if found:
         table = pa.Table.from_batches(found)
         # Stable: the rows of one log come in its order.
         keys = [("_wal_timestamp", "ascending"), ("_wal_sequencer", "ascending")]
         places = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
-        yield from table.take(places[-count:]).to_batches()
+        yield from table.take(places[-count:]).select(list(shown.columns)).to_batches()
 
 
 def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
@@ -120,38 +105,22 @@ def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch
     while there < count:
         group: list[tuple[Piece, int]] = []
         found = size = 0
-        while found < wanted and size < _MOST_TOGETHER:
-            if (item := next(backwards, None)) is None:
+        for piece, before in backwards:
+            group.insert(0, (piece, before))
+            found, size = found + piece.rows, size + piece.length
+            if found >= wanted or size >= _MOST_TOGETHER:
                 break
-            group.append(item)
-            found, size = found + item[0].rows, size + item[0].length
-            if shown.where is None:
-                size = 0  # nothing but these rows is read
         if not group:
             break
-        group.reverse()
-        (first, before), pieces = group[0], [piece for piece, _ in group]
+        first, before = group[0]
         numbering = Numbering((first.position, first.partition), before)
-        if shown.where is None:
-            # Streamed: all of them are needed but the first ones of the first piece.
-            oldest = read(log, pieces[:1], shown.target, numbering)
-            yield from _without_first(oldest, found - count)
-            yield from read(log, pieces[1:], shown.target, numbering)
-            return
-        newer = list(kept(together(read(log, pieces, shown.target, numbering)), shown))
+        pieces = read(log, [piece for piece, _ in group], shown.target, numbering)
+        newer = list(kept(together(pieces), shown))
         there += sum(batch.num_rows for batch in newer)
         held.extendleft(reversed(newer))
         wanted *= 2
-    yield from _without_first(held, there - count)
-
-
-def _without_first(
-    batches: Iterator[pa.RecordBatch] | deque[pa.RecordBatch], drop: int
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        if drop < batch.num_rows:
-            yield batch.slice(max(drop, 0))
-        drop -= batch.num_rows
+    if held:
+        yield from pa.Table.from_batches(held).slice(max(there - count, 0)).to_batches()
 
 
 def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[tuple[Piece, int]]:
@@ -196,7 +165,7 @@ def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
 def followed(
     logs: Sequence[LogRange], shown: Callable[[Sequence[str | None]], Shown], interval_ms: int,
     notify: Callable[[str], None],
-) -> Iterator[tuple[Shown, pa.RecordBatch | None]]:  # fmt: skip
+) -> Iterator[pa.RecordBatch | None]:  # fmt: skip
     """The rows after those that `logs` had when they were looked at last, without end; None stands
     for a pause: everything that is there was shown. A look that finds nothing is 1 GET of each log.
 
@@ -205,16 +174,13 @@ def followed(
 
     Raises AnotherLog where a log was recreated or is gone, InvalidLogError, BrokenPipeError.
     """
-    places = [_Place(Follower(log, log.gap), log.spark_schema) for log in logs]
-
-    def now_shown() -> Shown:
-        return shown([place.spark_schema for place in places])
-
-    now, patience = now_shown(), interval_ms
+    followers = [Follower(log, log.gap) for log in logs]
+    schemas = [log.spark_schema for log in logs]
+    now, patience = shown(schemas), interval_ms
     while True:
         try:
-            for place in places:
-                for record in place.follower.new(at_once=1, size=WHOLE):
+            for place, follower in enumerate(followers):
+                for record in follower.new(at_once=1, size=WHOLE):
                     if isinstance(record, Collected):
                         notify(
                             f"positions {record.start}…{record.end - 1} were collected before they "
@@ -222,36 +188,16 @@ def followed(
                         )
                         continue
                     # A writer may have added columns.
-                    if place.spark_schema != record.spark_schema:
-                        place.spark_schema = record.spark_schema
-                        now = now_shown()
-                    for batch in place.fresh_rows(record, now):
-                        yield now, batch
+                    if schemas[place] != record.spark_schema:
+                        schemas[place] = record.spark_schema
+                        now = shown(schemas)
+                    # All of a record at once: where the store goes away meanwhile it comes again.
+                    pieces = pieces_of(follower.log.log, record)
+                    yield from [*kept(read(follower.log, pieces, now.target), now)]
             patience = interval_ms
         except StoreUnavailableError as error:
             if patience == interval_ms:
                 notify(f"{error}; still trying")
             patience = max(interval_ms, min(2 * patience + 1, _LONGEST_MS))
-        yield now, None
+        yield None
         wait(patience)
-
-
-@dataclass
-class _Place:
-    """How far one log was shown: `rows` of the record at `position`."""
-
-    follower: Follower
-    spark_schema: str | None
-    position: int = -1
-    rows: int = 0
-
-    def fresh_rows(self, record: SlotRecord, shown: Shown) -> Iterator[pa.RecordBatch]:
-        """Those of a record that were not shown before the store went away."""
-        if record.header.position != self.position:
-            self.position, self.rows = record.header.position, 0
-        log, skip = self.follower.log, self.rows
-        for batch in read(log, pieces_of(log.log, record), shown.target):
-            fresh = batch.slice(min(skip, batch.num_rows))
-            skip -= batch.num_rows - fresh.num_rows
-            self.rows += fresh.num_rows
-            yield from kept([fresh], shown)

@@ -16,7 +16,7 @@ from types import FrameType
 
 import click
 
-from sparkwal.console.escape import escape
+from sparkwal.console.output import escape
 from sparkwal.errors import OptionError, SparkWalError
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -14,8 +13,8 @@ import click
 from rich.console import Console
 
 from sparkwal import events
-from sparkwal.console.escape import escape
-from sparkwal.console.options import time_with_unit
+from sparkwal.console.options import Decorator, options, time_with_unit
+from sparkwal.console.output import escape
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.keys import ROOT
@@ -80,36 +79,29 @@ _METAVARS = {"whole": "N", "size": "SIZE"}
 _COLLECTING = ("gcGrace", "consumerExpiry")
 
 
-def takes_lifecycle_options(
-    *, policy: bool
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_lifecycle_options(*, policy: bool) -> Decorator:
     """Add the options of a lifecycle to `given`, with `policy` those of its policy too. The command
     has `takes_log_options` above it."""
     known = {each.name for each in fields(Policy)} if policy else set()
-    taken = [each for each in fields(LifecycleOptions)
-             if each.name in known or each.metadata["name"] in _COLLECTING]  # fmt: skip
-    names = [each.metadata["name"] for each in taken]
+    taken = {each.metadata["name"].lower(): each for each in fields(LifecycleOptions)
+             if each.name in known or each.metadata["name"] in _COLLECTING}  # fmt: skip
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def read(given: dict[str, str], **others: Any) -> None:
-            mine = {name: others.pop(name.lower()) for name in names}
-            chosen = {name: value for name, value in mine.items() if value is not None}
-            command(given={**given, **chosen}, **others)
+    def with_mine(given: dict[str, str], **mine: str | None) -> dict[str, Any]:
+        chosen = {taken[name].metadata["name"]: value for name, value in mine.items()
+                  if value is not None}  # fmt: skip
+        return {"given": {**given, **chosen}}
 
-        wrapped: Callable[..., None] = read
-        for each in reversed(taken):
-            about = each.metadata
-            flag, callback = _TIMES.get(about["name"], (_flag(about["name"]), None))
-            metavar = "TIME" if callback else _METAVARS[about["parse"].__name__]
-            default = about["shown"] or each.default
-            wrapped = click.option(
-                flag, about["name"].lower(), callback=callback, metavar=metavar,
-                help=about["meaning"] + ("." if default is None else f".  [default: {default}]"),
-            )(wrapped)  # fmt: skip
-        return wrapped
-
-    return decorate
+    added = []
+    for name, each in taken.items():
+        about = each.metadata
+        flag, callback = _TIMES.get(about["name"], (_flag(about["name"]), None))
+        metavar = "TIME" if callback else _METAVARS[about["parse"].__name__]
+        default = about["shown"] or each.default
+        added.append(click.option(
+            flag, name, callback=callback, metavar=metavar,
+            help=about["meaning"] + ("." if default is None else f".  [default: {default}]"),
+        ))  # fmt: skip
+    return options(with_mine, *added, names=["given", *taken])
 
 
 def checked(

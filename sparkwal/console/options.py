@@ -7,8 +7,9 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -41,45 +42,63 @@ def _pair(text: str, wrong: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+T = TypeVar("T")
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def options(
+    reads: Callable[..., dict[str, Any]], *added: Decorator, names: Iterable[str] = ()
+) -> Decorator:
+    """Add options to a command. It gets what `reads` makes of their values in place of them; those
+    are called as the parameters of `reads`, or `names`."""
+    names = [*names] or signature(reads).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def call(**values: Any) -> None:
+            mine = {name: values.pop(name) for name in names if name in values}
+            command(**values, **reads(**mine))
+
+        decorated: Callable[..., None] = call
+        for each in reversed(added):
+            decorated = each(decorated)
+        return decorated
+
+    return decorate
+
+
 def takes_log_options(
     of: str = "log", example: str = "region=eu-central-1", like: str = "", *, endpoint: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Decorator:
     """--endpoint, --log-option and --options-file for a command, which gets them as `given`.
 
     Args:
         like: ", as in" and a file that shows them.
         endpoint: False for a command with an --endpoint of its own.
     """
+    own = click.option(
+        "--endpoint", "store_endpoint", metavar="URL", help="Of an S3-compatible store."
+    )
+    pairs = click.option(
+        "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
+        help=f"An option of the {of}, for example {example}; repeatable. Not for secrets: other "
+        "users of the machine see a command line.",
+    )  # fmt: skip
+    file = click.option(
+        "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
+    )  # fmt: skip
+    return options(_given, *([own] if endpoint else []), pairs, file)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @click.option(
-            "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-            help=f"An option of the {of}, for example {example}; repeatable. Not for secrets: "
-            "other users of the machine see a command line.",
-        )  # fmt: skip
-        @click.option(
-            "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
-        )  # fmt: skip
-        @functools.wraps(command)
-        def read(
-            log_options: Iterable[str], options_file: Path | None,
-            store_endpoint: str | None = None, **others: Any,
-        ) -> None:  # fmt: skip
-            pairs = key_values(log_options, "--log-option")
-            given = {**read_options_file(options_file), **pairs}
-            if store_endpoint is not None:
-                if "endpoint" in map(str.lower, pairs):
-                    raise Refused("--endpoint and --log-option endpoint=…: give one of them")
-                given = with_flags(given, endpoint=store_endpoint)
-            command(given=given, **others)
 
-        own = click.option(
-            "--endpoint", "store_endpoint", metavar="URL", help="Of an S3-compatible store."
-        )
-        return own(read) if endpoint else read
-
-    return decorate
+def _given(
+    log_options: Iterable[str], options_file: Path | None, store_endpoint: str | None = None
+) -> dict[str, Any]:
+    pairs = key_values(log_options, "--log-option")
+    if store_endpoint is not None and "endpoint" in map(str.lower, pairs):
+        raise Refused("--endpoint and --log-option endpoint=…: give one of them")
+    given = {**read_options_file(options_file), **pairs}
+    return {"given": with_flags(given, endpoint=store_endpoint)}
 
 
 def with_flags(given: dict[str, str], **flags: str | None) -> dict[str, str]:
@@ -99,14 +118,18 @@ takes_every = click.option(
 )
 
 
-def takes_log(command: Callable[..., None]) -> Callable[..., None]:
-    """`takes_log_options`, PATH as `path`, and --sequencer, which joins `given`."""
+def _with_sequencer(given: dict[str, str], sequencer: str | None) -> dict[str, Any]:
+    return {"given": with_flags(given, sequencer=sequencer)}
 
-    @functools.wraps(command)
-    def read(sequencer: str | None, given: dict[str, str], **others: Any) -> None:
-        command(given=with_flags(given, sequencer=sequencer), **others)
 
-    return click.argument("path")(takes_sequencer(takes_log_options()(read)))
+def _with_every(given: dict[str, str], every: bool) -> dict[str, Any]:
+    return {"given": with_flags(given, sequencers="*" if every else None)}
+
+
+# `takes_log_options`, PATH as `path`, and --sequencer, which joins `given`.
+takes_log = options(_with_sequencer, click.argument("path"), takes_sequencer, takes_log_options())
+# As `takes_log`, and --all: `given` then asks for all logs under the path.
+takes_logs = options(_with_every, takes_log, takes_every)
 
 
 def named_or_all(sequencers: str | None, every: bool) -> str | None:
@@ -116,16 +139,6 @@ def named_or_all(sequencers: str | None, every: bool) -> str | None:
     if sequencers == "*":
         raise Refused("--sequencers takes names: give --all for all logs")
     return "*" if every else sequencers
-
-
-def takes_logs(command: Callable[..., None]) -> Callable[..., None]:
-    """As `takes_log`, and --all: `given` then asks for all logs under the path."""
-
-    @functools.wraps(command)
-    def read(every: bool, given: dict[str, str], **others: Any) -> None:
-        command(given=with_flags(given, sequencers="*" if every else None), **others)
-
-    return takes_log(takes_every(read))
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")
@@ -146,7 +159,7 @@ def first_and_last(text: str) -> tuple[int | None, int | None]:
 
 EXAMPLES = "1h (an hour ago), 30min, 2026-01-31T12:00:00Z"
 EXPECTED = "a time before now such as 1h or 30min, a moment such as 2026-01-31T12:00:00Z (UTC \
-unless it says otherwise), or milliseconds since 1970"
+unless it says otherwise), or milliseconds since 1970 is expected"
 
 
 def moment_ms(text: str, now_ms: int) -> int:
@@ -162,27 +175,27 @@ def moment_ms(text: str, now_ms: int) -> int:
     raise ValueError(EXPECTED)
 
 
-def as_moment(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """The callback of a TIME: milliseconds since 1970."""
-    if value is None:
-        return None
-    try:
-        return moment_ms(value, time.time_ns() // 1_000_000)
-    except ValueError as expected:
-        raise click.BadParameter(f"{value!r}: {expected} is expected") from None
+def _callback(parse: Callable[[str], T]) -> Callable[..., T | None]:
+    """Of an option whose text `parse` reads."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> T | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as expected:
+            raise click.BadParameter(f"{value!r}: {expected}") from None
+
+    return read
 
 
-def time_with_unit(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | None:
-    """The callback of a time with a unit: without one it would be milliseconds, and data goes."""
-    if value is None:
-        return None
-    try:
-        if value.strip().isdecimal():
-            raise ValueError
-        duration(value)
-    except ValueError:
-        wrong = f"{value!r} is no time with its unit, as 7d, 24h or 30min"
-        raise click.BadParameter(wrong) from None
-    return value
+def _with_unit(text: str) -> str:
+    with suppress(ValueError):
+        if not text.strip().isdecimal():
+            duration(text)
+            return text
+    raise ValueError("this is no time with its unit, as 7d, 24h or 30min")
+
+
+# The callback of a TIME: milliseconds since 1970.
+as_moment = _callback(lambda text: moment_ms(text, time.time_ns() // 1_000_000))
+# Of a time with a unit: without one it would be milliseconds, and data goes.
+time_with_unit = _callback(_with_unit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any, Literal
 
 import click
@@ -14,10 +15,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparkwal.console.escape import escape
+_MOMENTS = ("timestamp_ms", "start_ms", "end_ms", "first_ms", "last_ms", "since_ms", "until_ms")
+_LAST_MS = 253_402_300_799_999  # of the calendar
 
-# A text that ends a table is wrapped within no less.
-_LEAST_TEXT = 16
+
+# They join letters of some scripts, and move nothing.
+_JOINERS = "\u200c\u200d"
+
+
+def escape(text: str, keeps: str = "") -> str:
+    r"""A text of strangers without what a terminal obeys: controls, marks of direction and other
+    invisible characters become \u001b and the like, as in JSON; `keeps` stay. A log's writers
+    choose the names of its hosts, leaders and columns."""
+    if text.isprintable():  # as most are
+        return text
+    keeps += _JOINERS
+    return "".join(
+        each if each.isprintable() or each in keeps else json.dumps(each)[1:-1] for each in text
+    )
 
 
 def as_json_line(document: Mapping[str, Any]) -> str:
@@ -74,30 +89,57 @@ def moment(timestamp_ms: int) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def text(name: str, value: Any) -> str:
+    """A value of a document for people: its name says of which kind it is."""
+    match value:
+        case None | "" | [] | ():
+            return "–"
+        case bool() | str():
+            return str(value)
+        case dict():
+            return requests_text(value)
+        case list() | tuple():
+            return "; ".join(map(str, value))
+    if name in _MOMENTS:
+        return moment(min(value, _LAST_MS))[:19].replace("T", " ")
+    if "cost" in name:
+        return dollars(value)
+    if name.startswith(("put_", "write_")):
+        return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:,.3g} s"
+    if name.endswith("_ms"):
+        return length(value)
+    if name.startswith(("bytes", "stored", "size_")):
+        return size(round(value))
+    return f"{value:,}" if isinstance(value, int) else rate(value)
+
+
+def words(name: str) -> str:
+    """A name of a document for people."""
+    return "behind" if name == "lag_ms" else name.removesuffix("_ms").replace("_", " ")
+
+
+def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
+    """Documents with the same names, one a line."""
+    numbers = (int, float, NoneType)
+    columns = [(">" if all(isinstance(row[name], numbers) for row in rows) else "") + words(name)
+               for name in rows[0]]  # fmt: skip
+    shown(title, columns, [[text(name, row[name]) for name in rows[0]] for row in rows])
+
+
 def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output. A column whose heading begins with ">" stands to the right.
 
-    A number that was cut would be another: the terminal wraps what is too wide, but the last
-    column, if it is a text, is wrapped in its place.
+    A number that was cut would be another: the terminal wraps what is too wide.
     """
     heads = [escape(heading.removeprefix(">")) for heading in columns]
     cells = [[escape(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-    ends_in_text = not columns[-1].startswith(">")
-    if ends_in_text:
-        widths[-1] = min(widths[-1], max(_LEAST_TEXT, cell_len(heads[-1])))
     console = out()
-    # A space on each side of a column, one between two of them and at both ends.
-    fits = sum(widths) + 3 * len(widths) + 1 <= console.width
-    table = Table(box=box.SIMPLE) if fits else Table(
-        box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
-    )  # fmt: skip
-    if not fits:
-        console.width = max(console.width, sum(widths) + 2 * (len(widths) - 1))
-    for place, (heading, head, width) in enumerate(zip(columns, heads, widths, strict=True), 1):
+    console.width = max(console.width, sum(widths) + 2 * (len(widths) - 1))
+    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading, head in zip(columns, heads, strict=True):
         justify: Literal["right", "left"] = "right" if heading.startswith(">") else "left"
-        wraps = ends_in_text and place == len(columns)
-        table.add_column(Text(head), no_wrap=not wraps, justify=justify, min_width=width)
+        table.add_column(Text(head), no_wrap=True, justify=justify)
     for row in cells:
         # No markup: a name may have brackets in it.
         table.add_row(*map(Text, row))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +73,13 @@ class _Scan:
 def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _ROWS or size >= _BYTES:
-            yield from _joined(held)
+    for batch in chain(batches, [None]):
+        if batch is not None:
+            held.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+        if held and (batch is None or rows >= _ROWS or size >= _BYTES):
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
             held, rows, size = [], 0, 0
-    yield from _joined(held)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if len(batches) > 1:
-        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
-    else:
-        yield from batches
 
 
 def connect() -> duckdb.DuckDBPyConnection:

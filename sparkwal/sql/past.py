@@ -1,61 +1,105 @@
-"""The past of logs: their records and what lies in their store, as tables to be asked."""
+"""The past of logs, their records and what lies in their store, as tables to be asked; and what
+writing and keeping them cost: queries over those."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from sparkwal.format import keys
-from sparkwal.format.header import SlotHeader
 from sparkwal.format.lifecycle import LifecycleRecord, decode
-from sparkwal.protocol import chain
+from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import connect
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.relations import RECORDS, in_batches, records
+from sparkwal.sql.prices import MONTH_MS, Prices
+from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, in_batches, record_rows
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.parallel import run_parallel
 
-# The last moment that a calendar knows; later ones count as it.
-LAST_MS = 253_402_300_799_999
 # What else lies under a log's path at rest.
 _BESIDE = ("lifecycle", "txns", "consumers")
-_OBJECTS = pa.schema([("sequencer", pa.string()), ("position", pa.int64()), ("bytes", pa.int64())])
+_TABLES = {
+    "logs": pa.schema([("sequencer", pa.string()), ("start", pa.int64()), ("end", pa.int64())]),
+    "records": RECORDS,
+    "objects": pa.schema(
+        [("sequencer", pa.string()), ("position", pa.int64()), ("bytes", pa.int64())]
+    ),
+    "chain": pa.schema([("time", TIME)]),
+}
 # A record with what came before it: dead positions are those that hold none, and each was a PUT.
-# What is damaged has the time of the record before it.
+# What is damaged has the time of the record before it; what is left before the end is dead.
 _STEPS = """
-CREATE TEMP VIEW steps AS SELECT *, epoch_ms(time) AS ms FROM (
+CREATE TEMP TABLE steps AS
+SELECT * REPLACE (
+        coalesce(puts, 0) + dead AS puts, coalesce(gets, 0) AS gets, coalesce(lists, 0) AS lists,
+        coalesce(read_gets, 0) + dead AS read_gets
+    ), epoch_ms(time) AS ms
+FROM (
     SELECT * REPLACE (last_value(time IGNORE NULLS) OVER earlier AS time),
         position - 1 - coalesce(lag(position) OVER earlier, start - 1) AS dead
-    FROM records JOIN logs USING (sequencer)
+    FROM (FROM records UNION ALL BY NAME SELECT sequencer, "end" AS position FROM logs)
+        JOIN logs USING (sequencer)
     WINDOW earlier AS (PARTITION BY sequencer ORDER BY position)
 ) WHERE time IS NOT NULL
+"""
+# The cost of a time, in dollars: `stored` bytes of what is there now are there at its end;
+# `requests` are those of the writers that the records prove, by kind.
+Line = dict[str, Any]
+HOUR, DAY = 3_600_000, 86_400_000
+_KINDS = ("PUT", "GET", "LIST")
+# What was added when: requests, and `came` bytes, which lie there since.
+_ADDED = """
+WITH added AS (
+    SELECT ms, time, (kind = 'commit')::INT AS commits, rows, bytes,
+        puts AS "PUT", gets AS "GET", lists AS "LIST"
+    FROM steps
+    UNION ALL BY NAME SELECT epoch_ms(time) AS ms, time, 1 AS "PUT" FROM chain
+    UNION ALL BY NAME
+    SELECT ms, time, o.bytes AS came, o.bytes::HUGEINT * ms AS came_ms
+    FROM objects o ASOF JOIN steps s ON o.sequencer = s.sequencer AND o.position <= s.position
+    WHERE o.position >= start
+)
+"""
+# One for each period with writes, and one for each time between.
+_LINES = f"""
+{_ADDED}, busy AS (
+    SELECT greatest(epoch_ms(date_trunc($by, time)), $since) AS start_ms,
+        least(epoch_ms(date_trunc($by, time) + $step::INTERVAL), $until) AS end_ms,
+        sum(COLUMNS(* EXCLUDE (ms, time)))
+    FROM added WHERE ms >= $since GROUP BY ALL
+), idle AS (
+    SELECT lag(end_ms, 1, $since) OVER (ORDER BY start_ms) AS began, start_ms AS ended
+    FROM (FROM busy UNION ALL BY NAME SELECT $until AS start_ms)
+    QUALIFY ended > began OR count(*) OVER () = 1
+)
+SELECT start_ms, end_ms, coalesce(COLUMNS(* EXCLUDE (start_ms, end_ms, came, came_ms)), 0),
+    $held + coalesce(sum(came) OVER (ORDER BY start_ms, end_ms), 0) AS stored,
+    stored * (end_ms - start_ms) + coalesce(came * start_ms - came_ms, 0) AS byte_ms
+FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle)
+ORDER BY start_ms, end_ms
 """
 
 
 @dataclass(frozen=True)
 class Looked:
-    """One log: start … end−1 are covered. `stored` bytes in `objects` are in the store now, `held`
-    of them of positions before `start`. `chain` is the newest record of its lifecycle."""
+    """One log: start … end−1 are covered; `chain` is the newest record of its lifecycle."""
 
     log: LogRange
     start: int
     end: int
-    head: SlotHeader
-    floor: int
     chain: LifecycleRecord | None
-    stored: int
-    objects: int
-    held: int
 
 
 class Past:
-    """Logs in the tables `records`, `objects` and `chain` of a database.
+    """Logs in the tables `logs`, `records`, `steps`, `objects` and `chain` of a database.
 
     The options of the logs, which have looked, say which range is covered, and `progress` is called
     with how many records were read, and of how many. `since_ms` … `until_ms` is the time that is
@@ -64,31 +108,27 @@ class Past:
 
     def __init__(self, logs: Sequence[LogRange], progress: Callable[[int, int], None]) -> None:
         self._connection = connect()
-        self.ask("CREATE TEMP TABLE logs (sequencer VARCHAR, start BIGINT)")
-        for name, schema in (("records", RECORDS), ("objects", _OBJECTS)):
-            self._connection.register("_new", schema.empty_table())
-            self.ask(f"CREATE TEMP TABLE {name} AS FROM _new")
-        self.ask("CREATE TEMP TABLE chain (sequencer VARCHAR, time TIMESTAMPTZ)")
-        self.ask(_STEPS)
         options = logs[0].options
-        heads = [_head(log) for log in logs]
         # A log's clock may be ahead of this one; times that have not come are not covered.
-        newest = max(min(head.timestamp_ms, LAST_MS) for head in heads)
+        newest = max(min(log.live.header.timestamp_ms, CALENDAR_MS) for log in logs if log.live)
         self.until_ms = max(time.time_ns() // 1_000_000, newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
-        self.logs = [self._take(log, progress) for log in logs]
+        self.logs = [Looked(log, log.start(), log.end(), look(log.log, log.log_id)) for log in logs]
+        self._fill("logs", (
+            {"sequencer": each.log.name, "start": each.start, "end": each.end} for each in self.logs
+        ))  # fmt: skip
+        self._fill("records", chain.from_iterable(_read(each, progress) for each in self.logs))
+        self._fill("objects", chain.from_iterable(map(_listed, logs)))
+        self.ask(_STEPS)
         since = options.starting_timestamp_ms
         if since is None:
             # Nothing above the floor: what lies below it is there, and paid.
-            since = self.value("SELECT epoch_ms(min(time)) FROM records")
+            since = self.value("SELECT min(ms) FROM steps")
         self.since_ms: int = min(newest if since is None else since, self.until_ms)
-        for each in self.logs:
-            if each.chain is not None:
-                self._take_chain(each.log, each.chain)
+        self._fill("chain", chain.from_iterable(map(self._chain, self.logs)))
 
     def ask(self, query: str, **given: Any) -> list[dict[str, Any]]:
-        """The rows of a query over `records`, `steps`, `objects`, `chain` and `logs`."""
         found = self._connection.execute(query, given)
         names = [each[0] for each in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -96,58 +136,45 @@ class Past:
     def value(self, query: str, **given: Any) -> Any:
         return next(iter(self.ask(query, **given)[0].values()))
 
-    def _insert(self, table: str, rows: pa.RecordBatch) -> None:
-        self._connection.register("_new", pa.table(rows))
-        self.ask(f"INSERT INTO {table} FROM _new")
+    def stored(self, looked: Looked) -> dict[str, int]:
+        """What of one log lies in the store now."""
+        query = (
+            "SELECT coalesce(sum(bytes), 0) AS stored, count(*) AS objects FROM objects "
+            "WHERE sequencer = $name"
+        )
+        return self.ask(query, name=looked.log.name)[0]
 
-    def _take(self, log: LogRange, progress: Callable[[int, int], None]) -> Looked:
-        start, end = log.start(), log.end()
-        self.ask("INSERT INTO logs VALUES ($name, $start)", name=log.name, start=start)
-        for batch in records([log], Needs()):
-            self._insert("records", batch)
-            progress(batch.column("position")[-1].as_py() + 1 - start, end - start)
-        # What is left before the end is dead.
-        self.ask(
-            "INSERT INTO records BY NAME SELECT $name AS sequencer, $end AS position, "
-            "'end' AS kind, max(time) AS time, 0 AS puts, 0 AS gets, 0 AS lists, 0 AS read_gets "
-            "FROM records WHERE sequencer = $name HAVING max(time) IS NOT NULL",
-            name=log.name, end=end,
-        )  # fmt: skip
-        for batch in in_batches(_listed(log), _OBJECTS, 10_000):
-            self._insert("objects", batch)
-        (counted,) = self.ask(
-            "SELECT coalesce(sum(bytes), 0)::BIGINT AS stored, count(*) AS objects, "
-            "coalesce(sum(bytes) FILTER (position < $start), 0)::BIGINT AS held "
-            "FROM objects WHERE sequencer = $name",
-            name=log.name, start=start,
-        )  # fmt: skip
-        newest = chain.look(log.log, log.log_id)
-        return Looked(log, start, end, _head(log), log.floor.current(), newest, **counted)
+    def _fill(self, table: str, rows: Iterable[dict[str, Any]]) -> None:
+        schema = _TABLES[table]
+        self._connection.register("_new", schema.empty_table())
+        self.ask(f"CREATE TEMP TABLE {table} AS FROM _new")
+        for batch in in_batches(iter(rows), schema):
+            self._connection.register("_new", pa.table(batch))
+            self.ask(f"INSERT INTO {table} FROM _new")
 
-    def _take_chain(self, log: LogRange, newest: LifecycleRecord) -> None:
+    def _chain(self, looked: Looked) -> Iterator[dict[str, Any]]:
         """When the records of the chain were put, the newest first: 1 GET for each."""
-        store = log.log.store
+        store, prefix = looked.log.log.store, looked.log.log.prefix
 
         def fetch(number: int) -> LifecycleRecord | None:
-            key = keys.lifecycle_key(log.log.prefix, number)
+            key = keys.lifecycle_key(prefix, number)
             try:
                 return decode(store.get(key), f"{store.url}/{key}")
             except NotFound:
                 return None
 
-        for record in run_parallel(store, fetch, range(newest.number, keys.MAX + 1)):
+        numbers = range(looked.chain.number, keys.MAX + 1) if looked.chain else range(0)
+        for record in run_parallel(store, fetch, numbers):
             if record is None or record.timestamp_ms < self.since_ms:
                 return
-            if record.log_id == newest.log_id and record.timestamp_ms <= self.until_ms:
-                self.ask(
-                    "INSERT INTO chain VALUES ($name, make_timestamptz($time))",
-                    name=log.name, time=min(record.timestamp_ms, LAST_MS) * 1000,
-                )  # fmt: skip
+            if record.log_id == looked.log.log_id and record.timestamp_ms <= self.until_ms:
+                yield {"time": min(record.timestamp_ms, CALENDAR_MS) * 1000}
 
 
-def _head(log: LogRange) -> SlotHeader:
-    assert log.live is not None
-    return log.live.header
+def _read(looked: Looked, progress: Callable[[int, int], None]) -> Iterator[dict[str, Any]]:
+    for row in record_rows(looked.log, Needs()):
+        progress(row["position"] + 1 - looked.start, looked.end - looked.start)
+        yield row
 
 
 def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
@@ -160,3 +187,72 @@ def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
     for name in _BESIDE:
         for entry in all_entries(store, keys.join_key(log.log.prefix, name) + "/"):
             yield {"sequencer": log.name, "bytes": entry.size}
+
+
+def lines(past: Past, prices: Prices, by: str) -> list[Line]:
+    """One line for each hour, day or month (UTC) with writes, and one for each time between."""
+    held = past.value(
+        "SELECT coalesce(sum(bytes), 0) FROM objects JOIN logs USING (sequencer) "
+        "WHERE position < start"
+    )
+    found = past.ask(
+        _LINES, by=by, step=f"1 {by}", since=past.since_ms, until=past.until_ms, held=held
+    )
+    return [_with_costs(each, each.pop("byte_ms"), prices) for each in found]
+
+
+def _with_costs(row: dict[str, Any], byte_ms: float, prices: Prices) -> Line:
+    requests = {kind: count for kind in _KINDS if (count := row.pop(kind))}
+    costs = {"request_cost": prices.of(requests), "storage_cost": prices.of_storage(byte_ms)}
+    return {**row, "requests": requests, **costs, "cost": sum(costs.values())}
+
+
+def total(every: Sequence[Line]) -> Line:
+    added = ("commits", "rows", "bytes", "request_cost", "storage_cost", "cost")
+    requests = sum((Counter(line["requests"]) for line in every), Counter[str]())
+    return {
+        "start_ms": every[0]["start_ms"], "end_ms": every[-1]["end_ms"],
+        "stored": every[-1]["stored"], "requests": dict(requests),
+        **{name: sum(line[name] for line in every) for name in added},
+    }  # fmt: skip
+
+
+def month(past: Past, prices: Prices) -> Line | None:
+    """A month at the rate of the last day, or of all that there is; None for less than an hour.
+    `stored` is a mean of the month, if nothing is collected."""
+    recent = max(past.since_ms, past.until_ms - DAY)
+    first = past.value("SELECT min(ms) FROM steps")
+    if first is not None and all(each.start <= each.log.floor.current() for each in past.logs):
+        recent = max(recent, first)  # nothing was written before it
+    span = past.until_ms - recent
+    if span < HOUR:
+        return None
+    (made,) = past.ask(
+        f"{_ADDED} SELECT coalesce(sum(COLUMNS('^(PUT|GET|LIST|came)$')), 0) FROM added "
+        "WHERE ms >= $since",
+        since=recent,
+    )
+    growing = made.pop("came") / span * MONTH_MS
+    mean = past.value("SELECT coalesce(sum(bytes), 0) FROM objects") + growing / 2
+    monthly = {kind: round(count * MONTH_MS / span) for kind, count in made.items()}
+    return _with_costs({"span_ms": span, "stored": round(mean), **monthly}, mean * MONTH_MS, prices)
+
+
+def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
+    """What a reader of all that is counted pays; within the region bytes cost nothing."""
+    (read,) = past.ask(
+        "SELECT coalesce(sum(read_gets), 0) AS gets, coalesce(sum(bytes), 0) AS bytes FROM steps"
+    )
+    # The head, which is among the records where all is read, and the floor.
+    beside = sum((each.end < each.log.gap) + (each.chain is not None) for each in past.logs)
+    requests = {"LIST": 2 * len(past.logs), "GET": read["gets"] + beside}
+    return {"requests": requests, "bytes": read["bytes"], "cost": prices.of(requests)}
+
+
+# What no record knows, for people.
+UNCOUNTED = (
+    "requests of readers",
+    "requests that were refused or repeated, and those of a task that Spark ran again",
+    "a checkpoint on s3a, and the requests of compaction and collection but for the chain's PUTs",
+    "positions that were collected, while they were there",
+)

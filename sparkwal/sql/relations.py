@@ -22,8 +22,9 @@ from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows
 from sparkwal.store.base import PART_SIZE
 from sparkwal.store.log_store import LogStore
 
-_TIME = pa.timestamp("us", "UTC")
-_CALENDAR_MS = 253_402_300_799_999
+TIME = pa.timestamp("us", "UTC")
+# The last moment that a calendar knows; later ones count as it: a clock was wrong.
+CALENDAR_MS = 253_402_300_799_999
 # The default of the option multipartThreshold: no record holds another.
 _MULTIPART = 16 * 2**20
 
@@ -46,7 +47,7 @@ def _log(logs: Sequence[LogRange]) -> Relation:
 
 
 RECORDS = pa.schema([
-    ("position", pa.int64()), ("time", _TIME), ("kind", pa.string()), ("term", pa.int64()),
+    ("position", pa.int64()), ("time", TIME), ("kind", pa.string()), ("term", pa.int64()),
     ("leader", pa.string()), ("host", pa.string()), ("reason", pa.string()),
     ("query", pa.string()), ("query_id", pa.string()), ("batch", pa.int64()), ("rows", pa.int64()),
     ("bytes", pa.int64()), ("objects", pa.int64()), ("in_flight", pa.int64()),
@@ -63,19 +64,15 @@ _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 def records(logs: Sequence[LogRange], needs: Needs) -> Iterator[pa.RecordBatch]:
     """`records`: one row for each live record. Where `passed_over` of a log gets what cannot be
     read, a row says of it no more than its position; else that is an error."""
-    for log in logs:
-        if log.log_id is not None:
-            yield from in_batches(_records(log, needs), RECORDS, 1024)
+    return in_batches((row for log in logs for row in record_rows(log, needs)), RECORDS)
 
 
-def in_batches(
-    rows: Iterator[dict[str, Any]], schema: pa.Schema, most: int
-) -> Iterator[pa.RecordBatch]:
-    while chunk := list(islice(rows, most)):
+def in_batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while chunk := list(islice(rows, 1024)):
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
-def _records(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
+def record_rows(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
     first, after = bounds(log)
     narrow = narrowed(log, first, after, needs, "position", "time")
     before: SlotHeader | None = None
@@ -109,8 +106,7 @@ def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[
     proved = made(header, before)
     found = {
         "position": header.position, "kind": header.kind, "term": header.term,
-        # Beyond the calendar is a clock that was wrong.
-        "time": min(header.timestamp_ms, _CALENDAR_MS) * 1000,
+        "time": min(header.timestamp_ms, CALENDAR_MS) * 1000,
         "leader": header.leader_id, "host": host_of(header), "sequencer": sequencer,
         "decided": header.decided, "read_gets": to_read(header),
         "puts": proved["PUT"], "gets": proved["GET"], "lists": proved["LIST"],
@@ -181,9 +177,9 @@ def relations(
 
     def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in logs:
-            if log.head is not None and log.live is not None:
-                found = consumers_of(log.log, log.name, log.head, None)
-                yield pa.RecordBatch.from_pylist([vars(each) for each in found], schema=CONSUMERS)
+            assert log.head is not None
+            found = consumers_of(log.log, log.name, log.head, None)
+            yield pa.RecordBatch.from_pylist([vars(each) for each in found], schema=CONSUMERS)
 
     def now() -> Relation:
         found = current()

@@ -110,8 +110,7 @@ def rows(
 ) -> Iterator[pa.RecordBatch]:
     """All rows of a range, of several logs in the order of their commits' times. Where `target` has
     no column of the writers' own, records alone are read: they know how many rows there are."""
-    there = [log for log in logs if log.log_id is not None]
-    own = {name for log in there for name in _theirs(log)}
+    own = {name for log in logs for name in _theirs(log)}
     records_suffice = not own & {*target.names}
 
     def records(log: LogRange) -> Iterator[tuple[int, str, LogRange, SlotRecord]]:
@@ -121,8 +120,8 @@ def rows(
             yield record.header.timestamp_ms, log.name, log, record
 
     merged = (
-        records(there[0]) if len(there) == 1
-        else heapq.merge(*map(records, there), key=itemgetter(0, 1))
+        records(logs[0]) if len(logs) == 1
+        else heapq.merge(*map(records, logs), key=itemgetter(0, 1))
     )  # fmt: skip
     for log, group in groupby(merged, key=itemgetter(2)):
         pieces = (piece for *_, record in group for piece in pieces_of(log.log, record))

@@ -175,9 +175,7 @@ def test_damaged_rows_do_not_hide_the_others(tmp_path: Path) -> None:
     for count in range(len(intact) + 3):
         newest = run("tail", path, "--json", "-n", count)
         rows = [json.loads(line)["v"] for line in newest.stdout.splitlines()]
-        # Rows that cannot be read take their places among those that were asked for.
-        assert rows == [each for each in [*intact[:6], 20, 21, *intact[6:]][15 - count :]
-                        if each in intact][-15:]  # fmt: skip
+        assert rows == intact[max(len(intact) - count, 0) :]
 
 
 def test_a_file_does_not_appear_where_rows_are_damaged(tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ def test_newest_first_and_the_other_way(long: str) -> None:
         (["--until", moment(BEGAN_MS + 1), "590.."], []),
         (["--since", "1h"], []),
         (["601.."], []),
-        (["8..5"], []),
     ],
 )
 def test_ranges(long: str, arguments: list[str], expected: list[int]) -> None:
@@ -77,6 +76,7 @@ def test_ranges(long: str, arguments: list[str], expected: list[int]) -> None:
         ([".."], "no range of positions"),
         (["1..2", "--start", "1"], "give one of them"),
         (["602.."], "after the end of the log"),
+        (["8..5"], "lies before"),
         (["--since", "yesterday"], "a time before now"),
         (["--follow", "--end", "5"], "--follow has no end"),
         (["--follow", "--interval", "5"], "no time with its unit"),
@@ -113,7 +113,7 @@ def test_a_query_is_shown_by_its_name_where_the_log_knows_it(tmp_path: Path) -> 
     _, newest, before, _ = ran("log", path).splitlines()
     assert before.endswith(f" orders/{COMMIT.batch_id}")
     assert newest.endswith(f"{COMMIT.query_id}/{COMMIT.batch_id}")
-    assert f"orders, {COMMIT.query_id}" in ran("show", path, "1")
+    assert "orders" in ran("show", path, "1").rpartition("checkpoints")[2]
     queries = "SELECT query, query_id FROM records WHERE kind = 'commit' ORDER BY position"
     assert lines("sql", path, queries) == [
         {"query": name, "query_id": COMMIT.query_id} for name in ("orders", COMMIT.query_id)
@@ -153,8 +153,6 @@ def test_a_log_with_a_floor_begins_there(tmp_path: Path) -> None:
     append(path, range(5))
     move_floor(opened(path), 3)
     assert positions(path) == [5, 4, 3]
-    assert "positions below 3 were collected" in ran("log", path).splitlines()[-1]
-    assert "collected" not in ran("log", path, "-n", "2")
     assert "below the log's floor, 3" in ran("log", path, "1..", code=1)
 
 

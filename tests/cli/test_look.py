@@ -128,7 +128,7 @@ def test_show_tells_everything_of_a_commit_and_checks_it(path: str) -> None:
     assert "every byte is as it was written" in shown and "in the record" in shown
     assert document("show", path)["position"] == 5
     leader = ran("show", path, "0")
-    assert "leader" in leader and "the head was -1" in leader
+    assert "leader, live" in leader and "prev_position" in leader
 
 
 def test_show_tells_of_objects_with_rows(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_verify_proves_each_log_and_fails_for_one_that_is_not_sound(path: str) -
     slot.write_bytes(body.replace(b'"term":1', b'"term":2'))
     assert "CRC-32" in document("verify", path, code=1)["problems"][0]
     shown = ran("verify", path, "--all", code=1)
-    assert "not sound" in shown and shown.count("verdict") == 2
+    assert "CRC-32" in shown and shown.count(": sound") == 1
 
 
 @pytest.mark.parametrize("command", [

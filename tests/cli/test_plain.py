@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.console import output
-from sparkwal.console.escape import escape
 from sparkwal.console.exit_codes import as_exit
+from sparkwal.console.output import escape
 from sparkwal.errors import FencedError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader

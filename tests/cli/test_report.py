@@ -18,7 +18,7 @@ from cli.test_cost import query
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.cli.page import page
+from sparkwal.cli.report import page
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
@@ -75,7 +75,7 @@ def test_a_log_on_s3_with_a_floor_and_consumers(
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path, file = str(tmp_path / "log"), tmp_path / "out" / "report.html"
     append(path, range(1))
-    assert "there is no folder" in ran("report", path, "-o", str(file), code=2)
+    assert "No such file" in ran("report", path, "-o", str(file), code=2)
     file.parent.mkdir()
     file.write_text("before")
     assert "no log" in ran("report", str(tmp_path / "none"), "-o", str(file), code=1)
@@ -88,7 +88,6 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     file.write_text("before")
     ran("report", path, "-o", str(link))
     assert link.is_symlink() and file.read_text() != "before"
-    assert "is no file" in ran("report", path, "-o", "/dev/null", code=2)
     assert "-o report.html" in ran("report", path, code=2)
 
 
@@ -125,7 +124,7 @@ def test_a_time_in_which_nothing_was_written(tmp_path: Path) -> None:
     assert "Nothing was written in this time" in file.read_text()
 
 
-def test_the_rows_of_nested_columns_stand_below_them(tmp_path: Path) -> None:
+def test_a_nested_column_is_shown_by_its_type(tmp_path: Path) -> None:
     kind = pa.schema([
         ("a", pa.struct([("b", pa.list_(pa.map_(pa.string(), pa.decimal128(9, 2))))])),
     ])  # fmt: skip
@@ -133,10 +132,8 @@ def test_the_rows_of_nested_columns_stand_below_them(tmp_path: Path) -> None:
     with sparkwal.Appender(path, kind, producer_id="p"):
         pass
     reported = printed("report", path)
-    assert [(each["depth"], each["name"], each["type"]) for each in reported["schema"]] == [
-        (0, "a", "struct"), (1, "b", "array"), (2, "element", "map"), (3, "key", "string"),
-        (3, "value", "decimal(9,2)"),
-    ]  # fmt: skip
+    kind = "struct<b: array<map<string, decimal(9,2)>>>"
+    assert reported["schema"] == [{"name": "a", "type": kind}]
     assert reported["totals"]["commits"] == 0
 
 
@@ -155,15 +152,13 @@ class Found(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
 
-    def pictures(self) -> list[ElementTree.Element]:
-        """The charts, which are whole SVG."""
-        found = [
-            (reported["src"] or "").partition("base64,")
-            for tag, reported in self.tags
-            if tag == "img"
-        ]
-        assert all(kind == "data:image/svg+xml;" for kind, _, _ in found)
-        return [ElementTree.fromstring(base64.b64decode(data)) for _, _, data in found]
+    def charts(self) -> int:
+        """How many charts are in the page's picture, which is whole SVG."""
+        (source,) = (found["src"] or "" for tag, found in self.tags if tag == "img")
+        kind, _, data = source.partition("base64,")
+        assert kind == "data:image/svg+xml;"
+        drawn = ElementTree.fromstring(base64.b64decode(data)).iter()
+        return sum(each.get("id", "").startswith("axes_") for each in drawn)
 
 
 def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
@@ -193,7 +188,7 @@ def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
     assert json.loads(re.findall(r'id="report">(.*?)</script>', text)[0])["log"]["url"] == bad
 
 
-def test_a_page_loads_nothing_and_each_chart_is_a_picture_in_it(tmp_path: Path) -> None:
+def test_a_page_loads_nothing_and_its_charts_are_a_picture_in_it(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
     reported = printed("report", path)
@@ -207,12 +202,12 @@ def test_a_page_loads_nothing_and_each_chart_is_a_picture_in_it(tmp_path: Path) 
     ]  # fmt: skip
     text = page(reported)
     assert len(text) < 600_000
-    assert len(Found(text).pictures()) == 7
+    assert Found(text).charts() == 7
     links = re.findall(r'(?:src|href)="(?!data:)[^"]*"', text)
     assert links == [] and "width=device-width" in text
     series["buckets"] = [{**one, "start_ms": 0}, {**one, "start_ms": 253_402_300_799_000}]
     series["width_ms"] = 31_449_600_000 * 64
-    assert Found(page(reported)).pictures()
+    assert Found(page(reported)).charts() == 7
 
 
 def test_a_rate_is_of_the_time_in_which_something_was_written(tmp_path: Path) -> None:

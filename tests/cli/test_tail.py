@@ -21,7 +21,7 @@ from cli.shown import SCHEMA, SOURCE, append, ids, run
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.cli.open_logs import open_logs
+from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.tailing import Shown, followed, live
 from sparkwal.sql.rows import known_columns
 from sparkwal.store.local import LocalStore
@@ -105,7 +105,7 @@ def test_back_over_leader_records_and_seals(tmp_path: Path) -> None:
 
 def test_dead_records_are_left_out_wherever_it_begins(tmp_path: Path) -> None:
     where, _, dead = write_takeovers(tmp_path)
-    (log,) = open_logs(where, {}, None)
+    (log,) = logs_at(where, {})
     for after in range(1, log.gap + 1):
         for low in range(after):
             found = [record.header.position for record in live(log, low, after)]
@@ -114,12 +114,12 @@ def test_dead_records_are_left_out_wherever_it_begins(tmp_path: Path) -> None:
 
 def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
     append(tmp_path, 1, 2)
-    logs = open_logs(str(tmp_path), {}, None)
+    logs = logs_at(str(tmp_path), {})
     known = known_columns(log.spark_schema for log in logs)
     shown = Shown(known, ("id",))
     reported: list[str] = []
     rows = followed(logs, lambda _: shown, 50, reported.append)
-    assert next(rows)[1] is None  # nothing came
+    assert next(rows) is None  # nothing came
     append(tmp_path, 3, 4, 5)
     log = LogStore(LocalStore(tmp_path), "")
     move_floor(log, 5)
@@ -127,7 +127,7 @@ def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
     logs[0].floor.look()
     found: list[int] = []
     while len(found) < 2:
-        _, batch = next(rows)
+        batch = next(rows)
         found += batch.column("id").to_pylist() if batch is not None else []
     assert found == [4, 5]
     assert reported == ["positions 3…4 were collected before they were shown; going on at 5"]

@@ -85,9 +85,9 @@ def test_json_is_taken_back_as_what_it_was(rows: list[dict[str, Any]], skip: int
 def test_csv_says_what_json_says(rows: list[dict[str, Any]]) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     out = Path(tempfile.mkdtemp()) / "rows.csv"
-    with writer(Form("csv", out), print) as form:
+    with writer(Form("csv", out), SCHEMA) as form:
         form.write(batch)
-        form.end(SCHEMA)
+        form.end()
     types = {field.name: field.type for field in csv_batch(batch).schema}
     options = pa.csv.ConvertOptions(
         column_types=types,
