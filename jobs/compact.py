@@ -131,7 +131,7 @@ class Compaction:
 
 
 def _ranges(run: Run) -> list[Range]:
-    return [each for each in (run.recovery.finished, run.compacted) if each is not None]
+    return [each for each in (run.finished, run.compacted) if each is not None]
 
 
 def _row(name: str, run: Run) -> list[str]:

@@ -144,25 +144,29 @@ class Range:
 
 def finish_range(
     chain: Chain, intent: LifecycleRecord, table: Table
-) -> tuple[LifecycleRecord, Range, bool]:
+) -> tuple[LifecycleRecord, Range]:
     """Write the open range unless the table has it, confirm it, publish it. Returns the record that
-    says so, the range, and whether the table had it already. Raises ReadError, WriteError,
-    ConfirmError, PublishError, MovedOn."""
-    found, was_written = _written(chain.log, intent, table, chain.clock)
+    says so, and the range. Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn."""
+    found = _written(chain, intent, table)
     done = chain.put(intent, DONE, cut=intent.to, table_version=found.version)
-    held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
-    rows, size = (held[0].rows, held[0].bytes) if held else (None, None)
-    return done, Range(done.k, intent.cut, done.cut, found.version, rows, size), was_written
+    rows = size = None
+    for each in found.changes:
+        if (each.log_id, each.k) == (done.log_id, done.k):
+            rows, size = each.rows, each.bytes
+    return done, Range(done.k, intent.cut, done.cut, found.version, rows, size)
 
 
-def _written(
-    log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock
-) -> tuple[TableState, bool]:
-    """The newest snapshot, which holds the range, and whether it did before anything was done."""
-    for attempt in range(CONFLICTS):
-        found = confirmed(log, intent, table)
-        if found.k == intent.k:
-            return found, not attempt
+def _written(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
+    """The newest snapshot, which holds the range."""
+    log, attempts = chain.log, 0
+    while (found := confirmed(log, intent, table)).k != intent.k:
+        if attempts == CONFLICTS:
+            assert intent.target is not None
+            raise WriteError(
+                f"other writers of {intent.target.table} were faster {CONFLICTS} times; run it "
+                "again when they are done (OPTIMIZE, VACUUM, a MERGE or another job)"
+            )
+        attempts += 1
         # Safe to repeat: the table takes each transaction once.
         # SAFETY(read-table-after-write) §10: a range is published only after the table was read
         # again
@@ -172,16 +176,9 @@ def _written(
                 table.write(intent)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
-            if attempt < CONFLICTS - 1:
-                clock.sleep(_FIRST_PAUSE * 2**attempt)
-    assert intent.target is not None
-    found = confirmed(log, intent, table)
-    if found.k == intent.k:
-        return found, False
-    raise WriteError(
-        f"other writers of {intent.target.table} were faster {CONFLICTS} times; run it again when "
-        "they are done (OPTIMIZE, VACUUM, a MERGE or another job)"
-    )
+            if attempts < CONFLICTS:
+                chain.clock.sleep(_FIRST_PAUSE * 2 ** (attempts - 1))
+    return found
 
 
 def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:

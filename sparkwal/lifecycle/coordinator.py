@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
@@ -42,36 +42,25 @@ _LOOKS = 10
 # So many versions of others are confirmed at once.
 _VERSIONS = 20
 
-Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What was found when the lifecycle was looked at, and what was done to go on.
-
-    Attributes:
-        found: "an open range": somebody promised a range to the table and did not publish it.
-        finished: that range, if it is in the table now.
-        was_written: whether the table held it already, and only the record was missing.
-        gap: the log's next position.
-    """
-
-    found: Found
-    cut: int = 0
-    floor: int = 0
-    gap: int = 0
-    finished: Range | None = None
-    was_written: bool = False
-
 
 @dataclass(frozen=True)
 class Run:
-    """What one run did: the range that it brought into the table, if one was due, and what it
-    deleted; None where nothing could be."""
+    """What one run found and did.
 
-    recovery: Recovery
-    compacted: Range | None = None
+    Attributes:
+        found: "no log", "no lifecycle", "at rest" or "an open range", which somebody promised to
+            the table and did not publish.
+        cut, floor: where the lifecycle is after the run.
+        finished: the range that was open, in the table now.
+        compacted: the range that was due, in the table now.
+        collection: what was deleted; None where nothing could be.
+    """
+
+    found: str
+    cut: int = 0
     floor: int = 0
+    finished: Range | None = None
+    compacted: Range | None = None
     collection: Collection | None = None
 
 
@@ -112,7 +101,7 @@ class Lifecycle:
         # The limit that it emitted an event for.
         self._reached = ""
 
-    def recover(self) -> Recovery:
+    def recover(self) -> Run:
         """Look, and finish a range that somebody promised to the table and left. Raises
         CompactionError, InvalidLogError, StoreUnavailableError."""
         return self._retry_if_moved(self._recover)[0]
@@ -130,13 +119,14 @@ class Lifecycle:
         """Take the table as it is now for one that holds everything below the cut: somebody
         restored it, or compared it with the log. Raises PlanError where there is nothing to accept,
         and where the table's history contradicts it."""
-        return self._retry_if_moved(self._accept)
 
-    def _accept(self) -> LifecycleRecord:
-        _, state = self._look()
-        if state is None or state.target is None:
-            raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
-        return accept(self._chain, state, self._the_table(state))
+        def work() -> LifecycleRecord:
+            _, state = self._look()
+            if state is None or state.target is None:
+                raise PlanError(f"{self._log.url} has no table yet: there is nothing to accept")
+            return accept(self._chain, state, self._the_table(state))
+
+        return self._retry_if_moved(work)
 
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
@@ -163,20 +153,17 @@ class Lifecycle:
             check_log(self._log, head.gap, head.live.header.log_id, state)
         return head, state
 
-    def _recover(self) -> tuple[Recovery, Head, LifecycleRecord | None]:
+    def _recover(self) -> tuple[Run, Head, LifecycleRecord | None]:
         head, state = self._look()
-        if head.live is None:
-            return Recovery("no log"), head, None
-        if state is None:
-            return Recovery("no lifecycle", gap=head.gap), head, None
+        if head.live is None or state is None:
+            return Run("no lifecycle" if head.live else "no log"), head, None
         if self._target is not None and state.target is not None:
             fits(self._target, state.target)
         # §10: at most one range is open
         if not state.is_open:
-            return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        done, finished, was_written = finish_range(self._chain, state, self._the_table(state))
-        found = Recovery("an open range", done.cut, done.floor, head.gap, finished, was_written)
-        return found, head, done
+            return Run("at rest", state.cut, state.floor), head, state
+        done, finished = finish_range(self._chain, state, self._the_table(state))
+        return Run("an open range", done.cut, done.floor, finished), head, done
 
     def _the_table(self, state: LifecycleRecord) -> Table:
         if self._table is None:
@@ -188,9 +175,9 @@ class Lifecycle:
         return self._table
 
     def _run(self, whole: bool) -> Run:
-        recovery, head, state = self._recover()
+        run, head, state = self._recover()
         if head.live is None:
-            return Run(recovery)
+            return run
         log_id = head.live.header.log_id
         state = state or beginning(log_id, self._sequencer, self._grace_ms)
         if self._table is not None and state.target is None and state.floor > state.cut:
@@ -216,9 +203,9 @@ class Lifecycle:
         if self._collects and state.floor > self._collected:
             collected = self._collect(head, state, above=self._collected)
             self._collected = collected.bound if collected else self._collected
-        if compacted is None and recovery.finished is None:
+        if compacted is None and run.finished is None:
             self._confirm_forward(state, floor_moved=state is not before)
-        return Run(recovery, compacted, state.floor, collected)
+        return Run(run.found, state.cut, state.floor, run.finished, compacted, collected)
 
     def _confirm_forward(self, state: LifecycleRecord, *, floor_moved: bool) -> None:
         """Name a newer version of the table, after many of others or a day: a table forgets its
@@ -250,7 +237,7 @@ class Lifecycle:
         assert head.live is not None
         spark_schema = head.live.spark_schema
         intent = put_intent(self._chain, state, to, self._target, self._table, spark_schema)
-        return finish_range(self._chain, intent, self._table)[:2]
+        return finish_range(self._chain, intent, self._table)
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState

@@ -25,8 +25,8 @@ from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.datasource import PINNED
+from sparkwal.spark.delta import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.delta_log import delta_log, spark_path
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute

@@ -7,7 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,8 +38,6 @@ from sparkwal.protocol.plan import Plan, TaskPlan, check_visible, cold_plan, mak
 from sparkwal.protocol.repeated import check_newest
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
-from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.measured import hearing, measuring, retries_in
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.conditional_put import prove_put_if_absent
@@ -48,6 +46,40 @@ from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# Spark takes no metrics from a sink in Python, and its workers are no place to ask: each record
+# holds how long the PUT of the record before took, and how many requests were sent again. Here, of
+# this worker: queries whose last PUT is in no record yet, the newest last.
+_pending: dict[str, dict[str, float]] = {}
+_MOST_PENDING = 100
+
+
+@contextmanager
+def _hearing() -> Iterator[list[events.Event]]:
+    """What happens while a task or a commit runs: a worker runs one at a time."""
+    heard: list[events.Event] = []
+    forget = events.subscribe(heard.append)
+    try:
+        yield heard
+    finally:
+        forget()
+
+
+def _retries_in(heard: list[events.Event]) -> int:
+    return sum(isinstance(event, events.Retried) for event in heard)
+
+
+@contextmanager
+def _measuring(query_id: str) -> Iterator[dict[str, float]]:
+    """For the commit within: what its record holds of the one before."""
+    with _hearing() as heard:
+        yield _pending.pop(query_id, {})
+    for event in heard:
+        if isinstance(event, events.Durable):
+            _pending[query_id] = {"last_put_ms": event.put_ms, "retries": _retries_in(heard)}
+    while len(_pending) > _MOST_PENDING:
+        del _pending[next(iter(_pending))]
 
 
 @dataclass(frozen=True)
@@ -74,10 +106,6 @@ class _Writer(PickledByValue):
                 self.plan = self._make_plan()
         # Tasks and commits need no more, and every task waits until this is unpickled.
         return {"options": self.options, "plan": self.plan}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        acknowledge_at_once()
 
     def _make_plan(self) -> TaskPlan:
         log = open_log(self.options)
@@ -147,7 +175,7 @@ class _Writer(PickledByValue):
             multipart_threshold=self.options.multipart_threshold,
             codec=self.options.codec,
         )
-        with readable_errors(), hearing() as heard:
+        with readable_errors(), _hearing() as heard:
             result = write_partition(
                 self._task_log,
                 self.plan,
@@ -160,7 +188,7 @@ class _Writer(PickledByValue):
                 again=context.attemptNumber() > 0,
                 run_id=run_id,
             )
-        return Message(replace(result, retries=retries_in(heard)))
+        return Message(replace(result, retries=_retries_in(heard)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         with readable_errors():
@@ -171,7 +199,7 @@ class _Writer(PickledByValue):
                     "committed. Restart with the same checkpoint"
                 )
             log, query_id = open_log(self.options), results[0].query_id
-            with measuring(query_id) as metrics:
+            with _measuring(query_id) as metrics:
                 commit(
                     lambda: log,
                     results,

@@ -25,7 +25,6 @@ from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.streaming import Budget, StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
-from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.logs import Logs, Offset, StreamedLogs, no_log
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
@@ -44,10 +43,6 @@ class _Reader(PickledByValue):
 
     def __getstate__(self) -> dict[str, object]:
         return {"options": self.options, "spark_schema": self.spark_schema}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)
-        acknowledge_at_once()
 
     def _tasks(self, log: LogRange, start: int, end: int, logs: int) -> list[ReadTask]:
         asked = self.options.min_partitions
