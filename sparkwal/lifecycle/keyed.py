@@ -1,15 +1,23 @@
-"""The last row for each key, and the rows of a table that it replaces; on Arrow alone.
+"""The last row for each key, the rows of a table that it replaces, and which of them delete their
+key; on Arrow alone.
 
-A null in a key is a value like others here: two rows whose keys are null are one.
+A null in a key is a value like others here: two rows whose keys are null are one. Of the SQL
+conditions of `delete_when` those are known that mean the same without Spark: `column = literal`,
+`column IN (…)`, `column IS [NOT] NULL` and columns of booleans, joined by AND, OR and parentheses.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from functools import reduce
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from sparkwal.errors import OptionError
 
@@ -18,6 +26,8 @@ from sparkwal.errors import OptionError
 PART_ROWS = 1_000_000
 PART_BYTES = 64 * 2**20
 _ORDER = "order"
+_TOKEN = re.compile(r"\s*(-?\d+(?:\.\d+)?(?![\w.])|'[^'\\]*'|`[^`]+`|[A-Za-z_]\w*|==?|[(),])\s*")
+_RESERVED = {"and", "or", "not", "is", "null", "in", "true", "false"}
 
 
 def resolve(names: Sequence[str], there: Sequence[str]) -> list[str]:
@@ -42,20 +52,16 @@ def winners(
         _comparable(name, pa.chunked_array([], schema.field(name).type))
     if sequence_by and pa.types.is_nested(schema.field(sequence_by).type):
         raise _only_spark(sequence_by, schema.field(sequence_by).type)
-    kept, waiting, rows = schema.empty_table(), list[pa.RecordBatch](), 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= max(PART_ROWS, kept.num_rows):
-            kept = _last(kept, waiting, keys, sequence_by)
-            waiting, rows = [], 0
-    return _last(kept, waiting, keys, sequence_by) if waiting else kept
+    kept, waiting = schema.empty_table(), list[pa.Table]()
+    for part in _parts(batches):
+        waiting.append(part)
+        if sum(each.num_rows for each in waiting) >= kept.num_rows:
+            kept, waiting = _last([kept, *waiting], keys, sequence_by), []
+    return _last([kept, *waiting], keys, sequence_by) if waiting else kept
 
 
-def _last(
-    kept: pa.Table, waiting: list[pa.RecordBatch], keys: Sequence[str], sequence_by: str
-) -> pa.Table:
-    table = pa.concat_tables([kept, pa.Table.from_batches(waiting, kept.schema)])
+def _last(tables: Sequence[pa.Table], keys: Sequence[str], sequence_by: str) -> pa.Table:
+    table = pa.concat_tables(tables)
     order = pa.array(range(table.num_rows), pa.int64())
     if sequence_by:
         by = table.column(sequence_by)
@@ -147,7 +153,7 @@ def _greater(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_(greater, pc.and_(one.is_valid(), other.is_null()))
 
 
-def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         waiting.append(batch)
@@ -188,3 +194,108 @@ def _joined(
     high = pc.index_in(codes, value_set=before).cast(pa.int64())
     low = pc.index_in(column, value_set=values).cast(pa.int64())
     return pc.add(pc.multiply(high, pa.scalar(len(values), pa.int64())), low)
+
+
+def holds(condition: str, rows: pa.Table) -> pa.ChunkedArray:
+    """For each row whether the condition is true; null counts as false. Raises OptionError for a
+    condition that only Spark can evaluate: a row that is deleted here and stays there would be
+    worse than an error."""
+    if not condition.strip():
+        return pa.chunked_array([pa.repeat(False, rows.num_rows)])
+    try:
+        reader = _Condition(condition, rows)
+        found = reader.either()
+        reader.need("")
+    except (_Refused, pa.ArrowException) as why:
+        raise OptionError(
+            f"the delete condition {condition!r} cannot be evaluated without Spark ({why}): use "
+            "sparkwal.read_current(spark, path)"
+        ) from None
+    return pc.fill_null(found, False)
+
+
+class _Refused(Exception):
+    pass
+
+
+class _Condition:
+    """Recursive descent; evaluates as it reads."""
+
+    def __init__(self, text: str, rows: pa.Table) -> None:
+        self._rows, self._tokens, at = rows, list[str](), 0
+        while at < len(text):
+            if (token := _TOKEN.match(text, at)) is None:
+                raise _Refused(f"at {text[at : at + 20]!r}")
+            self._tokens.append(token[1])
+            at = token.end()
+        self._tokens.append("")
+
+    def _take(self, *wanted: str) -> bool:
+        """Whether the next token is one of these; then it is read."""
+        found = self._tokens[0].lower() in wanted
+        if found:
+            del self._tokens[0]
+        return found
+
+    def need(self, wanted: str) -> None:
+        if not self._take(wanted):
+            raise _Refused(f"at {self._tokens[0]!r}")
+
+    def either(self) -> Any:
+        found = self._both()
+        while self._take("or"):
+            found = pc.or_kleene(found, self._both())
+        return found
+
+    def _both(self) -> Any:
+        found = self._one()
+        while self._take("and"):
+            found = pc.and_kleene(found, self._one())
+        return found
+
+    def _one(self) -> Any:
+        if self._take("("):
+            found = self.either()
+            self.need(")")
+            return found
+        column = self._column()
+        if self._take("is"):
+            wanted = pc.is_valid if self._take("not") else pc.is_null
+            self.need("null")
+            return wanted(column)
+        if self._take("=", "=="):
+            return pc.equal(column, self._literal(column.type))
+        if self._take("in"):
+            self.need("(")
+            values = [self._literal(column.type)]
+            while self._take(","):
+                values.append(self._literal(column.type))
+            self.need(")")
+            return reduce(pc.or_kleene, (pc.equal(column, value) for value in values))
+        if not types.is_boolean(column.type):
+            raise _Refused(f"a {column.type} is neither true nor false")
+        return column
+
+    def _column(self) -> Any:
+        token = self._tokens.pop(0)
+        name = token.strip("`").lower()
+        if token.lower() in _RESERVED or not re.match("[A-Za-z_`]", token):
+            raise _Refused(f"at {token!r}")
+        same = [known for known in self._rows.column_names if known.lower() == name]
+        if len(same) != 1:
+            raise _Refused(f"there is no column {token!r}")
+        return self._rows.column(same[0])
+
+    def _literal(self, kind: pa.DataType) -> pa.Scalar:
+        """One that compares with a column of this type as Spark would compare them."""
+        text = self._tokens.pop(0)
+        if text.startswith("'") and (types.is_string(kind) or types.is_date(kind)):
+            return pa.scalar(text[1:-1]).cast(kind)
+        if text.lower() in ("true", "false") and types.is_boolean(kind):
+            return pa.scalar(text.lower() == "true")
+        if re.match(r"-?\d", text):
+            if types.is_decimal(kind):
+                return pa.scalar(Decimal(text))
+            if types.is_integer(kind) and "." not in text and len(text) < 19:
+                return pa.scalar(int(text))
+        raise _Refused(f"{text!r} and a {kind}")

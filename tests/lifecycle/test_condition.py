@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle.condition import holds
+from sparkwal.lifecycle.keyed import holds
 
 ROWS = pa.table(
     {
