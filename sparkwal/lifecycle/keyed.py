@@ -8,6 +8,7 @@ conditions of `delete_when` those are known that mean the same without Spark: `c
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -27,7 +28,9 @@ PART_ROWS = 1_000_000
 PART_BYTES = 64 * 2**20
 _ORDER = "order"
 _TOKEN = re.compile(r"\s*(-?\d+(?:\.\d+)?(?![\w.])|'[^'\\]*'|`[^`]+`|[A-Za-z_]\w*|==?|[(),])\s*")
-_RESERVED = {"and", "or", "not", "is", "null", "in", "true", "false"}
+# Words and signs of SQL that Python has too, and how Python spells them.
+_WORDS = {word: word for word in ("and", "or", "not", "is", "in", "==", ",", "(", ")")}
+_WORDS |= {"=": "==", "null": "None", "true": "True", "false": "False"}
 
 
 def resolve(names: Sequence[str], there: Sequence[str]) -> list[str]:
@@ -203,99 +206,79 @@ def holds(condition: str, rows: pa.Table) -> pa.ChunkedArray:
     if not condition.strip():
         return pa.chunked_array([pa.repeat(False, rows.num_rows)])
     try:
-        reader = _Condition(condition, rows)
-        found = reader.either()
-        reader.need("")
-    except (_Refused, pa.ArrowException) as why:
+        return pc.fill_null(_truth(ast.parse(_in_python(condition), mode="eval").body, rows), False)
+    except (_Refused, SyntaxError, RecursionError, pa.ArrowException) as why:
         raise OptionError(
             f"the delete condition {condition!r} cannot be evaluated without Spark ({why}): use "
             "sparkwal.read_current(spark, path)"
         ) from None
-    return pc.fill_null(found, False)
 
 
 class _Refused(Exception):
     pass
 
 
-class _Condition:
-    """Recursive descent; evaluates as it reads."""
+def _in_python(condition: str) -> str:
+    """The condition as Python's parser reads it: a column is a list of its name, a literal the set
+    of its text, so that two side by side are an error as in SQL."""
+    words, at = list[str](), 0
+    while at < len(condition):
+        if (found := _TOKEN.match(condition, at)) is None:
+            raise _Refused(f"at {condition[at : at + 20]!r}")
+        at, token = found.end(), found[1]
+        word = _WORDS.get(token.lower())
+        if word is None:
+            is_column = token[0].isalpha() or token[0] in "_`"
+            word = repr([token.strip("`").lower()] if is_column else {token})
+        words.append(word)
+    return " ".join(words)
 
-    def __init__(self, text: str, rows: pa.Table) -> None:
-        self._rows, self._tokens, at = rows, list[str](), 0
-        while at < len(text):
-            if (token := _TOKEN.match(text, at)) is None:
-                raise _Refused(f"at {text[at : at + 20]!r}")
-            self._tokens.append(token[1])
-            at = token.end()
-        self._tokens.append("")
 
-    def _take(self, *wanted: str) -> bool:
-        """Whether the next token is one of these; then it is read."""
-        found = self._tokens[0].lower() in wanted
-        if found:
-            del self._tokens[0]
-        return found
+def _truth(node: ast.expr, rows: pa.Table) -> Any:
+    match node:
+        case ast.BoolOp(ast.And(), values):
+            return reduce(pc.and_kleene, (_truth(each, rows) for each in values))
+        case ast.BoolOp(ast.Or(), values):
+            return reduce(pc.or_kleene, (_truth(each, rows) for each in values))
+        case ast.Compare(left, [ast.Is()], [ast.Constant(None)]):
+            return pc.is_null(_column(left, rows))
+        case ast.Compare(left, [ast.IsNot()], [ast.Constant(None)]):
+            return pc.is_valid(_column(left, rows))
+        case ast.Compare(left, [ast.Eq()], [right]):
+            column = _column(left, rows)
+            return pc.equal(column, _literal(right, column.type))
+        case ast.Compare(left, [ast.In()], [right]):
+            column = _column(left, rows)
+            values = right.elts if isinstance(right, ast.Tuple) and right.elts else [right]
+            equal = (pc.equal(column, _literal(each, column.type)) for each in values)
+            return reduce(pc.or_kleene, equal)
+    column = _column(node, rows)
+    if not types.is_boolean(column.type):
+        raise _Refused(f"a {column.type} is neither true nor false")
+    return column
 
-    def need(self, wanted: str) -> None:
-        if not self._take(wanted):
-            raise _Refused(f"at {self._tokens[0]!r}")
 
-    def either(self) -> Any:
-        found = self._both()
-        while self._take("or"):
-            found = pc.or_kleene(found, self._both())
-        return found
+def _column(node: ast.expr, rows: pa.Table) -> Any:
+    match node:
+        case ast.List([ast.Constant(name)]):
+            same = [known for known in rows.column_names if known.lower() == name]
+            if len(same) == 1:
+                return rows.column(same[0])
+            raise _Refused(f"there is no column {name!r}")
+    raise _Refused("something else stands where a column does")
 
-    def _both(self) -> Any:
-        found = self._one()
-        while self._take("and"):
-            found = pc.and_kleene(found, self._one())
-        return found
 
-    def _one(self) -> Any:
-        if self._take("("):
-            found = self.either()
-            self.need(")")
-            return found
-        column = self._column()
-        if self._take("is"):
-            wanted = pc.is_valid if self._take("not") else pc.is_null
-            self.need("null")
-            return wanted(column)
-        if self._take("=", "=="):
-            return pc.equal(column, self._literal(column.type))
-        if self._take("in"):
-            self.need("(")
-            values = [self._literal(column.type)]
-            while self._take(","):
-                values.append(self._literal(column.type))
-            self.need(")")
-            return reduce(pc.or_kleene, (pc.equal(column, value) for value in values))
-        if not types.is_boolean(column.type):
-            raise _Refused(f"a {column.type} is neither true nor false")
-        return column
-
-    def _column(self) -> Any:
-        token = self._tokens.pop(0)
-        name = token.strip("`").lower()
-        if token.lower() in _RESERVED or not re.match("[A-Za-z_`]", token):
-            raise _Refused(f"at {token!r}")
-        same = [known for known in self._rows.column_names if known.lower() == name]
-        if len(same) != 1:
-            raise _Refused(f"there is no column {token!r}")
-        return self._rows.column(same[0])
-
-    def _literal(self, kind: pa.DataType) -> pa.Scalar:
-        """One that compares with a column of this type as Spark would compare them."""
-        text = self._tokens.pop(0)
-        if text.startswith("'") and (types.is_string(kind) or types.is_date(kind)):
-            return pa.scalar(text[1:-1]).cast(kind)
-        if text.lower() in ("true", "false") and types.is_boolean(kind):
-            return pa.scalar(text.lower() == "true")
-        if re.match(r"-?\d", text):
-            if types.is_decimal(kind):
+def _literal(node: ast.expr, kind: pa.DataType) -> pa.Scalar:
+    """One that compares with a column of this type as Spark would compare them."""
+    match node:
+        case ast.Constant(bool(value)) if types.is_boolean(kind):
+            return pa.scalar(value)
+        case ast.Set([ast.Constant(str(text))]):
+            if text.startswith("'"):
+                if types.is_string(kind) or types.is_date(kind):
+                    return pa.scalar(text[1:-1]).cast(kind)
+            elif types.is_decimal(kind):
                 return pa.scalar(Decimal(text))
-            if types.is_integer(kind) and "." not in text and len(text) < 19:
+            elif types.is_integer(kind) and "." not in text and len(text) < 19:
                 return pa.scalar(int(text))
-        raise _Refused(f"{text!r} and a {kind}")
+    raise _Refused(f"a {kind} is compared with something else")
