@@ -1,13 +1,14 @@
 """The one that moves a log's life on: intent → write → confirm → publish → floor → collect.
 
-Nobody else does any of it, so no caller can do half. Every step begins at the newest record of the
-chain, and any process can finish a range that a crashed one left open.
+Every step begins at the newest record of the chain, and any process can finish a range that a
+crashed one left open.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -70,8 +71,7 @@ class Lifecycle:
     Args:
         table, target: where its rows go; None: the policy's retention alone moves the floor.
         gc_grace_ms: nothing is deleted that the floor passed less than this ago.
-        consumer_expiry_ms: a consumer that has not published its position for so long holds nothing
-            any more; None: every consumer does, for ever.
+        consumer_expiry_ms: a consumer that has not published for so long holds nothing any more.
         collects: whether it deletes.
     """
 
@@ -95,11 +95,10 @@ class Lifecycle:
         self._table, self._target = table, target
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
         self._collects = collects
-        # The bound up to which this process has collected everything.
-        self._collected = 0
+        # Of this process: the bound up to which it has collected everything, what it measured last,
+        # and the limit that it emitted an event for.
+        self._collected, self._reached = 0, ""
         self._measured: LogState | None = None
-        # The limit that it emitted an event for.
-        self._reached = ""
 
     def recover(self) -> Run:
         """Look, and finish a range that somebody promised to the table and left. Raises
@@ -108,11 +107,8 @@ class Lifecycle:
 
     def run_once(self, *, whole: bool = False) -> Run:
         """Recover, bring the next range into the table if the policy wants it, or the `whole` log,
-        whatever the policy says; move the floor, collect.
-
-        Raises CompactionError, InvalidLogError, StoreUnavailableError; nothing was skipped then,
-        and the next run goes on.
-        """
+        whatever the policy says; move the floor, collect. Raises CompactionError, InvalidLogError,
+        StoreUnavailableError; nothing was skipped then, and the next run goes on."""
         return self._retry_if_moved(lambda: self._run(whole))
 
     def accept_table(self) -> LifecycleRecord:
@@ -131,13 +127,10 @@ class Lifecycle:
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
             for _ in range(_LOOKS):
-                try:
+                with suppress(MovedOn):
                     return work()
-                except MovedOn:
-                    continue
             raise PublishError(
-                f"others moved the lifecycle of {self._log.url} on {_LOOKS} times while this one "
-                "tried to: run fewer of them"
+                f"others moved the lifecycle of {self._log.url} on {_LOOKS} times: run fewer"
             )
         except CompactionError as error:
             events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
@@ -169,8 +162,8 @@ class Lifecycle:
         if self._table is None:
             assert state.target is not None
             raise PlanError(
-                f"{self._log.url} is compacted into {state.target.table}, and this run has no "
-                "table: run the compaction, which can write it"
+                f"{self._log.url} is compacted into {state.target.table}: a run without a table "
+                "cannot write it"
             )
         return self._table
 
@@ -196,8 +189,13 @@ class Lifecycle:
         before_ms, compacted = due.before_ms, None
         if whole and measured.first_ms is not None:
             before_ms = head.live.header.timestamp_ms
-        if before_ms is not None:
-            state, compacted = self._compact(head, state, before_ms)
+        if before_ms is not None and self._table is not None and self._target is not None:
+            with unless_moved_on(self._log, state):
+                to = split(self._log, head, state.cut, before_ms)
+            if to > state.cut:
+                columns, table = head.live.spark_schema, self._table
+                state = put_intent(self._chain, state, to, self._target, table, columns)
+                state, compacted = finish_range(self._chain, state, table)
         before, state = state, self._move_floor(head, state, measured)
         collected = None
         if self._collects and state.floor > self._collected:
@@ -208,8 +206,8 @@ class Lifecycle:
         return Run(run.found, state.cut, state.floor, run.finished, compacted, collected)
 
     def _confirm_forward(self, state: LifecycleRecord, *, floor_moved: bool) -> None:
-        """Name a newer version of the table, after many of others or a day: a table forgets its
-        history, and readers look at all of it since that version."""
+        """Name a newer version of the table now and then: it forgets its history, and readers look
+        at all of it since that version."""
         if self._table is None or state.target is None or state.is_open:
             return
         found = confirmed(self._log, state, self._table)
@@ -226,18 +224,6 @@ class Lifecycle:
             limit = policy.hard_limit if due.limit == "hardLimitBytes" else policy.soft_limit
             events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
         self._reached = due.limit
-
-    def _compact(
-        self, head: Head, state: LifecycleRecord, before_ms: int
-    ) -> tuple[LifecycleRecord, Range | None]:
-        with unless_moved_on(self._log, state):
-            to = split(self._log, head, state.cut, before_ms)
-        if self._target is None or self._table is None or to <= state.cut:
-            return state, None
-        assert head.live is not None
-        spark_schema = head.live.spark_schema
-        intent = put_intent(self._chain, state, to, self._target, self._table, spark_schema)
-        return finish_range(self._chain, intent, self._table)
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState

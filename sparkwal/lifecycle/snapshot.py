@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.errors import (
-    ConfirmError,
-    OptionError,
-    PlanError,
-    TableReadError,
-    need,
-    need_pandas,
-)
+from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, need, need_pandas
 from sparkwal.format import schema
 from sparkwal.format.keys import join_key
 from sparkwal.format.lifecycle import MERGE, Target
