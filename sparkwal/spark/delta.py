@@ -49,8 +49,8 @@ def own_session(spark: SparkSession) -> SparkSession:
 
 
 def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[str]) -> DataFrame:
-    """Rows of the log as a table with columns of these types keeps them: of its types where those
-    are wider, and null for texts that no partition can have."""
+    """Rows of the log as a table keeps them: of its types where those are wider, and null for texts
+    that no partition can have."""
     own = normalize(rows.schema.jsonValue())
     parts = {name.lower() for name in partitioned}
     stored = []
@@ -87,13 +87,8 @@ def quoted(name: str) -> str:
 
 
 class SparkDeltaTable:
-    """A `sparkwal.lifecycle.table.Table`.
-
-    Args:
-        spark: a session with Delta Lake, not of Spark Connect. Its settings stay as they are:
-            every write has a session of its own.
-        log_options: what reaches the log, by the names in docs/options.md.
-    """
+    """A `sparkwal.lifecycle.table.Table`. The settings of `spark`, a session with Delta Lake, stay
+    as they are: every write has a session of its own. `log_options` reach the log."""
 
     def __init__(self, spark: SparkSession, target: Target, log_options: Mapping[str, str]) -> None:
         if getattr(spark, "_jsparkSession", None) is None:
@@ -115,9 +110,7 @@ class SparkDeltaTable:
             check_put_if_absent(self._session, self._path)
             if not self._log.update():
                 self._create(schema)
-                if not self._log.update():
-                    name = self.target.table
-                    raise PlanError(f"{name} was just made and is not there; run it again")
+                self._log.update()
             self._check_table(schema)
         except PlanError:
             raise
@@ -133,17 +126,13 @@ class SparkDeltaTable:
 
     def write(self, state: LifecycleRecord) -> None:
         session = own_session(self._spark)
-        # A MERGE takes no options.
-        delta = "spark.databricks.delta"
+        delta = "spark.databricks.delta"  # a MERGE takes no options
         session.conf.set(f"{delta}.write.txnAppId", state.log_id)
         session.conf.set(f"{delta}.write.txnVersion", str(state.k))
         kept = {n: getattr(state, n) for n in ("log_id", "k", "cut", "to", "sequencer")}
         session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(kept))
-        asked = {
-            "startingPosition": str(state.cut),
-            "endingPosition": str(state.to - 1),
-            PINNED: Pinned(state.log_id).text(),
-        }
+        asked = {"startingPosition": str(state.cut), "endingPosition": str(state.to - 1)}
+        asked[PINNED] = Pinned(state.log_id).text()
         range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
         try:
             # In the log's order, from one partition to the next.
@@ -164,8 +153,8 @@ class SparkDeltaTable:
                 raise TableConflict(f"{self.target.table}: {line(error)}") from error
             if failure_of_ours(error):
                 raise ReadError(f"{range_} cannot be read: {line(error)}") from error
-            message = f"{self.target.table} did not take {range_}: {line(error)}"
-            raise WriteError(message) from error
+            text = f"{self.target.table} did not take {range_}: {line(error)}"
+            raise WriteError(text) from error
 
     def _merge(self, session: SparkSession, rows: DataFrame) -> None:
         from delta import DeltaTable
@@ -176,10 +165,8 @@ class SparkDeltaTable:
             source = self._without_idle_delete(session, source)
         values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
-        newer = None
-        if target.sequence_by:
-            by = quoted(target.sequence_by)
-            newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})"
+        by = quoted(target.sequence_by)
+        newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None
         table = DeltaTable.forPath(session, self._path).alias("t")
         merge = table.merge(source.alias("s"), same).withSchemaEvolution()
         if target.delete_when:
@@ -190,11 +177,9 @@ class SparkDeltaTable:
         merge.whenNotMatchedInsert(inserts, values=dict(values)).execute()
 
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
-        """Without the delete of the key of nulls where the table has no row of this key.
-
-        A MERGE that writes deletion vectors would fail there (Delta 4.4): Delta compares the keys
-        again after its outer join, where all are null of a row that is not there.
-        """
+        """Without the delete of the key of nulls where the table has no row of this key: a MERGE
+        that writes deletion vectors would fail there (Delta 4.4). It compares the keys again after
+        its outer join, where all are null of a row that is not there."""
         keys = [quoted(key) for key in self.target.keys]
         if self._log.properties.get("delta.enableDeletionVectors", "").lower() != "true":
             return source
@@ -214,9 +199,8 @@ class SparkDeltaTable:
         for name in (*target.keys, *sequence, *target.partition_by, *target.cluster_by):
             # A column that is clustered by may lie in another.
             if name.lower() not in known and name.partition(".")[0].lower() not in known:
-                raise PlanError(
-                    f"the log has no column {name!r}; its columns are {', '.join(schema.names)}"
-                )
+                there = ", ".join(schema.names)
+                raise PlanError(f"the log has no column {name!r}; its columns are {there}")
         for name in (*target.keys, *sequence):
             if isinstance(known[name.lower()].dataType, MapType | VariantType):
                 raise PlanError(f"column {name} can be no key: Spark does not compare its values")

@@ -57,21 +57,19 @@ class Logs(Generic[L]):
         store, known = self._root.store, self._known.values()
         for _ in run_parallel(store, lambda log: log.look(floor=floor), known):
             pass
-        if wanted is not None and (waited or len(self._known) > before):
-            union = self.columns()
-            if union is not None:
-                check_projection(schema.normalize(wanted.jsonValue()), union)
+        is_new = waited or len(self._known) > before
+        if wanted is not None and is_new and (union := self.columns()) is not None:
+            check_projection(schema.normalize(wanted.jsonValue()), union)
         return self.known()
 
     def columns(self) -> str | None:
         """All columns of the logs that exist. Raises OptionError where two do not agree."""
         union: str | None = None
         for log in self._known.values():
-            if union is None or log.spark_schema is None:
-                union = union or log.spark_schema
-                continue
             try:
-                union = schema.merge(union, log.spark_schema, allow_new=True)
+                if union is not None and log.spark_schema is not None:
+                    union = schema.merge(union, log.spark_schema, allow_new=True)
+                union = union or log.spark_schema
             except OptionError as error:
                 raise OptionError(
                     f"the sequencers' schemas do not fit together: {log.name} differs from those "

@@ -8,7 +8,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Spark takes no metrics from a sink in Python, and its workers are no place to ask: each record
-# holds how long the PUT of the record before took, and how many requests were sent again. Here, of
-# this worker: queries whose last PUT is in no record yet, the newest last.
+# Spark takes no metrics from a sink in Python: each record holds how long the PUT of the record
+# before took, and how many requests were sent again. Of this worker, the newest last: queries whose
+# last PUT is in no record yet.
 _pending: dict[str, dict[str, float]] = {}
 _MOST_PENDING = 100
 
@@ -112,9 +112,8 @@ class _Writer(PickledByValue):
         leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
         check_writable(spark_schema)
-        path = folder.local_folder(self.checkpoint)
         expected: dict[str, Any] = {}
-        if path is not None and (owner := folder.owner_of(path)) is not None:
+        if (path := folder.local_folder(self.checkpoint)) and (owner := folder.owner_of(path)):
             # Made by sparkwal, for one log.
             continues = folder.latest(path, "commits") >= 0
             expected = {"log_id": owner.log_id, "continues": continues}
@@ -160,21 +159,12 @@ class _Writer(PickledByValue):
         return log
 
     def _write(
-        self,
-        query_id: str,
-        batch_id: int,
-        context: TaskContext,
-        rows: Iterator[pa.RecordBatch],
-        run_id: str = "",
+        self, query_id: str, batch_id: int, rows: Iterator[pa.RecordBatch], run_id: str = ""
     ) -> Message:
-        assert self.plan is not None
-        limits = TaskLimits(
-            batch_size=self.options.batch_size,
-            batch_timeout_ms=self.options.batch_timeout_ms,
-            inline_threshold=self.options.inline_threshold,
-            multipart_threshold=self.options.multipart_threshold,
-            codec=self.options.codec,
-        )
+        context = TaskContext.get()
+        assert context is not None and self.plan is not None
+        names = [field.name for field in fields(TaskLimits)]
+        limits = TaskLimits(**{name: getattr(self.options, name) for name in names})
         with readable_errors(), _hearing() as heard:
             result = write_partition(
                 self._task_log,
@@ -199,17 +189,10 @@ class _Writer(PickledByValue):
                     "committed. Restart with the same checkpoint"
                 )
             log, query_id = open_log(self.options), results[0].query_id
+            hints, ttl_ms, codec = Hints(log.identity), self.options.plan_ttl_ms, self.options.codec
+            carrier = self._carrier(query_id)
             with _measuring(query_id) as metrics:
-                commit(
-                    lambda: log,
-                    results,
-                    Hints(log.identity),
-                    SystemClock(),
-                    self.options.plan_ttl_ms,
-                    self.options.codec,
-                    self._carrier(query_id),
-                    metrics,
-                )
+                commit(lambda: log, results, hints, SystemClock(), ttl_ms, codec, carrier, metrics)
 
     def _carrier(self, query_id: str) -> Carrier | None:
         return None
@@ -228,7 +211,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         # Spark runs every microbatch in a job group that it names after the query's run.
         run_id = context.getLocalProperty("spark.jobGroup.id")
         assert query_id is not None and batch_id is not None and run_id is not None
-        return self._write(query_id, int(batch_id), context, iterator, run_id)
+        return self._write(query_id, int(batch_id), iterator, run_id)
 
     def _carrier(self, query_id: str) -> Carrier:
         # The commit runs on the driver's machine, where a local checkpoint is.
@@ -250,20 +233,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        context = TaskContext.get()
-        assert context is not None and self.plan is not None
-        if self.options.txn_app_id is not None:
-            query_id, batch_id = self.options.txn_app_id, self.options.txn_version or 0
-        else:
-            query_id, batch_id = f"{ANONYMOUS}{self.plan.plan_id}", 0
-        return self._write(query_id, batch_id, context, iterator)
+        assert self.plan is not None
+        query_id = self.options.txn_app_id
+        if query_id is None:
+            query_id = f"{ANONYMOUS}{self.plan.plan_id}"
+        return self._write(query_id, self.options.txn_version or 0, iterator)
 
 
 def ended_runs() -> Path:
     """The file of `protocol.hint.note_ended`: a session writes it, planners on its machine read it.
-
-    Spark makes and removes its folder. Under Spark Connect nobody writes it.
-    """
+    Spark makes and removes its folder. Under Spark Connect nobody writes it."""
     return Path(SparkFiles.getRootDirectory()) / "sparkwal-ended-runs"
 
 
