@@ -32,10 +32,8 @@ _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)"
 )
 # Not the files that are there, which are many.
-_COLUMNS = (
-    "txn", "metaData", "domainMetadata", "sidecar.path",
-    "remove.path", "remove.deletionTimestamp", "remove.deletionVector",
-)  # fmt: skip
+_REMOVED = ("remove.path", "remove.deletionTimestamp", "remove.deletionVector")
+_COLUMNS = ("txn", "metaData", "sidecar.path", *_REMOVED)
 
 # A checkpoint up to this size is one request.
 _WHOLE_BYTES = 8 * 2**20
@@ -68,7 +66,7 @@ class Commit:
 class DeltaLog:
     """The transaction log of one table, at the version that was the newest at the last `update`;
     NO_TABLE_VERSION where there is no table, and so no `table_id`, `spark_schema`, `partitioned`
-    and `properties`. `domains` has the configuration of each, JSON."""
+    and `properties`."""
 
     def __init__(self, files: Files, table: str, clock: Clock | None = None) -> None:
         self._files, self._table, self._clock = files, table, clock or SystemClock()
@@ -76,7 +74,6 @@ class DeltaLog:
 
     def _forget(self) -> None:
         self.version = NO_TABLE_VERSION
-        self.domains: dict[str, str] = {}
         self._txns: dict[str, int] = {}
         self._commits: dict[int, Commit] = {}
         # Of the checkpoint that was read: its version, its transactions, and the files that were
@@ -198,8 +195,6 @@ class DeltaLog:
             self.table_id, self.spark_schema = str(metadata["id"]), str(metadata["schemaString"])
             self.partitioned = tuple(metadata["partitionColumns"])
             self.properties = dict(metadata["configuration"])
-        if domain := action.get("domainMetadata"):
-            self.domains[domain["domain"]] = "" if domain["removed"] else domain["configuration"]
 
     def _load(self) -> None:
         try:
@@ -238,8 +233,7 @@ def _parsed(version: int, body: bytes) -> Commit:
     all_ = [json.loads(line) for line in body.splitlines() if line.strip()]
     info = next((each["commitInfo"] for each in all_ if "commitInfo" in each), None)
     removed = frozenset(_removed(each["remove"]) for each in all_ if "remove" in each)
-    known = ("txn", "metaData", "domainMetadata")
-    others = tuple(each for each in all_ if not each.keys().isdisjoint(known))
+    others = tuple(each for each in all_ if not each.keys().isdisjoint(("txn", "metaData")))
     timestamp_ms = int((info or {}).get("timestamp", 0))
     return Commit(hash(body), timestamp_ms, change(version, info), removed, others)
 

@@ -14,11 +14,9 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join, publish, read
-from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock, is_old
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.log_store import LogStore
-from sparkwal.store.path import state_folder
 
 _CLOCK = SystemClock()
 
@@ -33,11 +31,6 @@ class _LogState:
     position: int
     published: int | None = None
     boot_ms: int | None = None
-
-
-def publisher(options: SourceOptions) -> Publisher:
-    """Of a stream; one that is no consumer publishes nothing."""
-    return Publisher(options.consumer or "", options.cursor_interval_ms, Holds(state_folder()))
 
 
 class Publisher:

@@ -231,30 +231,26 @@ class SparkDeltaTable:
                 raise
 
     def _check_table(self, schema: StructType) -> None:
+        from delta import DeltaTable
+
         target, there = self.target, self._log
         for problem in self._contradictions(schema):
             raise PlanError(problem)
         # §10: the table has no setting that forgets transactions
         if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
-        for what, asked, found in (
-            ("partitioned", target.partition_by, there.partitioned),
-            ("clustered", target.cluster_by, self._clustered()),
-        ):
-            if asked and asked != found:
-                raise PlanError(
-                    f"{target.table} is {what} by {', '.join(found) or 'nothing'}, and "
-                    f"{', '.join(asked)} was asked for"
-                )
+        if asked := [*target.partition_by, *target.cluster_by]:
+            detail = DeltaTable.forPath(self._session, self._path).detail()
+            what = "partitioned" if target.partition_by else "clustered"
+            column = "partitionColumns" if target.partition_by else "clusteringColumns"
+            if (found := detail.select(column).collect()[0][0]) != asked:
+                found = ", ".join(found) or "nothing"
+                text = f"{target.table} is {what} by {found}, and {', '.join(asked)} was asked for"
+                raise PlanError(text)
         known = {name.lower() for name in columns(there.spark_schema)}
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in known:
                 raise PlanError(f"{target.table} has no column {name!r}")
-
-    def _clustered(self) -> tuple[str, ...]:
-        domain = json.loads(self._log.domains.get("delta.clustering") or "{}")
-        found = domain.get("clusteringColumns", [])
-        return tuple(".".join(_logical(self._log.spark_schema, path)) for path in found)
 
     def _contradictions(self, schema: StructType) -> Iterator[str]:
         alter = f"ALTER TABLE delta.`{self.target.table}`"
@@ -271,18 +267,6 @@ class SparkDeltaTable:
                 f"column {name!r} is {type_name(kind)} in the log and {type_name(other)} in "
                 f"{self.target.table}, which does not hold each of its values: {advice}"
             )
-
-
-def _logical(spark_schema: str, path: list[str]) -> list[str]:
-    """A column of a Delta table, by the names that its files have, as its schema calls it."""
-    fields, names = json.loads(spark_schema)["fields"], list[str]()
-    key = "delta.columnMapping.physicalName"
-    for physical in path:
-        known = {(each["metadata"] or {}).get(key, each["name"]): each for each in fields}
-        if field := known.get(physical):
-            names.append(field["name"])
-            fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
-    return names
 
 
 def _forgets(table: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Generic, TypeVar
 
 from pyspark.sql.types import StructType
 
@@ -14,37 +13,40 @@ from sparkwal.format import schema
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.holds import LOG_ID
-from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.floor import Pinned
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.streaming import StreamedLog
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
-L = TypeVar("L", bound=LogRange)
+# {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
+# Where a log first appears, _FROM + sequencer says which position its rows begin at, unless it is
+# 0: the floor of later is not where they began. No sequencer's name holds a colon.
+Offset = dict[str, int | str]
+_FROM = "from:"
 
 
-class Logs(Generic[L]):
-    """The logs of a read, by sequencer; a stream keeps them: they remember what they have seen."""
+class Logs:
+    """The logs of a read, by sequencer, and the offsets of a stream. A stream keeps them: they
+    remember what they have seen."""
 
     def __init__(
-        self,
-        options: SourceOptions,
-        root: LogStore,
-        made: Callable[[SourceOptions, str, LogStore], L],
+        self, options: SourceOptions, root: LogStore, pinned: Pinned | None = None
     ) -> None:
-        self._options, self._root, self._made = options, root, made
-        self._known: dict[str, L] = {}
+        self._options, self._root, self._pinned = options, root, pinned
+        self._known: dict[str, StreamedLog] = {}
 
-    def __getitem__(self, name: str) -> L:
+    def __getitem__(self, name: str) -> StreamedLog:
         if name not in self._known:
-            self._known[name] = self._made(self._options, name, self._root)
+            made = StreamedLog(self._options, name, self._root, pinned=self._pinned)
+            self._known[name] = made
         return self._known[name]
 
-    def known(self) -> list[L]:
+    def known(self) -> list[StreamedLog]:
         return [log for _, log in sorted(self._known.items())]
 
-    def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[L]:
+    def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[StreamedLog]:
         """Every log that exists now, with its head. Raises OptionError where one that appears has
         not the columns that are wanted, and InvalidLogError."""
         waited = any(log.spark_schema is None for log in self._known.values())
@@ -76,17 +78,6 @@ class Logs(Generic[L]):
                     f"before it: {error}. Read them one by one"
                 ) from None
         return union
-
-
-# {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
-# Where a log first appears, _FROM + sequencer says which position its rows begin at, unless it is
-# 0: the floor of later is not where they began. No sequencer's name holds a colon.
-Offset = dict[str, int | str]
-_FROM = "from:"
-
-
-class StreamedLogs(Logs[StreamedLog]):
-    """The logs of a stream, and its offsets."""
 
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
@@ -127,7 +118,7 @@ class StreamedLogs(Logs[StreamedLog]):
 def log_schema(options: SourceOptions) -> StructType:
     """All columns of the logs, and the metadata columns if asked for. Raises OptionError when there
     is no log."""
-    logs = Logs(options, open_log(options, fail_fast=True), LogRange)
+    logs = Logs(options, open_log(options, fail_fast=True))
     logs.look(floor=False)
     spark_schema = logs.columns()
     if spark_schema is None:

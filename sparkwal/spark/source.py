@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -18,16 +17,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from sparkwal.lifecycle.consumers import leased
-from sparkwal.lifecycle.publishing import publisher
+from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
+from sparkwal.protocol.holds import Holds
 from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.streaming import Budget, StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
-from sparkwal.spark.logs import Logs, Offset, StreamedLogs, no_log
+from sparkwal.spark.logs import Logs, Offset, no_log
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
+from sparkwal.store.path import state_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +75,7 @@ class BatchReader(_Reader, DataSourceReader):
         pinned: Pinned | None = None,
     ) -> None:
         super().__init__(options, spark_schema, parallelism)
-        self._logs = Logs(options, open_log(options), partial(LogRange, pinned=pinned))
+        self._logs = Logs(options, open_log(options), pinned)
         why = "is for spark.readStream; a batch read that takes long is given a lease instead"
         refuse(options, why, *CONSUMERS)
 
@@ -100,8 +101,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
-        self._logs = StreamedLogs(options, open_log(options), StreamedLog)
-        self._publisher = publisher(options)
+        self._logs = Logs(options, open_log(options))
+        holds, interval_ms = Holds(state_folder()), options.cursor_interval_ms
+        self._publisher = Publisher(options.consumer or "", interval_ms, holds)
         self._targets: dict[str, int] | None = None
         # Which log comes first changes: a busy one must not use up every limit.
         self._turn = 0
