@@ -14,10 +14,9 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.floor import Pinned
-from sparkwal.spark.logs import log_schema
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
-from sparkwal.spark.source import BatchReader, StreamReader
+from sparkwal.spark.source import BatchReader, StreamReader, log_schema
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.path import absolute
 
