@@ -29,7 +29,7 @@ from sparkwal.lifecycle.compaction import (
     unless_moved_on,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.policy import Due, LogState, Policy, decide, measure, split
+from sparkwal.lifecycle.policy import LogState, Policy, decide, measure, split
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -185,7 +185,12 @@ class Lifecycle:
             )  # fmt: skip
         self._measured = measured
         due = decide(measured, policy, now_ms)
-        self._report_limit(due, measured.waiting_bytes)
+        # When the log reaches a limit, not while it stays there.
+        if due.limit not in ("", self._reached):
+            limit = policy.hard_limit if due.limit == "hardLimitBytes" else policy.soft_limit
+            waiting = measured.waiting_bytes
+            events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
+        self._reached = due.limit
         before_ms, compacted = due.before_ms, None
         if whole and measured.first_ms is not None:
             before_ms = head.live.header.timestamp_ms
@@ -216,14 +221,6 @@ class Lifecycle:
         # A floor that moves again and again makes no record late.
         if came >= _VERSIONS or (came and (is_late or floor_moved)):
             self._chain.put(state, FLOOR, table_version=found.version)
-
-    def _report_limit(self, due: Due, waiting: int) -> None:
-        """An event when the log reaches a limit, not while it stays there."""
-        if due.limit and due.limit != self._reached:
-            policy = self._policy
-            limit = policy.hard_limit if due.limit == "hardLimitBytes" else policy.soft_limit
-            events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
-        self._reached = due.limit
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState

@@ -112,14 +112,9 @@ def merged(
     sequence_by: str,
     only_table: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """A table's rows as they are after a MERGE of `tail`.
-
-    Args:
-        batches: the table's rows, with the columns of `tail`.
-        tail: one row for each key.
-        deleted: which of them delete their key.
-        only_table: columns that the log does not have, and a MERGE leaves as they are.
-    """
+    """A table's rows, with the columns of `tail`, as they are after a MERGE of `tail`, one row for
+    each key; `deleted`: which of them delete their key. A MERGE leaves the columns `only_table`,
+    which the log does not have, as they are."""
     if not tail.num_rows:
         yield from batches
         return
