@@ -39,7 +39,6 @@ from sparkwal.console.options import (
 from sparkwal.console.output import shown, size
 from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
 from sparkwal.format.lifecycle import Target
-from sparkwal.lifecycle.compaction import Range
 from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, fits
@@ -47,10 +46,8 @@ from sparkwal.options.types import duration
 from sparkwal.protocol.chain import look
 from sparkwal.spark.lifecycle import Lifecycle, target_of
 from support import jvm
-from support.attended import attended
-from support.follow import Meter, Signals
-from support.session import as_exit, need_delta, need_spark, start_session
-from support.tables import packages, s3a_settings
+from support.follow import Meter, Signals, attended
+from support.session import as_exit, need_delta, need_spark, packages, s3a_settings, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,13 +60,8 @@ console = Console(stderr=True)
 
 @dataclass
 class Compaction:
-    """The logs to compact, and how.
-
-    Attributes:
-        settings, given: the options, checked and as given.
-        every: whether to compact all logs under the path.
-        accept: whether the next round accepts the table as it is.
-    """
+    """The logs to compact, all under the path if `every`, and how; `given` are the options as they
+    were given. `accept`: the next round accepts the table as it is."""
 
     settings: LifecycleOptions
     given: dict[str, str]
@@ -130,12 +122,8 @@ class Compaction:
                 raise Refused(str(error)) from None
 
 
-def _ranges(run: Run) -> list[Range]:
-    return [each for each in (run.recovery.finished, run.compacted) if each is not None]
-
-
 def _row(name: str, run: Run) -> list[str]:
-    ranges = _ranges(run)
+    ranges = [each for each in (run.finished, run.compacted) if each is not None]
     collected = run.collection
     return [
         name,
@@ -152,15 +140,8 @@ def _row(name: str, run: Run) -> list[str]:
 _COLUMNS = ["log", "range", "positions", "rows", "bytes", "version", "floor", "collected"]
 
 
-def _say(name: str, run: Run) -> None:
-    """Print what one round did, in a line; nothing if it did nothing."""
-    if not _ranges(run) and run.collection is None:
-        return
-    figures = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
-    what = ", ".join(f"{column} {value}" for column, value in figures if value != "–")
-    console.print(
-        f"{time.strftime('%H:%M:%S')} {name}: {what}", highlight=False, markup=False, soft_wrap=True
-    )
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float) -> None:
@@ -186,9 +167,12 @@ def _continuously(
         failed += 1
         for name, run in found.items():
             if isinstance(run, Run):
-                _say(name, run)
+                if run.finished or run.compacted or run.collection:
+                    figures = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
+                    what = ", ".join(f"{column} {each}" for column, each in figures if each != "–")
+                    _say(f"{time.strftime('%H:%M:%S')} {name}: {what}")
             elif isinstance(run, CompactionError | StoreUnavailableError):
-                console.print(f"{name}: {line(run)}", highlight=False, markup=False, soft_wrap=True)
+                _say(f"{name}: {line(run)}")
             else:
                 raise Failures({name: run}, work.every)
         if all(isinstance(run, Run) for run in found.values()):
@@ -197,7 +181,7 @@ def _continuously(
             raise Failed("Spark's JVM is gone; start the job again")
         pause = interval if not failed else max(interval, min(_LONGEST_PAUSE, interval * 2**failed))
         if failed:
-            console.print(f"suspended; tried again in {pause:g} s", highlight=False)
+            _say(f"suspended; tried again in {pause:g} s")
         story.note = "waiting" if not failed else "suspended"
         until = time.monotonic() + pause
         while signals.received is None and time.monotonic() < until:

@@ -140,8 +140,13 @@ def main(
                     "again once the store answers"
                 ) from None
             raise failed from None
-        if wal.lost:
-            _report_lost(wal.lost)
+        if lost := wal.lost:
+            console.print(
+                f"[bold]{len(lost)} appends, sequences {lost[0]}…{lost[-1]}, were answered with "
+                "202 and are damaged in the journal: send their rows again, in this order. What is "
+                "left of them is in its quarantine/",
+                highlight=False,
+            )
         bounds = Bounds(max_body, max_rows_bytes, max_pending)
         try:
             serve(Server(wal, arrow_schema, bounds), listener, drain_timeout, console)
@@ -161,15 +166,6 @@ def main(
     console.print(
         f"stopped; sequence {wal.last_sequence - waiting} is durable"
         + (f", {waiting} after it in the journal for the next start" if waiting else ""),
-        highlight=False,
-    )
-
-
-def _report_lost(lost: range) -> None:
-    console.print(
-        f"[bold]{len(lost)} appends, sequences {lost[0]}…{lost[-1]}, were answered with 202 and "
-        "are damaged in the journal: send their rows again, in this order. What is left of them "
-        "is in its quarantine/",
         highlight=False,
     )
 

@@ -11,7 +11,6 @@ import shlex
 import shutil
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,15 +26,12 @@ from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.options import key_values
 from sparkwal.console.output import moment, shown
 from sparkwal.errors import SparkWalError
-from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
-from sparkwal.testing.proxy import Request, S3Proxy
 from support.checkpoints import made_from_log, write_plainly
-from support.flights import WITH_SEQ, load, stage
+from support.flights import WITH_SEQ, checks, load, stage
 from support.follow import Meter, Totals
-from support.proof import checks
 from support.session import ROOT, as_exit, log_head, start_session
 
 if TYPE_CHECKING:
@@ -102,12 +98,9 @@ def _until(query: StreamingQuery, meter: Meter, totals: Totals, microbatches: in
         raise failed
 
 
-def write(run: Run, proxy: S3Proxy | None) -> tuple[SparkSession, list[Request]]:
-    """Stream the flights in with a stop in the middle.
-
-    The stop ends the Spark application while a microbatch runs. A new application then knows only
-    the log. Returns its session and its requests.
-    """
+def write(run: Run) -> SparkSession:
+    """Stream the flights in with a stop in the middle, which ends the Spark application while a
+    microbatch runs. A new application then knows only the log. Returns its session."""
     left = run.files - run.done()
     totals = Totals()
     with Meter(console, "writing", run.table.num_rows) as meter:
@@ -127,20 +120,13 @@ def write(run: Run, proxy: S3Proxy | None) -> tuple[SparkSession, list[Request]]
                 "application rebuilds it from the log and goes on."
             )
         spark = start_session("sparkwal quickstart, restarted")
-        if proxy is not None:
-            proxy.reset()
         query = run.start(spark)
         _until(query, meter, totals, run.files + 1)
-    return spark, proxy.requests if proxy is not None else []
+    return spark
 
 
-def _counts(requests: list[Request]) -> str:
-    counted = Counter(request.kind for request in requests)
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items())) or "none"
-
-
-def print_restart(records: list[SlotHeader], requests: list[Request]) -> None:
-    """Print what the restart left in the log, and its requests if they were counted."""
+def print_restart(records: list[SlotHeader]) -> None:
+    """Print what the restart left in the log."""
     leaders = [record for record in records if isinstance(record, LeaderHeader)]
     if len(leaders) > 1:
         last = leaders[-1]
@@ -148,19 +134,6 @@ def print_restart(records: list[SlotHeader], requests: list[Request]) -> None:
             f"The restart found the log's end after position {last.prev_position} and took it over "
             f"with one record: position {last.position}, term {last.term} ({last.reason})."
         )
-    if not requests:
-        return
-    ours = [r for r in requests if "/proof/" not in f"/{r.key}"]
-    key = f"batches/{keys.encode(leaders[-1].number)}"
-    took = next(
-        (n for n, r in enumerate(ours, 1) if r.kind == "PUT" and r.key.endswith(key)), len(ours)
-    )
-    rest = sum(1 for r in records if isinstance(r, CommitHeader) and r.term == leaders[-1].term)
-    console.print(
-        f"Counted on the wire, the restart: {_counts(ours[:took])}; then {rest} microbatches: "
-        f"{_counts(ours[took:])}. (Once for each process, the proof that the store refuses to "
-        f"overwrite: {len(requests) - len(ours)} requests.)"
-    )
 
 
 def contents(records: list[SlotHeader], around: int = 4) -> list[list[str]]:
@@ -216,7 +189,7 @@ def _lock(work: Path) -> IO[str]:
 
 @click.command()
 @click.option("--path", help="Of the log: a folder or s3://bucket/prefix.  [default: in .cache/]")
-@click.option("--endpoint", help="URL of an S3-compatible server; requests to http:// are counted.")
+@click.option("--endpoint", help="URL of an S3-compatible server.")
 @click.option(
     "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
     help="An option of the log; repeatable. Set credentials in the environment instead.",
@@ -263,13 +236,9 @@ def main(
                 )
             table = load(rows)
             stage(table, work / "flights", min(files, table.num_rows))
-            proxy = None
-            if endpoint is not None and endpoint.startswith("http://"):
-                proxy = closing.enter_context(S3Proxy(endpoint))
-                options["endpoint"] = proxy.url
             run = Run(log, options, work, table, min(files, table.num_rows))
             console.print(f"{table.num_rows:,} flights in {run.files} files → {log}")
-            spark, requests = write(run, proxy)
+            spark = write(run)
             closing.callback(spark.stop)
             reader = spark.read.format("weaselwal").options(**options)
             stored = reader.option("includeMetadata", "true").load(log)
@@ -282,7 +251,7 @@ def main(
             raise
         except Exception as error:
             raise as_exit(error) from None
-        print_restart(records, requests)
+        print_restart(records)
         compared = [[check.what, check.expected, check.found] for check in found]
         shown("The log against its input", ["", "input", "log"], compared)
         shown("What is in the log", _COLUMNS, contents(records))

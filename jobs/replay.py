@@ -24,9 +24,8 @@ from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from support import jvm
-from support.attended import attended
 from support.cursor import Replayed, replay_from
-from support.follow import Meter, Signals, run_query, trigger, triggered
+from support.follow import Meter, Signals, attended, run_query, trigger, triggered
 from support.session import (
     EXIT_CODES,
     as_exit,
@@ -85,19 +84,6 @@ def _batch(
         raise
     except Exception as error:
         raise as_exit(error) from None
-
-
-def _check_stream(
-    fmt: str, checkpoint: str | None, mode: str, files: int | None, ends: bool
-) -> None:
-    if fmt not in NO_OUTPUT and checkpoint is None:
-        raise Refused("--stream needs --checkpoint, so that the next run goes on where this ends")
-    if ends:
-        raise Refused("--to and --to-time are for batch replays: a stream has no end")
-    if mode == "overwrite":
-        raise Refused("--mode overwrite is for batch replays: a stream appends")
-    if files is not None:
-        raise Refused("--files is for batch replays")
 
 
 def _from_cursor(
@@ -250,7 +236,14 @@ def main(
     if output is None and fmt not in NO_OUTPUT:
         raise Refused(f"--format {fmt} needs --output")
     if stream:
-        _check_stream(fmt, checkpoint, mode, files, (end, to_time) != (None, None))
+        if fmt not in NO_OUTPUT and checkpoint is None:
+            raise Refused("--stream needs --checkpoint, where the next run goes on")
+        if (end, to_time) != (None, None):
+            raise Refused("--to and --to-time are for batch replays: a stream has no end")
+        if mode == "overwrite":
+            raise Refused("--mode overwrite is for batch replays: a stream appends")
+        if files is not None:
+            raise Refused("--files is for batch replays")
     elif checkpoint is not None:
         raise Refused("--checkpoint is for --stream")
     need_spark()

@@ -60,15 +60,13 @@ def check_checkpoint(location: str, log: str, options: Mapping[str, str]) -> Non
     if place.is_file():
         raise Refused(f"the checkpoint {location} is a file; give a folder")
     query, last = query_of(place), latest(place, "commits")
-    if query is not None and last >= 0 and not _knows(log, options, query):
+    if query is None or last < 0:
+        return
+    store = open_log(parse(SinkOptions, {**options, "path": log}))
+    live = find_head(store).live
+    if live is None or last_batch(lambda: store, live.header, query) < 0:
         raise Refused(
             f"the checkpoint {location} belongs to another log: its query has done {last + 1} "
             f"microbatches, and {log} knows none of them. Give that --log, or a new "
             "--checkpoint, which begins with the source's first rows"
         )
-
-
-def _knows(log: str, options: Mapping[str, str], query: str) -> bool:
-    store = open_log(parse(SinkOptions, {**options, "path": log}))
-    live = find_head(store).live
-    return live is not None and last_batch(lambda: store, live.header, query) >= 0

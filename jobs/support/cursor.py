@@ -2,8 +2,8 @@
 
 Each chunk of the replay is one file, named by the progress before it. The file is written under a
 temporary name, synced and renamed; then the cursor's file is replaced in the same way. If a replay
-breaks off between the two, the next one repeats the chunk from the same cursor and under the same
-name. So each row is in the output once.
+breaks off between the two, the next one repeats the chunk under the same name: each row is there
+once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,9 @@ from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
 
 # About how many rows a file holds: a commit is never split.
 CHUNK_ROWS = 100_000
-METADATA = pa.schema(
-    [
-        ("_wal_sequencer", pa.string()),
-        ("_wal_position", pa.int64()),
-        ("_wal_timestamp", pa.timestamp("us", "UTC")),
-    ]
-)
+_MOMENT = pa.timestamp("us", "UTC")
+_ADDED = {"_wal_sequencer": pa.string(), "_wal_position": pa.int64(), "_wal_timestamp": _MOMENT}
+METADATA = pa.schema(_ADDED)
 _NAME = re.compile(r"(\d{20})\.parquet")
 
 

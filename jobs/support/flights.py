@@ -1,4 +1,5 @@
-"""The quickstart's input: every flight that left New York City in 2013, in time order."""
+"""The quickstart's input, every flight that left New York City in 2013, and the proof that the log
+holds it: all of it, once, and in order."""
 
 from __future__ import annotations
 
@@ -7,14 +8,22 @@ import json
 import os
 import shutil
 import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+import sparkwal
 from sparkwal.console.exit_codes import Refused
+from sparkwal.format.header import CommitHeader, SlotHeader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # The columns of the data set; `seq` is added: the place in time order, 0 … n−1.
 _COLUMNS = (
@@ -79,3 +88,62 @@ def stage(table: pa.Table, folder: Path, files: int) -> None:
         # Spark reads the files of a folder in the order of their times.
         os.utime(path, (1_700_000_000 + number,) * 2)
     note.write_text(json.dumps(now))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property of the input, and the same of the log."""
+
+    what: str
+    expected: str
+    found: str
+
+    @property
+    def holds(self) -> bool:
+        return self.expected == self.found
+
+
+def _fingerprints(rows: DataFrame) -> dict[str, str]:
+    """The nulls of each column, and a hash of its values and their places."""
+    from pyspark.sql import functions as F
+
+    names = [name for name in rows.columns if not name.startswith("_wal_")]
+    wanted = [F.count(F.lit(1)).alias("rows")]
+    for place, name in enumerate(names):
+        hashed = F.xxhash64("seq", name)  # with its row's number: a swap of two values shows
+        wanted += [
+            F.count(F.when(F.col(name).isNull(), 1)).alias(f"nulls{place}"),
+            F.sum(hashed.cast("decimal(38,0)")).cast("string").alias(f"sum{place}"),
+            F.bit_xor(hashed).alias(f"xor{place}"),
+        ]
+    row = rows.agg(*wanted).collect()[0].asDict()
+    found = {"rows": f"{row['rows']:,}"}
+    for place, name in enumerate(names):
+        both = hash((row[f"sum{place}"] and int(row[f"sum{place}"]), row[f"xor{place}"]))
+        found[name] = f"{row[f'nulls{place}']:,} nulls {both & (2**40 - 1):010x}"
+    return found
+
+
+def checks(
+    given: DataFrame,
+    stored: DataFrame,
+    table: pa.Table,
+    log: sparkwal.Log,
+    records: list[SlotHeader],
+) -> Iterator[Check]:
+    """Compare the log with its input.
+
+    Args:
+        given: the staged input as Spark reads it.
+        stored: the log through the source, with its metadata columns.
+        table: the input without Spark.
+    """
+    mine = _fingerprints(stored)
+    for name, expected in _fingerprints(given).items():
+        yield Check(name, expected, mine.get(name, "not there"))
+    batches = [record.batch_id for record in records if isinstance(record, CommitHeader)]
+    yield Check("microbatches, each once", str(len(set(batches))), str(len(batches)))
+    # Without Spark, in the order of the log: every value at its place.
+    scanned = log.scan().read_all()
+    equal = scanned.num_rows == table.num_rows and scanned.cast(table.schema).equals(table)
+    yield Check("values, one by one", "equal", "equal" if equal else "not equal")

@@ -1,32 +1,32 @@
-"""Following a running query: progress, and stopping it between two microbatches."""
+"""Long work under signals: its progress, and stopping a query between two microbatches."""
 
 from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sparkwal.console.exit_codes import Stopped
 from support import jvm
 from support.session import as_exit
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+T = TypeVar("T")
+# Seconds that Spark may take to end cancelled jobs.
+_TO_CANCEL = 10.0
 
 
 class Signals:
@@ -126,20 +126,16 @@ class Meter:
 
     def totals(self, totals: Totals) -> None:
         """As `show`, for a query."""
-        rate = totals.rows / max(time.monotonic() - self._began, 0.001)
-        self.show(
-            totals.rows,
-            f"{totals.rows:,} rows, {totals.microbatches:,} microbatches, {rate:,.0f} rows/s",
-        )
+        rows, count = totals.rows, totals.microbatches
+        rate = rows / max(time.monotonic() - self._began, 0.001)
+        self.show(rows, f"{rows:,} rows, {count:,} microbatches, {rate:,.0f} rows/s")
 
 
 def run_query(
     query: StreamingQuery, meter: Meter, signals: Signals, drain_seconds: float
 ) -> Totals:
-    """Follow a query to its end; after a signal drain it.
-
-    Raises Refused or Failed when the query fails, Stopped after a signal.
-    """
+    """Follow a query to its end; after a signal drain it. Raises Refused or Failed when the query
+    fails, Stopped after a signal."""
     totals = Totals()
     try:
         while query.isActive and signals.received is None:
@@ -177,3 +173,58 @@ def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> b
             time.sleep(0.01)
     query.stop()
     return ended
+
+
+def _tasks(spark: SparkSession) -> tuple[int, int]:
+    """Finished and total tasks of Spark's active stages."""
+    tracker = spark.sparkContext.statusTracker()
+    found = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
+    return sum(info.numCompletedTasks for info in found), sum(info.numTasks for info in found)
+
+
+def attended(
+    work: Callable[[], T],
+    meter: Meter,
+    signals: Signals,
+    spark: SparkSession | None,
+    drain_seconds: float,
+    note: Callable[[], str],
+) -> T:
+    """Return or raise what `work` does; `note` says what that is at the moment. After a signal it
+    may take `drain_seconds` to end; then, or at a second signal, cancel it. Raises Stopped if a
+    signal ended the work."""
+    results: list[T] = []
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            failures.append(error)
+
+    start: type[threading.Thread] = threading.Thread
+    if spark is not None:
+        from pyspark import InheritableThread as start
+    thread = start(target=run)
+    # Work that is cut off does no harm: the next run continues it.
+    thread.daemon = True
+    thread.start()
+    signalled = cancelled = None
+    while thread.is_alive():
+        thread.join(0.1)
+        now = time.monotonic()
+        if signals.received is not None:
+            signalled = signalled or now
+            if signals.times > 1 or now - signalled > drain_seconds:
+                if spark is None or not jvm.at_work() or (cancelled and now > cancelled):
+                    raise Stopped(signals.received)
+                spark.sparkContext.cancelAllJobs()
+                cancelled = cancelled or now + _TO_CANCEL
+        done, total = _tasks(spark) if spark is not None and jvm.at_work() else (0, 0)
+        text = f"{note()}, {done} of {total} tasks" if total else note()
+        meter.show(done, text if signals.received is None else f"{text}; stopping", total or None)
+    if not failures:
+        return results[0]
+    if signals.received is not None:
+        raise Stopped(signals.received)
+    raise failures[0]

@@ -30,22 +30,19 @@ Reader = Callable[[Any], Any]
 
 def parse_schema(text: str) -> pa.Schema:
     """`id long, name string`, or Spark's schema JSON. Raises OptionError."""
-    found = _parsed(text)
-    if not len(found):
-        raise OptionError("the schema has no columns; give it as `id long, name string`")
-    return found
-
-
-def _parsed(text: str) -> pa.Schema:
     try:
-        if text.lstrip().startswith("{"):
-            return schema.to_arrow(schema.normalize(text))
-        fields = []
-        for item in _split(text):
-            name, _, kind = item.strip().replace(":", " ", 1).partition(" ")
-            kind = kind.strip().lower()
-            fields.append({"name": name, "type": _KINDS.get(kind, kind)})
-        return schema.to_arrow(schema.normalize({"type": "struct", "fields": fields}))
+        given: str | dict[str, Any] = text
+        if not text.lstrip().startswith("{"):
+            fields = []
+            for item in _split(text):
+                name, _, kind = item.strip().replace(":", " ", 1).partition(" ")
+                kind = kind.strip().lower()
+                fields.append({"name": name, "type": _KINDS.get(kind, kind)})
+            given = {"type": "struct", "fields": fields}
+        found = schema.to_arrow(schema.normalize(given))
+        if not len(found):
+            raise OptionError("the schema has no columns; give it as `id long, name string`")
+        return found
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, OptionError):
             raise
@@ -70,9 +67,8 @@ class JsonRows:
     """JSON lines to record batches of a schema.
 
     Times are ISO 8601, binary values base64, decimals texts or numbers, and floats may be the texts
-    NaN, Infinity and -Infinity: as `sparkwal cat --json` prints them. A value that its column
-    cannot hold exactly is refused. Only a number in a column of floats is rounded to the nearest
-    one.
+    NaN, Infinity and -Infinity: as `sparkwal cat --json` prints them. A value that its column does
+    not hold exactly is refused; only a number in a column of floats is rounded.
     """
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
@@ -159,7 +155,7 @@ def _reader(kind: pa.DataType) -> Reader:
         if holds(kind):
             return read
     if types.is_timestamp(kind):
-        return _moment if kind.tz else _local_moment
+        return _moment if kind.tz else _local(datetime)
     if types.is_float32(kind) or types.is_float64(kind):
         return _float32 if types.is_float32(kind) else _float64
     if types.is_decimal(kind):
@@ -244,23 +240,19 @@ def _binary(value: Any) -> bytes:
     return base64.b64decode(_checked(value, str), validate=True)
 
 
-def _time_of_day(value: Any) -> time:
-    found = time.fromisoformat(_microseconds(value))
-    if found.tzinfo:
-        raise _Misfit("it holds no time zone; leave the offset out")
-    return found
-
-
 def _moment(value: Any) -> datetime:
     found = datetime.fromisoformat(_microseconds(value))
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _local_moment(value: Any) -> datetime:
-    found = datetime.fromisoformat(_microseconds(value))
-    if found.tzinfo:
-        raise _Misfit("it holds no time zone; leave the offset out")
-    return found
+def _local(kind: type[time] | type[datetime]) -> Reader:
+    def read(value: Any) -> time | datetime:
+        found = kind.fromisoformat(_microseconds(value))
+        if found.tzinfo:
+            raise _Misfit("it holds no time zone; leave the offset out")
+        return found
+
+    return read
 
 
 def _microseconds(value: Any) -> str:
@@ -275,6 +267,6 @@ _LEAVES: Sequence[tuple[Callable[[pa.DataType], bool], Reader]] = (
     (types.is_string, lambda value: _checked(value, str)),
     (types.is_boolean, lambda value: _checked(value, bool)),
     (types.is_date, lambda value: date.fromisoformat(_checked(value, str))),
-    (types.is_time, _time_of_day),
+    (types.is_time, _local(time)),
     (types.is_binary, _binary),
 )

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SCALA = "2.13"
 DELTA_VERSION = "4.4.0"
+# The version of the Hadoop that PySpark 4.2 contains.
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
+_ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
+_S3A = "spark.hadoop.fs.s3a."
 
 EXIT_CODES = """
 \b
@@ -144,17 +148,14 @@ def start_session(
     except Exception as error:
         message = f"Spark did not start: {readable(error)[0]}"
         if "JAVA_GATEWAY_EXITED" in message:
-            if not shutil.which(_java()):
-                message = f"{_java()} is not there: install Java 17 or newer, or set JAVA_HOME"
-            elif delta or packages:
-                message = (
-                    "Spark did not start: a connector could not be downloaded, or Java is older "
-                    "than 17. What Ivy and Java said stands above"
-                )
-            else:
-                message = (
-                    "Spark did not start; Java 17 or newer is needed. What Java said stands above"
-                )
+            home = os.environ.get("JAVA_HOME")
+            java = f"{home}/bin/java" if home else "java"
+            message = (
+                "Spark did not start: a connector could not be downloaded, or Java is older than "
+                "17. What Ivy and Java said stands above"
+                if shutil.which(java)
+                else f"{java} is not there: install Java 17 or newer, or set JAVA_HOME"
+            )
         raise Failed(message) from None
     # Spark finds only an installed format: not one in a zip of --py-files, nor with a Python whose
     # path has a space.
@@ -162,13 +163,37 @@ def start_session(
     return spark
 
 
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin/java" if home else "java"
-
-
 def as_exit(error: BaseException) -> click.ClickException:
     """The exception that ends a job with the right message and exit code."""
     message, wrong = readable(error)
     message = escape(message, keeps="\n")
     return Refused(message) if wrong else Failed(message)
+
+
+def _connects(table: str) -> bool:
+    """Whether the session that this process starts reaches the table by S3A."""
+    return table.lower().startswith(("s3://", "s3a://")) and not jvm.started_by_spark_submit()
+
+
+def packages(table: str) -> list[str]:
+    """Maven coordinates of what a session needs."""
+    return [HADOOP_AWS] if _connects(table) else []
+
+
+def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
+    """How Spark reaches a table that is on the log's own store. May hold secrets."""
+    if not _connects(table):
+        return {}
+    known = {
+        "endpoint": log.endpoint,
+        "endpoint.region": log.region,
+        "path.style.access": "true" if log.endpoint else None,
+        "access.key": log.access_key_id,
+        "secret.key": log.secret_access_key,
+        "session.token": log.session_token,
+        "encryption.algorithm": _ENCRYPTION[log.encryption] if log.encryption else None,
+        "encryption.key": log.kms_key_id,
+        "create.checksum.algorithm": "CRC32" if log.checksum == "crc32" else None,
+        "requester.pays.enabled": "true" if log.requester_pays else None,
+    }
+    return {_S3A + name: value for name, value in known.items() if value is not None}

@@ -21,7 +21,7 @@ from sparkwal.console.output import print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Lifecycle
-from sparkwal.lifecycle.lake import NewestLake
+from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.protocol.chain import look
 
 

@@ -54,32 +54,35 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
         number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
     except NotFound:
         # Something else deletes them, a rule of the bucket for example: one by one then.
-        prefix = keys.lifecycle_prefix(log.prefix)
-        there = (entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix))
-        known = (each for each in map(keys.decode, there) if each is not None)
-        number = next(filter(is_older, known), keys.MAX + 1)
+        found = _numbered(log, keys.lifecycle_prefix(log.prefix))
+        number = next((each for each, _ in found if is_older(each)), keys.MAX + 1)
     if number > keys.MAX:
         return 0
     key = keys.lifecycle_key(log.prefix, number)
     return decode(log.store.get(key), f"{log.store.url}/{key}").floor
 
 
+def _numbered(log: LogStore, prefix: str, after: str = "") -> Iterator[tuple[int, Entry]]:
+    """The objects below a prefix whose names are numbers."""
+    for entry in all_entries(log.store, prefix, after=after):
+        if (number := keys.decode(entry.key.removeprefix(prefix))) is not None:
+            yield number, entry
+
+
 def _bound(
     log: LogStore, state: LifecycleRecord, table: Table | None, grace_ms: int, expiry_ms: int | None
 ) -> tuple[int, str]:
-    """The first position that stays, and what keeps it from being higher: a floor older than the
-    grace, then the consumers, then the table. A consumer that joins later begins at the floor or
-    above."""
+    """The first position that stays, and what keeps it from being higher. A consumer that joins
+    later begins at the floor or above."""
     floor = old_floor(log, state, grace_ms)
     held = "the grace" if floor < state.floor else ""
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
-        low = [(each, age_ms) for each, age_ms in standing(log) if each.position <= bound]
-        live = [each for each, age_ms in low if is_live(each, state.log_id, age_ms, expiry_ms)]
-        names = sorted(each.name for each in live)
-        held = f"consumer {', '.join(names)}" if names else "a consumer"
+        low = (each for each in standing(log) if each[0].position <= bound)
+        live = (x.name for x, age_ms in low if is_live(x, state.log_id, age_ms, expiry_ms))
+        held = f"consumer {', '.join(sorted(live)) or 'that is gone now'}"
     if state.target is not None and bound > 0:
         if table is None:
             raise InvalidLogError(f"{log.url} has a table; collecting it needs Delta to look at it")
@@ -122,34 +125,22 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
     """Every object that may go, newest first."""
     if bound <= 0:
         return
-    window, pinned = head.window, _pinned(log, head)
-    prefix = keys.batches_prefix(log.prefix)
-    # Numbers count down: what follows the slot at the bound is of positions below it.
-    for entry in all_entries(log.store, prefix, after=log.key(keys.slot(bound, window))):
-        number = keys.decode(entry.key.removeprefix(prefix))
-        if number is None:
-            continue  # none of ours
-        position = keys.position(number, window)
-        if keys.is_slot(number, window) and (
-            # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
-            position >= bound - KEPT_SLOTS
-            # §12: records that hold a query's checkpoint stay
-            or position in pinned
-        ):
-            continue
-        yield entry
-
-
-def _pinned(log: LogStore, head: Head) -> set[int]:
-    """Positions of the records that hold the checkpoints of the log's queries."""
     assert head.live is not None
-    header = head.live.header
+    window, header = head.window, head.live.header
     found = [*header.checkpoints.values()]
     if header.txns_archive:
         found += read_archive(log, header.txns_archive).checkpoints.values()
-    return {each.position for each in found} | {
-        position for each in found for position, _ in each.files.values()
-    }
+    # §12: records that hold a query's checkpoint stay
+    pinned = {each.position for each in found}
+    pinned |= {position for each in found for position, _ in each.files.values()}
+    # Numbers count down: what follows the slot at the bound is of positions below it.
+    after = log.key(keys.slot(bound, window))
+    for number, entry in _numbered(log, keys.batches_prefix(log.prefix), after):
+        position = keys.position(number, window)
+        # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
+        kept = position >= bound - KEPT_SLOTS or position in pinned
+        if not (kept and keys.is_slot(number, window)):
+            yield entry
 
 
 def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> int:

@@ -2,7 +2,7 @@
 
     intent → write → confirm → publish
 
-The intent fixes the range before any row is written, so every process writes the same rows. The
+The intent fixes the range before any row is written, so every process writes the same rows; the
 table's transaction (log_id, k) keeps them from being written twice. The range is done when the
 table was read again and holds it. Any process can finish a range that a crashed one left open.
 """
@@ -40,8 +40,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.reading.floor import ends_before
 from sparkwal.store.log_store import LogStore
 
-# How often other writers of the table may be faster before this one gives up, and what it waits
-# before each attempt, in seconds: doubled each time.
+# How often other writers of the table may be faster, and the first pause after that, in seconds.
 CONFLICTS = 8
 _FIRST_PAUSE = 0.5
 
@@ -52,8 +51,8 @@ class MovedOn(Exception):
 
 @contextmanager
 def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
-    """Work that began at `state`. Raises MovedOn where it fails after somebody moved the chain on:
-    what it relied on is old, and rows that it reads may be collected."""
+    """Work that began at `state`. Raises MovedOn where it fails after the chain moved on: what it
+    relied on is old, and rows that it reads may be collected."""
     try:
         yield
     except (CompactionError, InvalidLogError) as error:
@@ -92,17 +91,17 @@ class Chain:
         Raises PublishError, MovedOn."""
         url = self.log.url
         try:
-            record = put_next(self.log, head, kind, self.clock, self.host, **changes)
+            new = put_next(self.log, head, kind, self.clock, self.host, **changes)
         except StoreUnavailableError as error:
             raise PublishError(f"the lifecycle of {url} could not be moved on: {error}") from error
-        if record is None:
+        if new is None:
             raise MovedOn
-        k, cut, table = record.k, record.cut, record.target
         if kind == INTENT:
-            events.emit(events.CompactionPlanned(url, k, cut, record.to))
-        elif kind == DONE and table is not None:
-            events.emit(events.CompactionDone(url, k, cut, table.table, record.table_version))
-        return record
+            events.emit(events.CompactionPlanned(url, new.k, new.cut, new.to))
+        elif kind == DONE and (target := new.target):
+            version = new.table_version
+            events.emit(events.CompactionDone(url, new.k, new.cut, target.table, version))
+        return new
 
 
 def put_intent(
@@ -131,8 +130,8 @@ def put_intent(
 
 @dataclass(frozen=True)
 class Range:
-    """Positions start … end−1, which the table has as range `k`, and the rows and bytes that the
-    table took for it, merged and as stored there; None for unknown."""
+    """Positions start … end−1, which the table has as range `k`, and how many rows it took for it,
+    and bytes as stored there; None for unknown."""
 
     k: int
     start: int
@@ -144,25 +143,29 @@ class Range:
 
 def finish_range(
     chain: Chain, intent: LifecycleRecord, table: Table
-) -> tuple[LifecycleRecord, Range, bool]:
+) -> tuple[LifecycleRecord, Range]:
     """Write the open range unless the table has it, confirm it, publish it. Returns the record that
-    says so, the range, and whether the table had it already. Raises ReadError, WriteError,
-    ConfirmError, PublishError, MovedOn."""
-    found, was_written = _written(chain.log, intent, table, chain.clock)
+    says so, and the range. Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn."""
+    found = _written(chain, intent, table)
     done = chain.put(intent, DONE, cut=intent.to, table_version=found.version)
-    held = [each for each in found.changes if (each.log_id, each.k) == (done.log_id, done.k)]
-    rows, size = (held[0].rows, held[0].bytes) if held else (None, None)
-    return done, Range(done.k, intent.cut, done.cut, found.version, rows, size), was_written
+    rows = size = None
+    for each in found.changes:
+        if (each.log_id, each.k) == (done.log_id, done.k):
+            rows, size = each.rows, each.bytes
+    return done, Range(done.k, intent.cut, done.cut, found.version, rows, size)
 
 
-def _written(
-    log: LogStore, intent: LifecycleRecord, table: Table, clock: Clock
-) -> tuple[TableState, bool]:
-    """The newest snapshot, which holds the range, and whether it did before anything was done."""
-    for attempt in range(CONFLICTS):
-        found = confirmed(log, intent, table)
-        if found.k == intent.k:
-            return found, not attempt
+def _written(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
+    """The newest snapshot, which holds the range."""
+    log, attempts = chain.log, 0
+    while (found := confirmed(log, intent, table)).k != intent.k:
+        if attempts == CONFLICTS:
+            assert intent.target is not None
+            raise WriteError(
+                f"other writers of {intent.target.table} were faster {CONFLICTS} times; run it "
+                "again when they are done (OPTIMIZE, VACUUM, a MERGE or another job)"
+            )
+        attempts += 1
         # Safe to repeat: the table takes each transaction once.
         # SAFETY(read-table-after-write) §10: a range is published only after the table was read
         # again
@@ -172,16 +175,9 @@ def _written(
                 table.write(intent)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
-            if attempt < CONFLICTS - 1:
-                clock.sleep(_FIRST_PAUSE * 2**attempt)
-    assert intent.target is not None
-    found = confirmed(log, intent, table)
-    if found.k == intent.k:
-        return found, False
-    raise WriteError(
-        f"other writers of {intent.target.table} were faster {CONFLICTS} times; run it again when "
-        "they are done (OPTIMIZE, VACUUM, a MERGE or another job)"
-    )
+            if attempts < CONFLICTS:
+                chain.clock.sleep(_FIRST_PAUSE * 2 ** (attempts - 1))
+    return found
 
 
 def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:
@@ -196,21 +192,19 @@ def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState
         if found.k not in (before, state.k):
             raise ConfirmError(
                 f"{state.target.table} says it holds range {found.k} of the log last, and it must "
-                f"be {before} or {state.k}: its transactions were cut off, or the log was restored "
-                "from an older copy"
+                f"be {before} or {state.k}: its transactions were cut off, or the log is older"
             )
     return found
 
 
 def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecord:
     """Take the table as it is now, after somebody restored or overwrote it, for one that holds all
-    rows below the cut, and of those after it the open range or nothing: 1 conditional PUT.
+    rows below the cut, and of those after it the open range or nothing: 1 conditional PUT. Raises
+    PlanError where the table's history contradicts that, MovedOn.
 
     A transaction outlives a RESTORE: its number says which ranges were written, only the history
     says which are still there. A range that is gone is promised again, under a number that the
     table has not seen: who still writes the old one is too late, the table has it.
-
-    Raises PlanError where the table's history contradicts that, MovedOn.
     """
     assert state.target is not None
     # With the confirmed version itself, which may be a RESTORE that was accepted before.
@@ -223,16 +217,12 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
         )
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
     held = _held(state, found)
-    is_open_range = (
-        state.is_open
-        and [each.k for each in held] == [state.k]
-        and (not held[0].to or (held[0].cut, held[0].to) == (state.cut, state.to))
-    )
-    if held and not is_open_range:
-        raise _refused(
-            state, f"it holds the ranges {[each.k for each in held]} of the log, from position "
-            f"{held[0].cut} on, which the lifecycle does not know"
-        )  # fmt: skip
+    if held:
+        ks, first = [each.k for each in held], held[0]
+        is_known = not first.to or (first.cut, first.to) == (state.cut, state.to)
+        if not (state.is_open and ks == [state.k] and is_known):
+            why = f"it holds the ranges {ks} of the log, from position {first.cut} on, which the "
+            raise _refused(state, f"{why}lifecycle does not know")
     # SAFETY(lost-range-new-k) §10: an open range that a RESTORE took away is promised again under a
     # higher k
     k = found.k + 1 if state.is_open else found.k
@@ -243,17 +233,14 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
 
 
 def _held(state: LifecycleRecord, found: TableState) -> tuple[Change, ...]:
-    """The ranges that came after the confirmed version and are there now.
-
-    Raises PlanError where the history does not show it, and for a RESTORE to a version before the
-    confirmed one: a range may have been confirmed after somebody chose it.
-    """
+    """The ranges that came after the confirmed version and are there now. Raises PlanError where
+    the history does not show it, and for a RESTORE to a version before the confirmed one: a range
+    may have been confirmed after somebody chose it."""
     confirmed = state.table_version
     since = [each for each in found.changes if each.version > confirmed]
-    # By its transaction no range came since, whatever the history lacks.
-    none_came = found.k == state.confirmed_k
     held: tuple[Change, ...] | str = ()
-    if len(since) < found.version - confirmed and not none_came:
+    # Whatever the history lacks: by its transaction a range came since.
+    if len(since) < found.version - confirmed and found.k != state.confirmed_k:
         held = f"its history does not reach back to version {confirmed}"
     at = {confirmed: held}
     for each in found.changes:

@@ -2,8 +2,7 @@
 
 Each publishes how far it has come in an object of its own, `{path}/consumers/{name}`. The floor
 stays at or below all of them that count. One that has not published for longer than its expiry
-counts no more: what it reads then may be gone, and it notices when it looks at the floor after it
-has read.
+counts no more; a look at the floor after it has read shows it what is gone.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import chain
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
+from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer, decode, encode
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.options.types import consumer_name, duration
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head
@@ -33,12 +32,10 @@ from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
-T = TypeVar("T")
-
 
 def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None) -> bool:
-    """Whether the floor of the log must not pass a consumer that published so long ago. One that is
-    no lease counts until it is older than `expiry_ms`; None: for ever."""
+    """Whether the floor of the log must not pass a consumer that published so long ago: a lease
+    until it expires, another until it is older than `expiry_ms`; None: for ever."""
     limit = expiry_ms if consumer.expires_ms is None else consumer.expires_ms
     return consumer.log_id == log_id and (limit is None or age_ms <= limit)
 
@@ -50,8 +47,7 @@ def publish(log: LogStore, consumer: Consumer) -> None:
 
 def read(log: LogStore, name: str) -> Consumer | None:
     """What a consumer published last, None for one that is not there: 1 GET. Raises InvalidLogError
-    for a damaged one: it may stand where nothing may be deleted."""
-    # Whatever a LIST shows here, a folder's marker too, is no consumer unless it says so.
+    for a damaged one, and for whatever else lies there."""
     key = keys.consumers_prefix(log.prefix) + name
     where = f"{log.store.url}/{key}"
     try:
@@ -85,8 +81,8 @@ def _consumers(log: LogStore) -> Iterator[Consumer]:
 
 
 def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
-    """None where it is gone. Asked after its position was read: what it publishes in between is
-    newer than that, so no live consumer counts as expired."""
+    """None where it is gone. Asked after its position was read, so that no live consumer counts as
+    expired: what it publishes in between is newer."""
     try:
         return log.store.age_ms(keys.consumer_key(log.prefix, consumer.name))
     except NotFound:
@@ -94,13 +90,10 @@ def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
 
 
 def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
-    """The highest floor up to `floor` that passes no live consumer. Where a consumer came too late
-    it lies below the present floor, which then stays. A consumer that is no lease counts until it
-    is older than `expiry_ms`; None: for ever. Raises InvalidLogError for a damaged consumer.
-
-    1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is below
-    `floor` and might have expired.
-    """
+    """The highest floor up to `floor` that passes no live consumer (see `is_live`). Where one came
+    too late it lies below the present floor, which then stays: 1 LIST for each thousand consumers,
+    1 GET for each, and 1 request more for each that is below `floor` and might have expired. Raises
+    InvalidLogError for a damaged consumer."""
     # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
     for consumer in _consumers(log):
         if consumer.log_id != log_id or consumer.position >= floor:
@@ -115,11 +108,9 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
 
 def join(log: LogStore, consumer: Consumer) -> int:
     """Register a consumer before it reads, and where it may begin: its position, or the floor where
-    that is above. 1 GET, 1 PUT, and the look at the chain (1 or 2).
-
-    What its name published before stays in force while it is lower: another reader may bear the
-    same name. Raises InvalidLogError for a damaged consumer of that name.
-    """
+    that is above. 1 GET, 1 PUT, and the look at the chain (1 or 2). What its name published before
+    stays in force while it is lower: another reader may bear the name. Raises InvalidLogError for a
+    damaged consumer of that name."""
     before = read(log, consumer.name)
     if before is None or before.log_id != consumer.log_id:
         return _begin(log, consumer)
@@ -142,17 +133,17 @@ def _begin(log: LogStore, consumer: Consumer) -> int:
 def lease(
     log: LogStore, log_id: str, start: int, expires_ms: int, clock: Clock, host: str
 ) -> tuple[str, int]:
-    """Register one long read under a name of its own. Returns the name, to be forgotten when the
-    read ends, and where it may begin (see `join`)."""
+    """Register one long read. Returns its name, to be forgotten when the read ends, and where it
+    may begin (see `join`)."""
     run_id = uuid.uuid4().hex
     made = Consumer(f"lease-{run_id}", log_id, start, clock.now_ms(), host, run_id, expires_ms)
     return made.name, _begin(log, made)
 
 
 def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
-    """Where a read begins, and the name of its lease; "" where there is none. `start` is asked anew
-    where the floor passed it before the lease was there. Without the option `lease` no request;
-    with it 1 PUT, and the look at the chain (1 or 2)."""
+    """Where a read begins, and the name of its lease; "" where the option `lease` is not given:
+    then no request, else 1 PUT, and the look at the chain (1 or 2). `start` is asked anew where the
+    floor passed it before the lease was there."""
     first = start()
     if log.options.lease_ms is None or log.log_id is None:
         return first, ""
@@ -220,12 +211,11 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
     Raises InvalidLogError for a damaged consumer, OptionError, StoreUnavailableError.
     """
     settings = from_keywords(SourceOptions, path, options)
-    expiry_ms = None if expiry is None else _parsed(duration, "expiry", expiry)
-    return [
-        info
-        for name, log in _logs(settings).items()
-        for info in consumer_infos(log, name, find_head(log), expiry_ms)
-    ]
+    given = {} if expiry is None else {"consumerExpiry": expiry}
+    expiry_ms = from_keywords(LifecycleOptions, path, given).consumer_expiry_ms
+    logs = _logs(settings).items()
+    found = (consumer_infos(log, name, find_head(log), expiry_ms) for name, log in logs)
+    return [*chain.from_iterable(found)]
 
 
 def _logs(settings: SourceOptions) -> dict[str, LogStore]:
@@ -236,13 +226,6 @@ def _logs(settings: SourceOptions) -> dict[str, LogStore]:
     return {settings.sequencer: root}
 
 
-def _parsed(parser: Callable[[str], T], what: str, text: str) -> T:
-    try:
-        return parser(text)
-    except ValueError as expected:
-        raise OptionError(f"{what} is {text!r}; {expected} is expected") from None
-
-
 def consumer_infos(
     log: LogStore, sequencer: str, head: Head, expiry_ms: int | None
 ) -> list[ConsumerInfo]:
@@ -250,20 +233,13 @@ def consumer_infos(
     log_id = head.live.header.log_id if head.live else ""
 
     def info(found: tuple[Consumer, int]) -> ConsumerInfo:
-        consumer, age_ms = found
-        of_this_log = consumer.log_id == log_id
-        return ConsumerInfo(
-            name=consumer.name,
-            sequencer=sequencer,
-            position=consumer.position,
-            lag=max(0, head.gap - consumer.position) if of_this_log else 0,
-            lag_ms=lag_ms(log, head, consumer.position) if of_this_log else None,
-            age_ms=age_ms,
-            host=consumer.host,
-            expires_ms=consumer.expires_ms,
-            of_this_log=of_this_log,
-            live=is_live(consumer, log_id, age_ms, expiry_ms),
-        )
+        each, age_ms = found
+        of_this_log, at = each.log_id == log_id, each.position
+        lag = max(0, head.gap - at) if of_this_log else 0
+        behind_ms = lag_ms(log, head, at) if of_this_log else None
+        live = is_live(each, log_id, age_ms, expiry_ms)
+        about = (lag, behind_ms, age_ms, each.host, each.expires_ms, of_this_log, live)
+        return ConsumerInfo(each.name, sequencer, at, *about)
 
     return list(run_parallel(log.store, info, standing(log)))
 
@@ -290,7 +266,6 @@ def forget_consumer(path: str, name: str, **options: object) -> None:
 
     Raises OptionError, StoreUnavailableError.
     """
-    settings = from_keywords(SourceOptions, path, options)
-    name = _parsed(consumer_name, "the consumer", name)
+    settings = from_keywords(SourceOptions, path, {**options, "consumer": name})
     for log in _logs(settings).values():
-        forget(log, name)
+        forget(log, settings.consumer or "")

@@ -1,15 +1,16 @@
 """The one that moves a log's life on: intent → write → confirm → publish → floor → collect.
 
-Nobody else does any of it, so no caller can do half. Every step begins at the newest record of the
-chain, and any process can finish a range that a crashed one left open.
+Every step begins at the newest record of the chain, and any process can finish a range that a
+crashed one left open.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
@@ -28,7 +29,7 @@ from sparkwal.lifecycle.compaction import (
     unless_moved_on,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.policy import Due, LogState, Policy, decide, measure, split
+from sparkwal.lifecycle.policy import LogState, Policy, decide, measure, split
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -42,36 +43,25 @@ _LOOKS = 10
 # So many versions of others are confirmed at once.
 _VERSIONS = 20
 
-Found = Literal["no log", "no lifecycle", "at rest", "an open range"]
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What was found when the lifecycle was looked at, and what was done to go on.
-
-    Attributes:
-        found: "an open range": somebody promised a range to the table and did not publish it.
-        finished: that range, if it is in the table now.
-        was_written: whether the table held it already, and only the record was missing.
-        gap: the log's next position.
-    """
-
-    found: Found
-    cut: int = 0
-    floor: int = 0
-    gap: int = 0
-    finished: Range | None = None
-    was_written: bool = False
-
 
 @dataclass(frozen=True)
 class Run:
-    """What one run did: the range that it brought into the table, if one was due, and what it
-    deleted; None where nothing could be."""
+    """What one run found and did.
 
-    recovery: Recovery
-    compacted: Range | None = None
+    Attributes:
+        found: "no log", "no lifecycle", "at rest" or "an open range", which somebody promised to
+            the table and did not publish.
+        cut, floor: where the lifecycle is after the run.
+        finished: the range that was open, in the table now.
+        compacted: the range that was due, in the table now.
+        collection: what was deleted; None where nothing could be.
+    """
+
+    found: str
+    cut: int = 0
     floor: int = 0
+    finished: Range | None = None
+    compacted: Range | None = None
     collection: Collection | None = None
 
 
@@ -81,8 +71,7 @@ class Lifecycle:
     Args:
         table, target: where its rows go; None: the policy's retention alone moves the floor.
         gc_grace_ms: nothing is deleted that the floor passed less than this ago.
-        consumer_expiry_ms: a consumer that has not published its position for so long holds nothing
-            any more; None: every consumer does, for ever.
+        consumer_expiry_ms: a consumer that has not published for so long holds nothing any more.
         collects: whether it deletes.
     """
 
@@ -106,48 +95,42 @@ class Lifecycle:
         self._table, self._target = table, target
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
         self._collects = collects
-        # The bound up to which this process has collected everything.
-        self._collected = 0
+        # Of this process: the bound up to which it has collected everything, what it measured last,
+        # and the limit that it emitted an event for.
+        self._collected, self._reached = 0, ""
         self._measured: LogState | None = None
-        # The limit that it emitted an event for.
-        self._reached = ""
 
-    def recover(self) -> Recovery:
+    def recover(self) -> Run:
         """Look, and finish a range that somebody promised to the table and left. Raises
         CompactionError, InvalidLogError, StoreUnavailableError."""
         return self._retry_if_moved(self._recover)[0]
 
     def run_once(self, *, whole: bool = False) -> Run:
         """Recover, bring the next range into the table if the policy wants it, or the `whole` log,
-        whatever the policy says; move the floor, collect.
-
-        Raises CompactionError, InvalidLogError, StoreUnavailableError; nothing was skipped then,
-        and the next run goes on.
-        """
+        whatever the policy says; move the floor, collect. Raises CompactionError, InvalidLogError,
+        StoreUnavailableError; nothing was skipped then, and the next run goes on."""
         return self._retry_if_moved(lambda: self._run(whole))
 
     def accept_table(self) -> LifecycleRecord:
         """Take the table as it is now for one that holds everything below the cut: somebody
         restored it, or compared it with the log. Raises PlanError where there is nothing to accept,
         and where the table's history contradicts it."""
-        return self._retry_if_moved(self._accept)
 
-    def _accept(self) -> LifecycleRecord:
-        _, state = self._look()
-        if state is None or state.target is None:
-            raise PlanError(f"{self._log.url} was compacted into no table yet: nothing to accept")
-        return accept(self._chain, state, self._the_table(state))
+        def work() -> LifecycleRecord:
+            _, state = self._look()
+            if state is None or state.target is None:
+                raise PlanError(f"{self._log.url} has no table yet: there is nothing to accept")
+            return accept(self._chain, state, self._the_table(state))
+
+        return self._retry_if_moved(work)
 
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
             for _ in range(_LOOKS):
-                try:
+                with suppress(MovedOn):
                     return work()
-                except MovedOn:
-                    continue
             raise PublishError(
-                f"others moved the lifecycle of {self._log.url} on {_LOOKS} times while this one "
-                "tried to: run fewer of them"
+                f"others moved the lifecycle of {self._log.url} on {_LOOKS} times: run fewer"
             )
         except CompactionError as error:
             events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
@@ -163,34 +146,31 @@ class Lifecycle:
             check_log(self._log, head.gap, head.live.header.log_id, state)
         return head, state
 
-    def _recover(self) -> tuple[Recovery, Head, LifecycleRecord | None]:
+    def _recover(self) -> tuple[Run, Head, LifecycleRecord | None]:
         head, state = self._look()
-        if head.live is None:
-            return Recovery("no log"), head, None
-        if state is None:
-            return Recovery("no lifecycle", gap=head.gap), head, None
+        if head.live is None or state is None:
+            return Run("no lifecycle" if head.live else "no log"), head, None
         if self._target is not None and state.target is not None:
             fits(self._target, state.target)
         # §10: at most one range is open
         if not state.is_open:
-            return Recovery("at rest", state.cut, state.floor, head.gap), head, state
-        done, finished, was_written = finish_range(self._chain, state, self._the_table(state))
-        found = Recovery("an open range", done.cut, done.floor, head.gap, finished, was_written)
-        return found, head, done
+            return Run("at rest", state.cut, state.floor), head, state
+        done, finished = finish_range(self._chain, state, self._the_table(state))
+        return Run("an open range", done.cut, done.floor, finished), head, done
 
     def _the_table(self, state: LifecycleRecord) -> Table:
         if self._table is None:
             assert state.target is not None
             raise PlanError(
-                f"{self._log.url} is compacted into {state.target.table}, and this run has no "
-                "table: run the compaction, which can write it"
+                f"{self._log.url} is compacted into {state.target.table}: a run without a table "
+                "cannot write it"
             )
         return self._table
 
     def _run(self, whole: bool) -> Run:
-        recovery, head, state = self._recover()
+        run, head, state = self._recover()
         if head.live is None:
-            return Run(recovery)
+            return run
         log_id = head.live.header.log_id
         state = state or beginning(log_id, self._sequencer, self._grace_ms)
         if self._table is not None and state.target is None and state.floor > state.cut:
@@ -205,24 +185,34 @@ class Lifecycle:
             )  # fmt: skip
         self._measured = measured
         due = decide(measured, policy, now_ms)
-        self._report_limit(due, measured.waiting_bytes)
+        # When the log reaches a limit, not while it stays there.
+        if due.limit not in ("", self._reached):
+            limit = policy.hard_limit if due.limit == "hardLimitBytes" else policy.soft_limit
+            waiting = measured.waiting_bytes
+            events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
+        self._reached = due.limit
         before_ms, compacted = due.before_ms, None
         if whole and measured.first_ms is not None:
             before_ms = head.live.header.timestamp_ms
-        if before_ms is not None:
-            state, compacted = self._compact(head, state, before_ms)
+        if before_ms is not None and self._table is not None and self._target is not None:
+            with unless_moved_on(self._log, state):
+                to = split(self._log, head, state.cut, before_ms)
+            if to > state.cut:
+                columns, table = head.live.spark_schema, self._table
+                state = put_intent(self._chain, state, to, self._target, table, columns)
+                state, compacted = finish_range(self._chain, state, table)
         before, state = state, self._move_floor(head, state, measured)
         collected = None
         if self._collects and state.floor > self._collected:
             collected = self._collect(head, state, above=self._collected)
             self._collected = collected.bound if collected else self._collected
-        if compacted is None and recovery.finished is None:
+        if compacted is None and run.finished is None:
             self._confirm_forward(state, floor_moved=state is not before)
-        return Run(recovery, compacted, state.floor, collected)
+        return Run(run.found, state.cut, state.floor, run.finished, compacted, collected)
 
     def _confirm_forward(self, state: LifecycleRecord, *, floor_moved: bool) -> None:
-        """Name a newer version of the table, after many of others or a day: a table forgets its
-        history, and readers look at all of it since that version."""
+        """Name a newer version of the table now and then: it forgets its history, and readers look
+        at all of it since that version."""
         if self._table is None or state.target is None or state.is_open:
             return
         found = confirmed(self._log, state, self._table)
@@ -231,26 +221,6 @@ class Lifecycle:
         # A floor that moves again and again makes no record late.
         if came >= _VERSIONS or (came and (is_late or floor_moved)):
             self._chain.put(state, FLOOR, table_version=found.version)
-
-    def _report_limit(self, due: Due, waiting: int) -> None:
-        """An event when the log reaches a limit, not while it stays there."""
-        if due.limit and due.limit != self._reached:
-            policy = self._policy
-            limit = policy.hard_limit if due.limit == "hardLimitBytes" else policy.soft_limit
-            events.emit(events.SizeLimit(self._log.url, due.limit, waiting, limit or 0))
-        self._reached = due.limit
-
-    def _compact(
-        self, head: Head, state: LifecycleRecord, before_ms: int
-    ) -> tuple[LifecycleRecord, Range | None]:
-        with unless_moved_on(self._log, state):
-            to = split(self._log, head, state.cut, before_ms)
-        if self._target is None or self._table is None or to <= state.cut:
-            return state, None
-        assert head.live is not None
-        spark_schema = head.live.spark_schema
-        intent = put_intent(self._chain, state, to, self._target, self._table, spark_schema)
-        return finish_range(self._chain, intent, self._table)[:2]
 
     def _move_floor(
         self, head: Head, state: LifecycleRecord, measured: LogState

@@ -1,8 +1,7 @@
 """Table and log as one: which version of the table, and where each log goes on after it.
 
-A range of the log is one transaction of the table, so a version of the table holds the log up to
-the end of the last transaction in it. What is read is that version and the log from there on: every
-row once, whatever a compaction does meanwhile.
+A range of the log is one transaction of the table. What is read is a version of the table and the
+log from the end of its last transaction on: every row once, whatever a compaction does meanwhile.
 """
 
 from __future__ import annotations
@@ -65,11 +64,8 @@ def refuse_parts(options: SourceOptions) -> None:
 def plan_current(
     logs: Sequence[LogRange], open_table: Callable[[Target], Snapshots]
 ) -> CurrentPlan:
-    """Pin a version of the table, and the end of each log.
-
-    Args:
-        logs: of one path; those without a record count for nothing.
-        open_table: for each attempt, to look at one version, the newest then.
+    """Pin a version of the table, and the end of each of the logs of one path. `open_table` looks
+    at one version, the newest at each attempt.
 
     Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs with
     different tables or without any record, InvalidLogError.
@@ -89,51 +85,35 @@ def plan_current(
             pins = _pin(heads, open_table(target))
         if pins is None:
             continue
-        version, starts = pins
         # Only now: the chain may have gone on since the first look at the log.
-        ends = [_end(log) for log in logs]
-        tails = tuple(_tail(*each) for each in zip(logs, starts, ends, strict=True))
+        tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
         union = tails[0].spark_schema
         for tail in tails[1:]:
             union = union_of(union, tail.spark_schema, f"sequencer {tail.name}")
         for log, tail in zip(logs, tails, strict=True):
-            emit(CurrentRead(log.log.url, version, tail.start, tail.end))
-        return CurrentPlan(target, version, tails, union)
+            emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
+        return CurrentPlan(target, pins[0], tails, union)
     raise ConfirmError(
         f"{target.table if target else 'the table'} and what the log's chain says of it did not "
-        f"agree in {ATTEMPTS} looks: the table does not hold the last range that was confirmed, or "
-        "holds one that the chain does not know. Compare the table with the log; if compactions "
-        "follow each other without a pause, try again"
+        f"agree in {ATTEMPTS} looks: one holds a range that the other does not. Compare the table "
+        "with the log; if compactions follow each other without a pause, try again"
     )
-
-
-def _end(log: LogRange) -> int:
-    """The log's end now, and the columns that it has there."""
-    seen, log_id = log.gap, log.log_id
-    if log.look() > seen:
-        log.head = None
-        log.look()
-    if log.log_id != log_id:
-        raise AnotherLog(f"the log at {log.log.url} was recreated while it was looked at")
-    return log.gap
 
 
 def _common_target(heads: Sequence[LifecycleRecord | None]) -> Target | None:
     """The table that all the logs are compacted into. Raises OptionError for several."""
-    found = [head.target for head in heads if head is not None and head.target is not None]
-    for target in found:
-        if target != found[0]:
-            raise OptionError(
-                f"the logs of this path are compacted into different tables, or in different "
-                f"ways ({found[0].table}, {target.table}): read one sequencer"
-            )
-    return found[0] if found else None
+    found = {head.target: None for head in heads if head is not None and head.target is not None}
+    if len(found) > 1:
+        raise OptionError(
+            "the logs of this path are compacted into different tables, or in different ways "
+            f"({', '.join(target.table for target in found)}): read one sequencer"
+        )
+    return next(iter(found), None)
 
 
 def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | None:
     """A version, and where each log goes on after it; None to look again."""
-    versions: set[int] = set()
-    starts: list[int] = []
+    versions, starts = set[int](), list[int]()
     for head in heads:
         if head is None or head.target is None:
             starts.append(head.floor if head else 0)
@@ -149,9 +129,8 @@ def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | N
 
 
 def _goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
-    """The first position that this version of the table does not hold. None: the chain moved on
-    after its head was read, or is about to; look at both again. Raises ConfirmError as
-    `check_history`."""
+    """The first position that this version of the table does not hold. None: the chain moved on, or
+    is about to; look at both again. Raises ConfirmError as `check_history`."""
     # SAFETY(table-ahead-again) §10: if the table is ahead of the chain, both are read again
     if table is not None and table.table_id == head.table_id and table.k > head.k:
         return None
@@ -165,14 +144,21 @@ def _goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
     return head.cut if table.k == head.confirmed_k else None
 
 
-def _tail(log: LogRange, start: int, end: int) -> Tail:
-    if end < start:
+def _tail(log: LogRange, start: int) -> Tail:
+    """From `start` to the log's end now, and the columns that it has there."""
+    seen, log_id = log.gap, log.log_id
+    if log.look() > seen:
+        log.head = None
+        log.look()
+    if log.log_id != log_id:
+        raise AnotherLog(f"the log at {log.log.url} was recreated while it was looked at")
+    if log.gap < start:
         raise InvalidLogError(
-            f"the log {log.log.url} ends at position {end - 1}, yet its table holds it up to "
+            f"the log {log.log.url} ends at position {log.gap - 1}, yet its table holds it up to "
             f"{start - 1}: it was cut or restored from a backup"
         )
     assert log.log_id is not None and log.spark_schema is not None
-    return Tail(log.name, start, end, log.spark_schema, Pinned(log.log_id, log.floor.looked()))
+    return Tail(log.name, start, log.gap, log.spark_schema, Pinned(log.log_id, log.floor.looked()))
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from bisect import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle import NO_TABLE_VERSION
-from sparkwal.lifecycle.delta_checkpoint import Files, actions, newest_checkpoint
 from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.protocol.clock import Clock, SystemClock
 
@@ -28,34 +28,45 @@ _SKEW_MS = 30 * 60_000
 _KEPT_MS = 7 * 86_400_000
 _RETENTION = "delta.deletedFileRetentionDuration"
 _COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)"
+)
+# Not the files that are there, which are many.
+_REMOVED = ("remove.path", "remove.deletionTimestamp", "remove.deletionVector")
+_COLUMNS = ("txn", "metaData", "sidecar.path", *_REMOVED)
+
+# A checkpoint up to this size is one request.
+_WHOLE_BYTES = 8 * 2**20
 # A file's path, its deletion vector, and when it was removed.
 Removed = tuple[str, str, int]
 
 
+class Files(Protocol):
+    """The files of a table's `_delta_log`. Raises TableReadError where its store fails."""
+
+    def sizes(self, start: int) -> Mapping[str, int]:
+        """By name those of the versions from `start` on, and perhaps others."""
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A file, or so many bytes of it. Raises FileNotFoundError."""
+
+
 @dataclass(frozen=True)
 class Commit:
-    """One version.
-
-    Attributes:
-        fingerprint: of its bytes.
-        info: what it says of itself; None where its writer left that out.
-        removed: the files that it removed.
-        actions: what it changed besides files.
-    """
+    """One version: a fingerprint of its bytes, when it was made, what it says of itself, the files
+    that it removed, and what it changed besides files."""
 
     fingerprint: int
-    info: Mapping[str, Any] | None
+    timestamp_ms: int
+    change: Change
     removed: frozenset[Removed]
     actions: tuple[Mapping[str, Any], ...]
-
-    @property
-    def timestamp_ms(self) -> int:
-        return int((self.info or {}).get("timestamp", 0))
 
 
 class DeltaLog:
     """The transaction log of one table, at the version that was the newest at the last `update`;
-    NO_TABLE_VERSION where there is no table. `domains` has the configuration of each, JSON."""
+    NO_TABLE_VERSION where there is no table, and so no `table_id`, `spark_schema`, `partitioned`
+    and `properties`."""
 
     def __init__(self, files: Files, table: str, clock: Clock | None = None) -> None:
         self._files, self._table, self._clock = files, table, clock or SystemClock()
@@ -63,8 +74,6 @@ class DeltaLog:
 
     def _forget(self) -> None:
         self.version = NO_TABLE_VERSION
-        self.metadata: dict[str, Any] = {}
-        self.domains: dict[str, str] = {}
         self._txns: dict[str, int] = {}
         self._commits: dict[int, Commit] = {}
         # Of the checkpoint that was read: its version, its transactions, and the files that were
@@ -90,40 +99,24 @@ class DeltaLog:
         """As `Table.look`, at the version that was read last."""
         if self.version == NO_TABLE_VERSION:
             return None
-        wanted: Iterable[int] = range(since + 1, self.version + 1)
+        wanted = [*range(since + 1, self.version + 1)]
         if self._start_txns.get(log_id, 0) == k and self._start - since > _FEW:
-            wanted = self._that_matter(since)
-        wanted = list(wanted)
+            wanted = self._that_matter(since, wanted)
         self._fetch(wanted)
-        changes = [
-            change(each, self._commits[each].info) for each in wanted if each in self._commits
-        ]
+        known = self._commits
+        changes = tuple(known[each].change for each in wanted if each in known)
         # Nobody asks for what is older again.
         kept = min(since, self.version)
-        self._commits = {n: commit for n, commit in self._commits.items() if n >= kept}
+        self._commits = {n: commit for n, commit in known.items() if n >= kept}
         whole = len(changes) == len(wanted)
-        k = self._txns.get(log_id, 0)
-        return TableState(str(self.metadata["id"]), self.version, k, tuple(changes), whole)
+        return TableState(self.table_id, self.version, self._txns.get(log_id, 0), changes, whole)
 
-    @property
-    def spark_schema(self) -> str:
-        return str(self.metadata["schemaString"])
-
-    @property
-    def partitioned(self) -> tuple[str, ...]:
-        return tuple(self.metadata["partitionColumns"])
-
-    @property
-    def properties(self) -> dict[str, str]:
-        return dict(self.metadata["configuration"])
-
-    def _that_matter(self, since: int) -> Iterable[int]:
-        """Of the versions after `since` those that may have taken rows away.
+    def _that_matter(self, since: int, everything: list[int]) -> list[int]:
+        """Of all versions after `since` those that may have taken rows away.
 
         A restore and an overwrite remove files, and a checkpoint keeps which were removed, and
         when. So the versions that it does not explain were looked at, or removed nothing.
         """
-        everything = range(since + 1, self.version + 1)
         self._fetch([since])
         if since not in self._commits or self._removed is None or _RETENTION in self.properties:
             return everything
@@ -165,7 +158,7 @@ class DeltaLog:
                 bodies = [*pool.map(self._read, some)]
                 for version, body in zip(some, bodies, strict=True):
                     if body is not None:
-                        self._commits[version] = _parsed(body)
+                        self._commits[version] = _parsed(version, body)
                 if None in bodies:
                     return
 
@@ -199,9 +192,9 @@ class DeltaLog:
         if txn := action.get("txn"):
             self._txns[txn["appId"]] = txn["version"]
         if metadata := action.get("metaData"):
-            self.metadata = {**metadata, "configuration": dict(metadata["configuration"])}
-        if domain := action.get("domainMetadata"):
-            self.domains[domain["domain"]] = "" if domain["removed"] else domain["configuration"]
+            self.table_id, self.spark_schema = str(metadata["id"]), str(metadata["schemaString"])
+            self.partitioned = tuple(metadata["partitionColumns"])
+            self.properties = dict(metadata["configuration"])
 
     def _load(self) -> None:
         try:
@@ -236,13 +229,13 @@ def _commits(names: Iterable[str]) -> list[int]:
     return [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
 
 
-def _parsed(body: bytes) -> Commit:
+def _parsed(version: int, body: bytes) -> Commit:
     all_ = [json.loads(line) for line in body.splitlines() if line.strip()]
     info = next((each["commitInfo"] for each in all_ if "commitInfo" in each), None)
     removed = frozenset(_removed(each["remove"]) for each in all_ if "remove" in each)
-    known = ("txn", "metaData", "domainMetadata")
-    others = tuple(each for each in all_ if not each.keys().isdisjoint(known))
-    return Commit(hash(body), info, removed, others)
+    others = tuple(each for each in all_ if not each.keys().isdisjoint(("txn", "metaData")))
+    timestamp_ms = int((info or {}).get("timestamp", 0))
+    return Commit(hash(body), timestamp_ms, change(version, info), removed, others)
 
 
 def _removed(action: Mapping[str, Any]) -> Removed:
@@ -288,14 +281,64 @@ def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
 def _range(field: object) -> tuple[str, int, int, int]:
     """The log and k of the range that a version holds, and its positions, of its userMetadata."""
     try:
-        document = json.loads(str(field)) if field else None
+        match json.loads(str(field)):
+            case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to)}:
+                return log_id, k, cut, to
+            case {"log_id": str(log_id), "k": int(k)}:
+                return log_id, k, 0, 0
     except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        document = {}
-    log_id, k, cut, to = (document.get(name) for name in ("log_id", "k", "cut", "to"))
-    if not (isinstance(log_id, str) and isinstance(k, int)):
-        return "", 0, 0, 0
-    if not (isinstance(cut, int) and isinstance(to, int)):
-        return log_id, k, 0, 0
-    return log_id, k, cut, to
+        pass
+    return "", 0, 0, 0
+
+
+def newest_checkpoint(names: Iterable[str]) -> list[str]:
+    """The files of the newest one that is whole."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(names):
+        if found := _CHECKPOINT.fullmatch(name):
+            # Each by itself, or all those of so many parts.
+            kinds.setdefault((found[1], found[2] or name), []).append(name)
+    whole = [
+        files for (_, parts), files in kinds.items()
+        if not parts.isdecimal() or len(files) == int(parts)
+    ]  # fmt: skip
+    return max(whole, default=[])
+
+
+def actions(
+    files: Files, names: Sequence[str], sizes: Mapping[str, int]
+) -> Iterator[Mapping[str, Any]]:
+    """What a checkpoint says besides the files that are there."""
+    import pyarrow.parquet as pq
+
+    for name in names:
+        if name.endswith(".json"):
+            yield from map(json.loads, files.read(name).splitlines())
+            continue
+        file: io.IOBase = _Ranges(files, name, sizes[name])
+        if sizes[name] <= _WHOLE_BYTES:
+            file = io.BytesIO(files.read(name))
+        rows = pq.ParquetFile(file, pre_buffer=True).read(columns=_COLUMNS)
+        for kind in rows.column_names:
+            column = rows.column(kind)
+            yield from ({kind: value} for value in column.filter(column.is_valid()).to_pylist())
+
+
+class _Ranges(io.RawIOBase):
+    def __init__(self, files: Files, name: str, size: int) -> None:
+        self._files, self._name, self._size, self._at = files, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), self._size - self._at)
+        if length <= 0:
+            return 0
+        buffer[:length] = self._files.read(self._name, self._at, length)
+        self._at += length
+        return length

@@ -1,15 +1,24 @@
-"""The last row for each key, and the rows of a table that it replaces; on Arrow alone.
+"""The last row for each key, the rows of a table that it replaces, and which of them delete their
+key; on Arrow alone.
 
-A null in a key is a value like others here: two rows whose keys are null are one.
+A null in a key is a value like others here: two rows whose keys are null are one. Of the SQL
+conditions of `delete_when` those are known that mean the same without Spark: `column = literal`,
+`column IN (…)`, `column IS [NOT] NULL` and columns of booleans, joined by AND, OR and parentheses.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from functools import reduce
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from sparkwal.errors import OptionError
 
@@ -18,6 +27,10 @@ from sparkwal.errors import OptionError
 PART_ROWS = 1_000_000
 PART_BYTES = 64 * 2**20
 _ORDER = "order"
+_TOKEN = re.compile(r"\s*(-?\d+(?:\.\d+)?(?![\w.])|'[^'\\]*'|`[^`]+`|[A-Za-z_]\w*|==?|[(),])\s*")
+# Words and signs of SQL that Python has too, and how Python spells them.
+_WORDS = {word: word for word in ("and", "or", "not", "is", "in", "==", ",", "(", ")")}
+_WORDS |= {"=": "==", "null": "None", "true": "True", "false": "False"}
 
 
 def resolve(names: Sequence[str], there: Sequence[str]) -> list[str]:
@@ -42,20 +55,16 @@ def winners(
         _comparable(name, pa.chunked_array([], schema.field(name).type))
     if sequence_by and pa.types.is_nested(schema.field(sequence_by).type):
         raise _only_spark(sequence_by, schema.field(sequence_by).type)
-    kept, waiting, rows = schema.empty_table(), list[pa.RecordBatch](), 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= max(PART_ROWS, kept.num_rows):
-            kept = _last(kept, waiting, keys, sequence_by)
-            waiting, rows = [], 0
-    return _last(kept, waiting, keys, sequence_by) if waiting else kept
+    kept, waiting = schema.empty_table(), list[pa.Table]()
+    for part in _parts(batches):
+        waiting.append(part)
+        if sum(each.num_rows for each in waiting) >= kept.num_rows:
+            kept, waiting = _last([kept, *waiting], keys, sequence_by), []
+    return _last([kept, *waiting], keys, sequence_by) if waiting else kept
 
 
-def _last(
-    kept: pa.Table, waiting: list[pa.RecordBatch], keys: Sequence[str], sequence_by: str
-) -> pa.Table:
-    table = pa.concat_tables([kept, pa.Table.from_batches(waiting, kept.schema)])
+def _last(tables: Sequence[pa.Table], keys: Sequence[str], sequence_by: str) -> pa.Table:
+    table = pa.concat_tables(tables)
     order = pa.array(range(table.num_rows), pa.int64())
     if sequence_by:
         by = table.column(sequence_by)
@@ -103,14 +112,9 @@ def merged(
     sequence_by: str,
     only_table: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """A table's rows as they are after a MERGE of `tail`.
-
-    Args:
-        batches: the table's rows, with the columns of `tail`.
-        tail: one row for each key.
-        deleted: which of them delete their key.
-        only_table: columns that the log does not have, and a MERGE leaves as they are.
-    """
+    """A table's rows, with the columns of `tail`, as they are after a MERGE of `tail`, one row for
+    each key; `deleted`: which of them delete their key. A MERGE leaves the columns `only_table`,
+    which the log does not have, as they are."""
     if not tail.num_rows:
         yield from batches
         return
@@ -147,7 +151,7 @@ def _greater(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_(greater, pc.and_(one.is_valid(), other.is_null()))
 
 
-def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         waiting.append(batch)
@@ -188,3 +192,88 @@ def _joined(
     high = pc.index_in(codes, value_set=before).cast(pa.int64())
     low = pc.index_in(column, value_set=values).cast(pa.int64())
     return pc.add(pc.multiply(high, pa.scalar(len(values), pa.int64())), low)
+
+
+def holds(condition: str, rows: pa.Table) -> pa.ChunkedArray:
+    """For each row whether the condition is true; null counts as false. Raises OptionError for a
+    condition that only Spark can evaluate: a row that is deleted here and stays there would be
+    worse than an error."""
+    if not condition.strip():
+        return pa.chunked_array([pa.repeat(False, rows.num_rows)])
+    try:
+        return pc.fill_null(_truth(ast.parse(_in_python(condition), mode="eval").body, rows), False)
+    except (_Refused, SyntaxError, RecursionError, pa.ArrowException) as why:
+        raise OptionError(
+            f"the delete condition {condition!r} cannot be evaluated without Spark ({why}): use "
+            "sparkwal.read_current(spark, path)"
+        ) from None
+
+
+class _Refused(Exception):
+    pass
+
+
+def _in_python(condition: str) -> str:
+    """The condition as Python's parser reads it: a column is a list of its name, a literal the set
+    of its text, so that two side by side are an error as in SQL."""
+    words, at = list[str](), 0
+    while at < len(condition):
+        if (found := _TOKEN.match(condition, at)) is None:
+            raise _Refused(f"at {condition[at : at + 20]!r}")
+        at, token = found.end(), found[1]
+        word = _WORDS.get(token.lower())
+        if word is None:
+            is_column = token[0].isalpha() or token[0] in "_`"
+            word = repr([token.strip("`").lower()] if is_column else {token})
+        words.append(word)
+    return " ".join(words)
+
+
+def _truth(node: ast.expr, rows: pa.Table) -> Any:
+    match node:
+        case ast.BoolOp(ast.And(), values):
+            return reduce(pc.and_kleene, (_truth(each, rows) for each in values))
+        case ast.BoolOp(ast.Or(), values):
+            return reduce(pc.or_kleene, (_truth(each, rows) for each in values))
+        case ast.Compare(left, [ast.Is()], [ast.Constant(None)]):
+            return pc.is_null(_column(left, rows))
+        case ast.Compare(left, [ast.IsNot()], [ast.Constant(None)]):
+            return pc.is_valid(_column(left, rows))
+        case ast.Compare(left, [ast.Eq()], [right]):
+            column = _column(left, rows)
+            return pc.equal(column, _literal(right, column.type))
+        case ast.Compare(left, [ast.In()], [right]):
+            column = _column(left, rows)
+            values = right.elts if isinstance(right, ast.Tuple) and right.elts else [right]
+            equal = (pc.equal(column, _literal(each, column.type)) for each in values)
+            return reduce(pc.or_kleene, equal)
+    column = _column(node, rows)
+    if not types.is_boolean(column.type):
+        raise _Refused(f"a {column.type} is neither true nor false")
+    return column
+
+
+def _column(node: ast.expr, rows: pa.Table) -> Any:
+    match node:
+        case ast.List([ast.Constant(name)]):
+            same = [known for known in rows.column_names if known.lower() == name]
+            if len(same) == 1:
+                return rows.column(same[0])
+            raise _Refused(f"there is no column {name!r}")
+    raise _Refused("something else stands where a column does")
+
+
+def _literal(node: ast.expr, kind: pa.DataType) -> pa.Scalar:
+    """One that compares with a column of this type as Spark would compare them."""
+    match node:
+        case ast.Constant(bool(value)) if types.is_boolean(kind):
+            return pa.scalar(value)
+        case ast.Set([ast.Constant(str(text))]):
+            if text.startswith("'"):
+                if types.is_string(kind) or types.is_date(kind):
+                    return pa.scalar(text[1:-1]).cast(kind)
+            elif types.is_decimal(kind):
+                return pa.scalar(Decimal(text))
+            elif types.is_integer(kind) and "." not in text and len(text) < 19:
+                return pa.scalar(int(text))
+    raise _Refused(f"a {kind} is compared with something else")

@@ -3,9 +3,7 @@
 Rows come late and out of order, so what is younger than one window stays in the log: a range that
 waits for it overlaps less with the next one. A log that nobody has written to for that window is
 cold: all of it goes. `decide` picks the moment at which the log is split, by what `measure` found
-with few requests; `split` finds its position.
-
-Nothing here is needed for safety: whatever the policy says, or a clock, no row is lost or doubled.
+with few requests; `split` finds its position. Whatever they say, no row is lost or doubled.
 """
 
 from __future__ import annotations
@@ -88,8 +86,8 @@ class LogState:
         cut, to: as in its chain; an intent is open while `to` is above `cut`.
         first_ms: when the first commit at or after `cut` was made; None: there is none.
         last_ms: of the log's last record; a writer that has just come makes it warm too.
-        counted: the commits from `cut` to before this position hold `rows` and `bytes`: all of them
-            are old enough.
+        counted: the commits from `cut` to before this position, all old enough, hold `rows` and
+            `bytes`.
         waiting_bytes: about how much is neither in a table nor below the floor.
         retained_from: the first position that is to stay in the log.
     """
@@ -123,42 +121,31 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
     ahead goes to its table at once and whole, because no window would end before that date.
     """
     limit = ""
-    if _reached(state.waiting_bytes, policy.hard_limit):
+    if policy.hard_limit is not None and state.waiting_bytes >= policy.hard_limit:
         limit = "hardLimitBytes"
-    elif _reached(state.waiting_bytes, policy.soft_limit):
+    elif policy.soft_limit is not None and state.waiting_bytes >= policy.soft_limit:
         limit = "softLimitBytes"
-    return Due(split_point(state, policy, now_ms), limit)
-
-
-def split_point(state: LogState, policy: Policy, now_ms: int) -> int | None:
-    """Up to which moment rows are due for the table; None: none are."""
     # An open intent is finished before another range is begun.
     if state.to > state.cut or not state.table or state.first_ms is None:
-        return None
+        return Due(None, limit)
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
-    before = late_before(policy, now_ms)
+    before = _late_before(policy, now_ms)
     # A log that is cold, or misdated, goes whole.
     is_whole = last_ms <= before or last_ms > now_ms + MISDATED_MS
-    if is_whole or _reached(state.waiting_bytes, policy.hard_limit):
-        return last_ms
-    if state.first_ms > before:
-        return None
-    due = (
+    if is_whole or limit == "hardLimitBytes":
+        return Due(last_ms, limit)
+    is_enough = (
         state.rows >= policy.persist_rows
         or state.bytes >= policy.persist_bytes
         or now_ms - state.first_ms >= policy.persist_age_seconds * 1000
-        or _reached(state.waiting_bytes, policy.soft_limit)
+        or limit
     )
-    return before if due else None
+    return Due(before if is_enough and state.first_ms <= before else None, limit)
 
 
-def late_before(policy: Policy, now_ms: int) -> int:
+def _late_before(policy: Policy, now_ms: int) -> int:
     """The last moment whose rows have waited out the window."""
     return now_ms - policy.late_window_seconds * 1000
-
-
-def _reached(value: int, limit: int | None) -> bool:
-    return limit is not None and value >= limit
 
 
 def split(log: LogStore, head: Head, cut: int, before_ms: int) -> int:
@@ -179,18 +166,14 @@ def measure(
     table: bool = False,
     before: LogState | None = None,
 ) -> LogState:
-    """The state that `decide` needs.
+    """The state that `decide` needs, of a log whose newest lifecycle record is `chain`. `table`:
+    there is one to go to, though no intent names it yet; `before`: an earlier measure.
 
     Requests: with a table 1 GET for the first commit after `cut`; then, unless the log is cold or
     that commit is old enough by itself, 1 GET for each commit that has waited out the window, until
     they reach a threshold, at most MOST_COUNTED; those that `before` has counted are not read
     again. With a limit up to 32 GETs. With `retainSeconds` 1 GET, and log₂ n where anything is too
     old. With `retainBytes` 1 LIST for every thousand objects that stay.
-
-    Args:
-        chain: the log's newest lifecycle record, or `beginning`.
-        table: there is one to go to, though no intent names it yet.
-        before: an earlier measure of this log.
     """
     state = LogState(
         log_id=chain.log_id,
@@ -201,10 +184,8 @@ def measure(
         counted=chain.cut,
     )
     if before and (before.log_id, before.cut) == (state.log_id, state.cut):
-        state = replace(
-            state, first_ms=before.first_ms, counted=before.counted, rows=before.rows,
-            bytes=before.bytes,
-        )  # fmt: skip
+        kept = {x: getattr(before, x) for x in ("first_ms", "counted", "rows", "bytes")}
+        state = replace(state, **kept)
     if state.table and not chain.is_open:
         state = _count(log, head, state, policy, now_ms)
     if policy.soft_limit is not None or policy.hard_limit is not None:
@@ -216,14 +197,13 @@ def measure(
 
 def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
     """With the first commit's time and, where it matters, what has waited out the window."""
-    before_ms = late_before(policy, now_ms)
+    before_ms = _late_before(policy, now_ms)
 
-    def is_decided(state: LogState) -> bool:
-        if state.first_ms is None:
-            return False
-        return state.first_ms > before_ms or split_point(state, policy, now_ms) is not None
+    def is_decided() -> bool:
+        is_young = state.first_ms is not None and state.first_ms > before_ms
+        return is_young or decide(state, policy, now_ms).before_ms is not None
 
-    if is_decided(state):
+    if is_decided():
         return state
     end = min(head.gap, state.counted + MOST_COUNTED)
     for record in live_records(
@@ -237,37 +217,31 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
                 break
             state = replace(state, rows=state.rows + header.rows, bytes=state.bytes + header.bytes)
         state = replace(state, counted=header.position + 1)
-        if is_decided(state):
+        if is_decided():
             break
     return state
 
 
 def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms: int) -> int:
-    """The first position from the floor on that is to stay, by age and by size."""
+    """The first position from the floor `first` on that is to stay, by age and by size."""
     if policy.retain_seconds is not None and first < head.gap:
         expired_ms = now_ms - policy.retain_seconds * 1000
         record = read_slot(log, first, head.window, GLANCE)
         if record is None or last_live(log, record).header.timestamp_ms <= expired_ms:
             first = split(log, head, first, expired_ms)
-    if policy.retain_bytes is not None:
-        first = max(first, _newest(log, head, first, policy.retain_bytes))
-    return first
-
-
-def _newest(log: LogStore, head: Head, start: int, limit: int) -> int:
-    """The first position from `start` on from which the log's objects are at most `limit` bytes."""
-    prefix = keys.batches_prefix(log.prefix)
-    stored = 0
+    if policy.retain_bytes is None:
+        return first
+    prefix, stored = keys.batches_prefix(log.prefix), 0
     # The newest come first.
     for entry in all_entries(log.store, prefix):
         number = keys.decode(entry.key.removeprefix(prefix))
         if number is None:
             continue
         position = keys.position(number, head.window)
-        if position < start:
+        if position < first:
             break
         stored += entry.size
-        if stored > limit:
+        if stored > policy.retain_bytes:
             # What is under way at the gap does not push the head's own position out.
             return min(position + 1, head.gap)
-    return start
+    return first

@@ -14,11 +14,9 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join, publish, read
-from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock, is_old
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.log_store import LogStore
-from sparkwal.store.path import state_folder
 
 _CLOCK = SystemClock()
 
@@ -35,18 +33,9 @@ class _LogState:
     boot_ms: int | None = None
 
 
-def publisher(options: SourceOptions) -> Publisher:
-    """Of a stream; one that is no consumer publishes nothing."""
-    return Publisher(options.consumer or "", options.cursor_interval_ms, Holds(state_folder()))
-
-
 class Publisher:
-    """One run of a stream that bears a consumer's name, in each log that it reads.
-
-    Args:
-        name: one stream's own; "" for a stream that is no consumer.
-        interval_ms: it publishes at most so often.
-        holds: what queries of this machine would read again.
+    """One run of a stream that bears a consumer's `name`, or "", in each log that it reads. It
+    publishes at most every `interval_ms`; `holds`: what queries of this machine would read again.
     """
 
     def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = _CLOCK) -> None:
@@ -93,11 +82,9 @@ class Publisher:
             events.emit(events.ConsumerNotPublished(path, name, state.position, reason))
 
     def _of_another(self, state: _LogState) -> int:
-        """What another run needs that has published under this name since this one did.
-
-        Safe for any number of them: while they alternate none publishes more than was published
-        before, and the floor waits until all but one are gone.
-        """
+        """What another run needs that has published under this name since this one did. Safe for
+        any number of them: while they alternate none publishes more than was published before, and
+        the floor waits until all but one are gone."""
         found = read(state.log, self._name)
         if found is None or found.run_id == self._run_id:
             return state.position

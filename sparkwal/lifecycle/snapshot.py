@@ -1,27 +1,172 @@
-"""The current state of a log without Spark: a version of its table and the log after it, as one."""
+"""The current state of a log without Spark: a version of its table and the log after it, as one.
+
+The files of a Delta table's log are read as they are, and its rows by delta-rs.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sparkwal.errors import OptionError, need_pandas
+from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, need, need_pandas
 from sparkwal.format import schema
+from sparkwal.format.keys import join_key
 from sparkwal.format.lifecycle import MERGE, Target
-from sparkwal.lifecycle.condition import holds
 from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.keyed import merged, resolve, winners
-from sparkwal.lifecycle.lake import LakeTable, as_stored, delta_log, storage_options
+from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
+from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected
+from sparkwal.store.base import NotFound, Store
+from sparkwal.store.config import S3Config
+from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore
+from sparkwal.store.open import open_store
+from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_NEEDED = "sparkwal[lake]"
+
+
+class StoreFiles:
+    """`Files` of a table on a disk, or on an S3 that a log's options reach."""
+
+    def __init__(self, table: str, store: Store, prefix: str) -> None:
+        self._table, self._store = table, store
+        self._prefix = join_key(prefix, "_delta_log") + "/"
+
+    def sizes(self, start: int) -> Mapping[str, int]:
+        with _readable(self._table):
+            entries = all_entries(self._store, self._prefix, after=f"{self._prefix}{start:020d}")
+            return {entry.key.removeprefix(self._prefix): entry.size for entry in entries}
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        get, key = self._store.get_range, self._prefix + name
+        with _readable(self._table):
+            return self._store.get(key) if length is None else get(key, offset, length)
+
+
+class OtherFiles:
+    """`Files` of a table that delta-rs reaches by options of its own."""
+
+    def __init__(self, table: str, storage: Mapping[str, str]) -> None:
+        from pyarrow import fs
+
+        need("deltalake", _NEEDED)
+        from deltalake.fs import DeltaStorageHandler
+
+        self._table, self._storage = table, storage
+        with _readable(table, storage):
+            self._files = fs.PyFileSystem(DeltaStorageHandler(_url(table), dict(storage)))
+
+    def sizes(self, start: int) -> Mapping[str, int]:
+        from pyarrow import fs
+
+        with _readable(self._table, self._storage):
+            found = self._files.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
+            return {each.base_name: each.size for each in found}
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        with (
+            _readable(self._table, self._storage),
+            self._files.open_input_file(f"_delta_log/{name}") as file,
+        ):
+            return bytes(file.read() if length is None else file.read_at(length, offset))
+
+
+def delta_log(
+    table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
+) -> DeltaLog:
+    """The log of a table. `options`, of the log that is compacted into it, reach a table on a disk
+    or on S3; one elsewhere needs `storage`, delta-rs' options."""
+    if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
+        return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
+    store, prefix = open_store(table, options.s3, options.retry)
+    return DeltaLog(StoreFiles(table, store, prefix), table)
+
+
+class NewestLake:
+    """A Delta table to look at, without a JVM; nothing can be written. A `Table`."""
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self._url, self._log = url, delta_log(url, options)
+
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        try:
+            self._log.update()
+            return self._log.look(log_id, since, k)
+        except TableReadError as error:
+            raise ConfirmError(str(error)) from error
+
+    def prepare(self, *_: object) -> None:
+        raise PlanError(f"{self._url} is looked at without Spark, which fills it")
+
+    write = prepare
+
+
+def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, str]:
+    """delta-rs' storage options for a table on the log's own store; those that are `given` instead,
+    where the table is elsewhere."""
+    if given is not None:
+        return dict(given)
+    known = {
+        "aws_endpoint_url": s3.endpoint,
+        "aws_region": s3.region,
+        "aws_profile": s3.profile,
+        "aws_access_key_id": s3.access_key_id,
+        "aws_secret_access_key": s3.secret_access_key,
+        "aws_session_token": s3.session_token,
+        "aws_request_payer": "true" if s3.requester_pays else None,
+        "aws_allow_http": "true" if (s3.endpoint or "").startswith("http:") else None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+@contextmanager
+def _readable(url: str, storage: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """What fails as a TableReadError, which shows no secret, or as a FileNotFoundError."""
+    try:
+        yield
+    except (FileNotFoundError, NotFound) as error:
+        raise FileNotFoundError(str(error)) from None
+    except Exception as error:  # delta-rs has errors of many kinds
+        text = " ".join(str(error).split())
+        for name, value in storage.items():
+            if re.search("key|token|secret", name, re.IGNORECASE):
+                text = text.replace(value, "***")
+        raise TableReadError(
+            f"the table {url} cannot be read: {text}. If a VACUUM took its files, look at the "
+            "current state again"
+        ) from None
+
+
+def _url(table: str) -> str:
+    return re.sub(r"^s3[an]:", "s3:", table)
+
+
+def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBatch:
+    """Rows of the log as a table keeps them: null for texts that no partition can have."""
+    parts = {name.lower() for name in partitioned}
+    for place, field in enumerate(batch.schema):
+        text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+        if text and field.name.lower() in parts:
+            column = batch.column(place)
+            nothing = pc.is_in(column, value_set=pa.array(NULL_PARTITIONS).cast(field.type))
+            column = pc.if_else(nothing, pa.scalar(None, field.type), column)
+            batch = batch.set_column(place, field, column)
+    return batch
 
 
 class Current:
@@ -42,16 +187,26 @@ class Current:
         plan: CurrentPlan,
         logs: Mapping[str, LogStore],
         options: SourceOptions,
-        table: LakeTable | None,
+        log: DeltaLog | None,
+        storage: Mapping[str, str],
     ) -> None:
-        self._plan, self._logs, self._options, self._table = plan, logs, options, table
-        spark_schema = plan.spark_schema
-        if table is not None:
-            spark_schema = with_table(spark_schema, table.spark_schema)
-        self.schema: pa.Schema = schema.to_arrow(spark_schema)
+        self._plan, self._logs, self._options, self._storage = plan, logs, options, storage
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None
         self.positions = plan.positions
+        self._partitioned: Sequence[str] = ()
+        spark_schema = plan.spark_schema
+        if self.table is not None and log is not None:
+            self._partitioned = log.partitioned
+            in_table = schema.normalize(log.spark_schema)
+            self._in_table = schema.columns(in_table)
+            spark_schema = with_table(spark_schema, in_table)
+            need("deltalake", _NEEDED)
+            from deltalake import DeltaTable
+
+            with _readable(self.table, storage):
+                self._delta = DeltaTable(_url(self.table), self.table_version, dict(storage))
+        self.schema: pa.Schema = schema.to_arrow(spark_schema)
 
     @property
     def position(self) -> int:
@@ -61,11 +216,8 @@ class Current:
         return next(iter(self.positions.values()))
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The rows as they are needed. Of a MERGE table one row for each key of the log's part is
-        held in memory; else some batches.
-
-        Args:
-            columns: only these, in this order.
+        """The rows as they are needed, with these columns only, in this order. Of a MERGE table one
+        row for each key of the log's part is held in memory; else some batches.
 
         Raises OptionError for no such column. While it is read: CollectedError where the log's part
         was collected meanwhile, TableReadError where a VACUUM took the table's version,
@@ -87,15 +239,25 @@ class Current:
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def _batches(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        plan = self._plan
-        if plan.target is None or plan.target.mode != MERGE:
-            if self._table is not None:
-                yield from self._table.rows(target)
-            for tail in plan.tails:
-                yield from self._tail(tail, target)
+        how = self._plan.target
+        if how is not None and how.mode == MERGE:
+            for batch in self._merged(target, how):
+                yield schema.conform(batch, target)
             return
-        for batch in self._merged(target, plan.target):
-            yield schema.conform(batch, target)
+        if how is not None:
+            yield from self._in_the_table(target)
+        for tail in self._plan.tails:
+            yield from self._tail(tail, target)
+
+    def _in_the_table(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Its rows with `target`'s columns, null where it does not have one; in no particular
+        order."""
+        names = [name for name in target.names if name in self._in_table]
+        with _readable(str(self.table), self._storage):
+            # One column still gives the number of rows.
+            found = self._delta.scan(columns=names or list(self._in_table)[:1])
+            for batch in pa.RecordBatchReader.from_stream(found):
+                yield schema.conform(batch, target)
 
     def _merged(self, target: pa.Schema, how: Target) -> Iterator[pa.RecordBatch]:
         keys = resolve(how.keys, self.schema.names)
@@ -107,8 +269,7 @@ class Current:
         rows = (batch for tail in self._plan.tails for batch in self._tail(tail, wide))
         last = winners(rows, wide, keys, by)
         deleted = holds(how.delete_when, last)
-        assert self._table is not None
-        table = self._table.rows(narrow)
+        table = self._in_the_table(narrow)
         in_log = schema.columns(self._plan.spark_schema)
         others = [name for name in needed if name not in in_log]
         yield from merged(table, last.select(needed), deleted, keys, by, others)
@@ -119,9 +280,8 @@ class Current:
         # With the plan's look at the floor: the next compaction does not end this read.
         log = LogRange(self._options, tail.name, self._logs[tail.name], pinned=tail.pinned)
         log.look()
-        partitioned = self._table.partitioned if self._table is not None else ()
         for batch in log.scan(tail.start, tail.end, target):
-            yield as_stored(batch, partitioned)
+            yield as_stored(batch, self._partitioned)
 
 
 def current(
@@ -142,8 +302,5 @@ def current(
         return opened[-1]
 
     plan = plan_current([LogRange(options, *each) for each in logs.items()], open_table)
-    table = None
-    if plan.target is not None:
-        storage = storage_options(options.s3, table_options)
-        table = LakeTable(plan.target.table, storage, plan.table_version, opened[-1])
-    return Current(plan, logs, options, table)
+    storage = storage_options(options.s3, table_options)
+    return Current(plan, logs, options, opened[-1] if opened else None, storage)

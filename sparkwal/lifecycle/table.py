@@ -32,8 +32,7 @@ class Change:
     Attributes:
         operation: the table format's name for what was done, e.g. "WRITE", "RESTORE".
         log_id, k: which range of which log it holds; "" and 0 for what others did.
-        undoes: it takes away, or may take away, what earlier versions held as a whole: a restore,
-            an overwrite, a table replaced or made anew.
+        undoes: it may take away what earlier versions held: a restore, an overwrite, a new table.
         rows, bytes: that it brought; None for unknown.
         cut, to: the positions cut … to−1 that its writer said the range has; 0 and 0 for unknown.
         restores: the version whose content a RESTORE brings back, if it names it.
@@ -73,13 +72,9 @@ class Snapshots(Protocol):
     """A table, as far as a reader needs it."""
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """The newest snapshot, read anew; None where there is no table.
-
-        Args:
-            since: the version after which the history is wanted; NEWEST for none of it.
-            k: the last range that this version is confirmed to hold. With it, versions that removed
-                no file and brought no range may be left out.
-        """
+        """The newest snapshot, read anew, with the history after the version `since` (NEWEST: none
+        of it); None where there is no table. `k` is the last range that this version is confirmed
+        to hold: then versions that removed no file and brought no range may be left out."""
 
 
 class Table(Snapshots, Protocol):
@@ -92,7 +87,7 @@ class Table(Snapshots, Protocol):
     def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range, dead records skipped, in one transaction that
         carries (log_id, k). Every record of the range must carry the log's id. Raises
-        TableConflict, ReadError, WriteError. The transaction may be there all the same."""
+        TableConflict, ReadError, WriteError; the transaction may be there all the same."""
 
 
 def check_apart(path: str, target: Target) -> None:
@@ -126,21 +121,20 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
             f"{name} was dropped and recreated: it is table {table.table_id}, the log was "
             f"compacted into {state.table_id}. Put the old table back, or begin a new log"
         )
+    before = f"version {state.table_version}, confirmed to hold the log up to {state.cut}"
     if not table.whole or table.version < state.table_version:
         raise ConfirmError(
-            f"the history of {name} does not reach back to version {state.table_version}, which "
-            f"was confirmed to hold the log up to position {state.cut}: whether rows were taken "
-            "away since is not known. Compare the table's rows with yours; if none is missing, go "
-            f"on with --accept-table. If some are: {way_back(state)}"
+            f"the history of {name} does not reach back to {before}: rows may have been taken away "
+            "since. Compare the table's rows with yours; if none is missing, go on with "
+            f"--accept-table. If some are: {way_back(state)}"
         )
     # SAFETY(history-undoes-nothing) §10: no version since the confirmed one may have taken rows
     # away
     for change in table.changes:
         if change.undoes:
             raise ConfirmError(
-                f"version {change.version} of {name} is a {change.operation}: what was confirmed "
-                f"in version {state.table_version}, the log up to position {state.cut}, may be "
-                f"gone. {way_back(state)}"
+                f"version {change.version} of {name} is a {change.operation}: what came before it "
+                f"may be gone, also of {before}. {way_back(state)}"
             )
     expected = [state.k] if state.is_open else []
     came = [each for each in table.changes if each.log_id == state.log_id and each.k]
@@ -169,7 +163,6 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
 
 
 def way_back(state: LifecycleRecord) -> str:
-    """What to do about a table that does not hold what it should."""
     return (
         f"RESTORE it to version {state.table_version}, or overwrite it with the log's rows below "
         f"position {state.cut} and none from there on; then go on with --accept-table"
@@ -178,13 +171,15 @@ def way_back(state: LifecycleRecord) -> str:
 
 def fits(target: Target, before: Target) -> None:
     """Raises PlanError where a later run asks for another table than the first intent fixed."""
-    asked, fixed = vars(target), vars(before)
-    differing = [name for name in fixed if asked[name] != fixed[name]]
-    if differing:
-        now = "; ".join(f"{n}: {_said(fixed[n])} first, {_said(asked[n])} now" for n in differing)
+    asked = vars(target)
+    if differing := [
+        f"{name}: {_said(fixed)} first, {_said(asked[name])} now"
+        for name, fixed in vars(before).items()
+        if asked[name] != fixed
+    ]:
         raise PlanError(
-            f"how this log is compacted was fixed by its first run: {now}. Leave it as it is, or "
-            "begin a new log"
+            f"how this log is compacted was fixed by its first run: {'; '.join(differing)}. Leave "
+            "it as it is, or begin a new log"
         )
 
 

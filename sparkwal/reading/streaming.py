@@ -7,6 +7,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.replay import AnotherLog
+from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.store.log_store import LogStore
 
@@ -39,9 +40,14 @@ class StreamedLog(LogRange):
     """One sequencer's log, which the stream keeps."""
 
     def __init__(
-        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK
+        self,
+        options: SourceOptions,
+        name: str,
+        root: LogStore,
+        clock: Clock = _CLOCK,
+        pinned: Pinned | None = None,
     ) -> None:
-        super().__init__(options, name, root, clock)
+        super().__init__(options, name, root, clock, pinned=pinned)
         # A startingTimestamp that no record had reached when the stream began, and the position
         # below which all records are known to be older.
         self._not_before: int | None = None

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
@@ -25,8 +25,8 @@ from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.datasource import PINNED
+from sparkwal.spark.delta import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.delta_log import delta_log, spark_path
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
@@ -55,9 +55,8 @@ def read_current(
 ) -> DataFrame | tuple[DataFrame, CurrentPlan]:
     """The log's table and the log after it as one DataFrame: what the log holds now, each row once.
 
-    Pins a version of the table and the log's end: every action on the DataFrame, and every
-    query of a view of it, gives the same rows. Of a MERGE table the last row of each key is
-    there, and no other.
+    Pins a version of the table and the log's end: every action on the DataFrame, and every query of
+    a view of it, gives the same rows. Of a MERGE table the last row of each key is there alone.
 
     >>> sparkwal.read_current(spark, "s3://bucket/wal").createOrReplaceTempView("orders")
 
@@ -96,17 +95,12 @@ def read_current(
     in_logs = StructType.fromJson(json.loads(plan.spark_schema))
     # Its settings are those of a compaction, so the same rows win and delete.
     session = own_session(spark) if plan.target else spark
-    tails = [
-        _with_columns(_tail(session, reading, tail), in_logs)
-        for tail in plan.tails
-        if tail.end > tail.start
-    ]
+    parts = (_tail(session, reading, tail) for tail in plan.tails if tail.end > tail.start)
+    tails = [_with_columns(part, in_logs) for part in parts]
     if plan.target is not None:
         rows = _with_table(spark, plan, plan.target, tails, pinned[-1].partitioned, logs)
-    elif tails:
-        rows = reduce(DataFrame.union, tails)
     else:
-        rows = spark.createDataFrame([], in_logs)
+        rows = reduce(DataFrame.union, tails or [spark.createDataFrame([], in_logs)])
     return (rows, plan) if include_position else rows
 
 
@@ -114,13 +108,8 @@ def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> Data
     # Always these columns: the log may have gained others since.
     columns = StructType.fromJson(json.loads(tail.spark_schema))
     reader = session.read.format("weaselwal").options(**options).schema(columns)
-    own: dict[str, str | int] = {
-        "sequencer": tail.name,
-        "startingPosition": tail.start,
-        "endingPosition": tail.end - 1,
-        PINNED: tail.pinned.text(),
-    }
-    return reader.options(**own).load()
+    reader = reader.option("sequencer", tail.name).option(PINNED, tail.pinned.text())
+    return reader.options(startingPosition=tail.start, endingPosition=tail.end - 1).load()
 
 
 def _with_table(
@@ -150,7 +139,9 @@ def _with_table(
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
     known = {name.lower() for name in tail.columns}
     only_table = any(name.lower() not in known for name in table.columns)
-    if by or only_table or _size(plan, logs) > BROADCAST_BYTES:
+    parts = ((logs[each.name], each) for each in plan.tails)
+    sizes = (about_bytes(x.log, x.window, t.start, t.end, _SAMPLES) for x, t in parts)
+    if by or only_table or sum(sizes) > BROADCAST_BYTES:
         return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
     # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
     key = [quoted(each) for each in keys]
@@ -159,11 +150,6 @@ def _with_table(
     gone = table.select(*key).alias("t").join(keyed, _same(keys), "left_semi")
     living = last.where(~deletes) if target.delete_when else last
     return _with_columns(stays, whole).union(_with_columns(_as_often(living, gone, keys), whole))
-
-
-def _size(plan: CurrentPlan, logs: Mapping[str, LogRange]) -> int:
-    found = ((logs[tail.name], tail) for tail in plan.tails)
-    return sum(about_bytes(x.log, x.window, t.start, t.end, _SAMPLES) for x, t in found)
 
 
 def _replaced(
@@ -205,9 +191,9 @@ def _same(keys: Sequence[str]) -> Column:
 def _with_columns(rows: DataFrame, whole: StructType) -> DataFrame:
     """The rows with all of these columns, null where they have none."""
     there = {name.lower() for name in rows.columns}
-    columns = []
-    for field in whole.fields:
+
+    def column(field: StructField) -> Column:
         is_there = field.name.lower() in there
-        column = F.col(quoted(field.name)) if is_there else F.lit(None).cast(field.dataType)
-        columns.append(column.alias(field.name))
-    return rows.select(*columns)
+        return F.col(quoted(field.name)) if is_there else F.lit(None).cast(field.dataType)
+
+    return rows.select(*(column(field).alias(field.name) for field in whole.fields))

@@ -1,26 +1,31 @@
-"""A Delta table that takes ranges of a log, by Spark: one range, one version of the table."""
+"""A Delta table that takes ranges of a log, by Spark: one range, one version of the table.
+
+Who reads table and log as one makes the same rows of the log's.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType, StructType, VariantType
+from pyspark.sql.types import MapType, StructField, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
-from sparkwal.format.schema import columns, type_name
-from sparkwal.format.widening import contradictions, holds
-from sparkwal.lifecycle.table import TableConflict, TableState
+from sparkwal.format.schema import columns, normalize, type_name
+from sparkwal.format.widening import contradictions, holds, widened
+from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
 from sparkwal.reading.floor import Pinned
-from sparkwal.spark.compacting import DELETES, as_stored, last_of_each, own_session, quoted
+from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_log import FORGETS, check_put_if_absent, delta_log, held, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
+from sparkwal.spark.registering import register_once
 from sparkwal.store.log_store import LogStore
 
 # Another writer of the table was faster.
@@ -28,16 +33,62 @@ _CONFLICT = re.compile(
     r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
     r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
 )
+# Columns of the rows that win; none of the log or the table.
+_ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Its settings reach no other session, and those of a reader change no row that wins."""
+    session = spark.newSession()
+    # On these the meaning of a condition depends.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    session.conf.set("spark.sql.caseSensitive", "false")
+    register_once(session)
+    return session
+
+
+def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[str]) -> DataFrame:
+    """Rows of the log as a table keeps them: of its types where those are wider, and null for texts
+    that no partition can have."""
+    own = normalize(rows.schema.jsonValue())
+    parts = {name.lower() for name in partitioned}
+    stored = []
+    for name, kind in columns(widened(own, table)).items():
+        column = F.col(quoted(name))
+        if kind != columns(own)[name]:
+            wide = {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            column = column.cast(StructField.fromJson(wide).dataType)
+        if kind in ("string", "binary") and name.lower() in parts:
+            column = F.when(~column.cast("string").isin(*NULL_PARTITIONS), column)
+        stored.append(column.alias(name))
+    return rows.select(*stored)
+
+
+def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
+    """Of the rows of each key the one that wins, and whether it deletes the key."""
+    check_reserved(rows.columns)
+    # Read tasks come in the log's order, and the number counts first by task, then by row: safe
+    # only over the scan itself, and what looks at one row after the other.
+    numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
+    order = [quoted(target.sequence_by)] if target.sequence_by else []
+    whole = F.struct(*(F.col(quoted(name)) for name in rows.columns))
+    last = F.max_by(whole, F.struct(*order, _ORDER)).alias(_ROW)
+    keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
+    latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
+    if target.delete_when:
+        deletes = F.expr(target.delete_when).cast("boolean")
+        latest = latest.withColumn(DELETES, F.coalesce(deletes, F.lit(False)))
+    return latest
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 class SparkDeltaTable:
-    """A `sparkwal.lifecycle.table.Table`.
-
-    Args:
-        spark: a session with Delta Lake, not of Spark Connect. Its settings stay as they are:
-            every write has a session of its own.
-        log_options: what reaches the log, by the names in docs/options.md.
-    """
+    """A `sparkwal.lifecycle.table.Table`. The settings of `spark`, a session with Delta Lake, stay
+    as they are: every write has a session of its own. `log_options` reach the log."""
 
     def __init__(self, spark: SparkSession, target: Target, log_options: Mapping[str, str]) -> None:
         if getattr(spark, "_jsparkSession", None) is None:
@@ -59,9 +110,7 @@ class SparkDeltaTable:
             check_put_if_absent(self._session, self._path)
             if not self._log.update():
                 self._create(schema)
-                if not self._log.update():
-                    name = self.target.table
-                    raise PlanError(f"{name} was just made and is not there; run it again")
+                self._log.update()
             self._check_table(schema)
         except PlanError:
             raise
@@ -77,17 +126,13 @@ class SparkDeltaTable:
 
     def write(self, state: LifecycleRecord) -> None:
         session = own_session(self._spark)
-        # A MERGE takes no options.
-        delta = "spark.databricks.delta"
+        delta = "spark.databricks.delta"  # a MERGE takes no options
         session.conf.set(f"{delta}.write.txnAppId", state.log_id)
         session.conf.set(f"{delta}.write.txnVersion", str(state.k))
         kept = {n: getattr(state, n) for n in ("log_id", "k", "cut", "to", "sequencer")}
         session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(kept))
-        asked = {
-            "startingPosition": str(state.cut),
-            "endingPosition": str(state.to - 1),
-            PINNED: Pinned(state.log_id).text(),
-        }
+        asked = {"startingPosition": str(state.cut), "endingPosition": str(state.to - 1)}
+        asked[PINNED] = Pinned(state.log_id).text()
         range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
         try:
             # In the log's order, from one partition to the next.
@@ -108,8 +153,8 @@ class SparkDeltaTable:
                 raise TableConflict(f"{self.target.table}: {line(error)}") from error
             if failure_of_ours(error):
                 raise ReadError(f"{range_} cannot be read: {line(error)}") from error
-            message = f"{self.target.table} did not take {range_}: {line(error)}"
-            raise WriteError(message) from error
+            text = f"{self.target.table} did not take {range_}: {line(error)}"
+            raise WriteError(text) from error
 
     def _merge(self, session: SparkSession, rows: DataFrame) -> None:
         from delta import DeltaTable
@@ -120,10 +165,8 @@ class SparkDeltaTable:
             source = self._without_idle_delete(session, source)
         values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
-        newer = None
-        if target.sequence_by:
-            by = quoted(target.sequence_by)
-            newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})"
+        by = quoted(target.sequence_by)
+        newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None
         table = DeltaTable.forPath(session, self._path).alias("t")
         merge = table.merge(source.alias("s"), same).withSchemaEvolution()
         if target.delete_when:
@@ -134,11 +177,9 @@ class SparkDeltaTable:
         merge.whenNotMatchedInsert(inserts, values=dict(values)).execute()
 
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
-        """Without the delete of the key of nulls where the table has no row of this key.
-
-        A MERGE that writes deletion vectors would fail there (Delta 4.4): Delta compares the keys
-        again after its outer join, where all are null of a row that is not there.
-        """
+        """Without the delete of the key of nulls where the table has no row of this key: a MERGE
+        that writes deletion vectors would fail there (Delta 4.4). It compares the keys again after
+        its outer join, where all are null of a row that is not there."""
         keys = [quoted(key) for key in self.target.keys]
         if self._log.properties.get("delta.enableDeletionVectors", "").lower() != "true":
             return source
@@ -158,9 +199,8 @@ class SparkDeltaTable:
         for name in (*target.keys, *sequence, *target.partition_by, *target.cluster_by):
             # A column that is clustered by may lie in another.
             if name.lower() not in known and name.partition(".")[0].lower() not in known:
-                raise PlanError(
-                    f"the log has no column {name!r}; its columns are {', '.join(schema.names)}"
-                )
+                there = ", ".join(schema.names)
+                raise PlanError(f"the log has no column {name!r}; its columns are {there}")
         for name in (*target.keys, *sequence):
             if isinstance(known[name.lower()].dataType, MapType | VariantType):
                 raise PlanError(f"column {name} can be no key: Spark does not compare its values")
@@ -191,30 +231,26 @@ class SparkDeltaTable:
                 raise
 
     def _check_table(self, schema: StructType) -> None:
+        from delta import DeltaTable
+
         target, there = self.target, self._log
         for problem in self._contradictions(schema):
             raise PlanError(problem)
         # §10: the table has no setting that forgets transactions
         if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
-        for what, asked, found in (
-            ("partitioned", target.partition_by, there.partitioned),
-            ("clustered", target.cluster_by, self._clustered()),
-        ):
-            if asked and asked != found:
-                raise PlanError(
-                    f"{target.table} is {what} by {', '.join(found) or 'nothing'}, and "
-                    f"{', '.join(asked)} was asked for"
-                )
+        if asked := [*target.partition_by, *target.cluster_by]:
+            detail = DeltaTable.forPath(self._session, self._path).detail()
+            what = "partitioned" if target.partition_by else "clustered"
+            column = "partitionColumns" if target.partition_by else "clusteringColumns"
+            if (found := detail.select(column).collect()[0][0]) != asked:
+                found = ", ".join(found) or "nothing"
+                text = f"{target.table} is {what} by {found}, and {', '.join(asked)} was asked for"
+                raise PlanError(text)
         known = {name.lower() for name in columns(there.spark_schema)}
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in known:
                 raise PlanError(f"{target.table} has no column {name!r}")
-
-    def _clustered(self) -> tuple[str, ...]:
-        domain = json.loads(self._log.domains.get("delta.clustering") or "{}")
-        found = domain.get("clusteringColumns", [])
-        return tuple(".".join(_logical(self._log.spark_schema, path)) for path in found)
 
     def _contradictions(self, schema: StructType) -> Iterator[str]:
         alter = f"ALTER TABLE delta.`{self.target.table}`"
@@ -231,18 +267,6 @@ class SparkDeltaTable:
                 f"column {name!r} is {type_name(kind)} in the log and {type_name(other)} in "
                 f"{self.target.table}, which does not hold each of its values: {advice}"
             )
-
-
-def _logical(spark_schema: str, path: list[str]) -> list[str]:
-    """A column of a Delta table, by the names that its files have, as its schema calls it."""
-    fields, names = json.loads(spark_schema)["fields"], list[str]()
-    key = "delta.columnMapping.physicalName"
-    for physical in path:
-        known = {(each["metadata"] or {}).get(key, each["name"]): each for each in fields}
-        if field := known.get(physical):
-            names.append(field["name"])
-            fields = field["type"]["fields"] if isinstance(field["type"], dict) else []
-    return names
 
 
 def _forgets(table: str) -> str:

@@ -107,9 +107,8 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
     """Raises PlanError where two writers of the table could both believe to have made a version."""
     found, scheme = _log_store(session, path), _scheme(path)
     # A class that is not Delta's was chosen by somebody who knows what it does.
-    if found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()) or not found.startswith(
-        (_STORAGE, _DELTA)
-    ):
+    is_deltas = found.startswith((_STORAGE, _DELTA))
+    if not is_deltas or found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
         return
     advice = (
         f"Start Spark with --jars {log_store.jar()} --conf {log_store.SETTING}="

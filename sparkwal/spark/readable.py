@@ -14,8 +14,8 @@ from sparkwal.errors import OptionError, SparkWalError
 
 @contextmanager
 def readable_errors(*, pickling: bool = False) -> Iterator[None]:
-    """In one of Spark's Python workers, which ends with the error: let it reach the user as its
-    message. With `pickling` it passes through a pickler, which replaces all but a PickleError."""
+    """In one of Spark's Python workers: let an error reach the user as its message. With `pickling`
+    it passes through a pickler, which replaces all but a PickleError."""
     try:
         yield
     except SparkWalError as error:

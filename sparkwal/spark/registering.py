@@ -76,14 +76,12 @@ def _choose_python(context: SparkContext) -> None:
         return
     found = shutil.which(context.pythonExec)
     if found is None or Path(found).parent != Path(sys.executable).parent:
-        events.emit(
-            events.OtherPython(
-                python=found or context.pythonExec,
-                advice="Spark's workers, on the driver too, run this Python and not the one that "
-                "runs this program: before the session starts set PYSPARK_PYTHON to a Python that "
-                "has sparkwal on each machine",
-            )
+        advice = (
+            "Spark's workers, on the driver too, run this Python and not the one that runs this "
+            "program: before the session starts set PYSPARK_PYTHON to a Python that has sparkwal "
+            "on each machine"
         )
+        events.emit(events.OtherPython(python=found or context.pythonExec, advice=advice))
 
 
 def _write_files_plainly(spark: SparkSession, context: SparkContext) -> None:
@@ -120,25 +118,22 @@ class _RunEnds(StreamingQueryListener):
     """Spark's threads call it, and a query's start waits for one of them."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
-        self._running: dict[str, str] = {}
+        self._file, self._running = file, dict[str, str]()
 
     def onQueryStarted(self, event: Any) -> None:
         # A query has one run at a time, and Spark may report the end of the one before later.
-        before = self._running.get(str(event.id))
+        self._note(self._running.pop(str(event.id), None))
         self._running[str(event.id)] = str(event.runId)
-        if before is not None:
-            self._note(before)
 
     def onQueryProgress(self, event: Any) -> None:
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
         if self._running.get(str(event.id)) == str(event.runId):
-            del self._running[str(event.id)]
-            self._note(str(event.runId))
+            self._note(self._running.pop(str(event.id)))
 
-    def _note(self, run_id: str) -> None:
+    def _note(self, run_id: str | None) -> None:
         # A start fails with what its listener raises, and nothing here is worth that.
         with _noting, suppress(OSError):
-            note_ended(self._file, run_id)
+            if run_id is not None:
+                note_ended(self._file, run_id)

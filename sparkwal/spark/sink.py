@@ -7,8 +7,8 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,6 @@ from sparkwal.protocol.plan import Plan, TaskPlan, check_visible, cold_plan, mak
 from sparkwal.protocol.repeated import check_newest
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
-from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.measured import hearing, measuring, retries_in
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.conditional_put import prove_put_if_absent
@@ -48,6 +46,40 @@ from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# Spark takes no metrics from a sink in Python: each record holds how long the PUT of the record
+# before took, and how many requests were sent again. Of this worker, the newest last: queries whose
+# last PUT is in no record yet.
+_pending: dict[str, dict[str, float]] = {}
+_MOST_PENDING = 100
+
+
+@contextmanager
+def _hearing() -> Iterator[list[events.Event]]:
+    """What happens while a task or a commit runs: a worker runs one at a time."""
+    heard: list[events.Event] = []
+    forget = events.subscribe(heard.append)
+    try:
+        yield heard
+    finally:
+        forget()
+
+
+def _retries_in(heard: list[events.Event]) -> int:
+    return sum(isinstance(event, events.Retried) for event in heard)
+
+
+@contextmanager
+def _measuring(query_id: str) -> Iterator[dict[str, float]]:
+    """For the commit within: what its record holds of the one before."""
+    with _hearing() as heard:
+        yield _pending.pop(query_id, {})
+    for event in heard:
+        if isinstance(event, events.Durable):
+            _pending[query_id] = {"last_put_ms": event.put_ms, "retries": _retries_in(heard)}
+    while len(_pending) > _MOST_PENDING:
+        del _pending[next(iter(_pending))]
 
 
 @dataclass(frozen=True)
@@ -75,18 +107,13 @@ class _Writer(PickledByValue):
         # Tasks and commits need no more, and every task waits until this is unpickled.
         return {"options": self.options, "plan": self.plan}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        acknowledge_at_once()
-
     def _make_plan(self) -> TaskPlan:
         log = open_log(self.options)
         leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
         check_writable(spark_schema)
-        path = folder.local_folder(self.checkpoint)
         expected: dict[str, Any] = {}
-        if path is not None and (owner := folder.owner_of(path)) is not None:
+        if (path := folder.local_folder(self.checkpoint)) and (owner := folder.owner_of(path)):
             # Made by sparkwal, for one log.
             continues = folder.latest(path, "commits") >= 0
             expected = {"log_id": owner.log_id, "continues": continues}
@@ -132,22 +159,13 @@ class _Writer(PickledByValue):
         return log
 
     def _write(
-        self,
-        query_id: str,
-        batch_id: int,
-        context: TaskContext,
-        rows: Iterator[pa.RecordBatch],
-        run_id: str = "",
+        self, query_id: str, batch_id: int, rows: Iterator[pa.RecordBatch], run_id: str = ""
     ) -> Message:
-        assert self.plan is not None
-        limits = TaskLimits(
-            batch_size=self.options.batch_size,
-            batch_timeout_ms=self.options.batch_timeout_ms,
-            inline_threshold=self.options.inline_threshold,
-            multipart_threshold=self.options.multipart_threshold,
-            codec=self.options.codec,
-        )
-        with readable_errors(), hearing() as heard:
+        context = TaskContext.get()
+        assert context is not None and self.plan is not None
+        names = [field.name for field in fields(TaskLimits)]
+        limits = TaskLimits(**{name: getattr(self.options, name) for name in names})
+        with readable_errors(), _hearing() as heard:
             result = write_partition(
                 self._task_log,
                 self.plan,
@@ -160,7 +178,7 @@ class _Writer(PickledByValue):
                 again=context.attemptNumber() > 0,
                 run_id=run_id,
             )
-        return Message(replace(result, retries=retries_in(heard)))
+        return Message(replace(result, retries=_retries_in(heard)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         with readable_errors():
@@ -171,17 +189,10 @@ class _Writer(PickledByValue):
                     "committed. Restart with the same checkpoint"
                 )
             log, query_id = open_log(self.options), results[0].query_id
-            with measuring(query_id) as metrics:
-                commit(
-                    lambda: log,
-                    results,
-                    Hints(log.identity),
-                    SystemClock(),
-                    self.options.plan_ttl_ms,
-                    self.options.codec,
-                    self._carrier(query_id),
-                    metrics,
-                )
+            hints, ttl_ms, codec = Hints(log.identity), self.options.plan_ttl_ms, self.options.codec
+            carrier = self._carrier(query_id)
+            with _measuring(query_id) as metrics:
+                commit(lambda: log, results, hints, SystemClock(), ttl_ms, codec, carrier, metrics)
 
     def _carrier(self, query_id: str) -> Carrier | None:
         return None
@@ -200,7 +211,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         # Spark runs every microbatch in a job group that it names after the query's run.
         run_id = context.getLocalProperty("spark.jobGroup.id")
         assert query_id is not None and batch_id is not None and run_id is not None
-        return self._write(query_id, int(batch_id), context, iterator, run_id)
+        return self._write(query_id, int(batch_id), iterator, run_id)
 
     def _carrier(self, query_id: str) -> Carrier:
         # The commit runs on the driver's machine, where a local checkpoint is.
@@ -222,20 +233,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        context = TaskContext.get()
-        assert context is not None and self.plan is not None
-        if self.options.txn_app_id is not None:
-            query_id, batch_id = self.options.txn_app_id, self.options.txn_version or 0
-        else:
-            query_id, batch_id = f"{ANONYMOUS}{self.plan.plan_id}", 0
-        return self._write(query_id, batch_id, context, iterator)
+        assert self.plan is not None
+        query_id = self.options.txn_app_id
+        if query_id is None:
+            query_id = f"{ANONYMOUS}{self.plan.plan_id}"
+        return self._write(query_id, self.options.txn_version or 0, iterator)
 
 
 def ended_runs() -> Path:
     """The file of `protocol.hint.note_ended`: a session writes it, planners on its machine read it.
-
-    Spark makes and removes its folder. Under Spark Connect nobody writes it.
-    """
+    Spark makes and removes its folder. Under Spark Connect nobody writes it."""
     return Path(SparkFiles.getRootDirectory()) / "sparkwal-ended-runs"
 
 

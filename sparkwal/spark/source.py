@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import json
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -17,21 +18,141 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import schema
 from sparkwal.lifecycle.consumers import leased
-from sparkwal.lifecycle.publishing import publisher
+from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
+from sparkwal.protocol.holds import LOG_ID, Holds
 from sparkwal.reading.floor import Pinned
-from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.metadata import check_projection, with_metadata_columns
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.streaming import Budget, StreamedLog
 from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
-from sparkwal.spark.acks import acknowledge_at_once
-from sparkwal.spark.logs import Logs, Offset, StreamedLogs, no_log
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
+from sparkwal.store.log_store import LogStore
+from sparkwal.store.parallel import run_parallel
+from sparkwal.store.path import state_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
+# Where a log first appears, _FROM + sequencer says which position its rows begin at, unless it is
+# 0: the floor of later is not where they began. No sequencer's name holds a colon.
+Offset = dict[str, int | str]
+_FROM = "from:"
+
+
+class Logs:
+    """The logs of a read, by sequencer, and the offsets of a stream. A stream keeps them: they
+    remember what they have seen."""
+
+    def __init__(
+        self, options: SourceOptions, root: LogStore, pinned: Pinned | None = None
+    ) -> None:
+        self._options, self._root, self._pinned = options, root, pinned
+        self._known: dict[str, StreamedLog] = {}
+
+    def __getitem__(self, name: str) -> StreamedLog:
+        if name not in self._known:
+            made = StreamedLog(self._options, name, self._root, pinned=self._pinned)
+            self._known[name] = made
+        return self._known[name]
+
+    def known(self) -> list[StreamedLog]:
+        return [log for _, log in sorted(self._known.items())]
+
+    def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[StreamedLog]:
+        """Every log that exists now, with its head. Raises OptionError where one that appears has
+        not the columns that are wanted, and InvalidLogError."""
+        waited = any(log.spark_schema is None for log in self._known.values())
+        before = len(self._known)
+        if self._options.sequencers:
+            for name in all_logs(self._root):
+                self[name]
+        elif not self._known:
+            self[self._options.sequencer]
+        store, known = self._root.store, self._known.values()
+        for _ in run_parallel(store, lambda log: log.look(floor=floor), known):
+            pass
+        is_new = waited or len(self._known) > before
+        if wanted is not None and is_new and (union := self.columns()) is not None:
+            check_projection(schema.normalize(wanted.jsonValue()), union)
+        return self.known()
+
+    def columns(self) -> str | None:
+        """All columns of the logs that exist. Raises OptionError where two do not agree."""
+        union: str | None = None
+        for log in self._known.values():
+            try:
+                if union is not None and log.spark_schema is not None:
+                    union = schema.merge(union, log.spark_schema, allow_new=True)
+                union = union or log.spark_schema
+            except OptionError as error:
+                raise OptionError(
+                    f"the sequencers' schemas do not fit together: {log.name} differs from those "
+                    f"before it: {error}. Read them one by one"
+                ) from None
+        return union
+
+    def offset(
+        self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
+    ) -> Offset:
+        """Of a stream that has come so far; `entries` says where logs that appear begin."""
+        offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
+        offset.update(positions)
+        for name in positions:
+            if (log_id := self[name].log_id) is not None:
+                offset[LOG_ID + name] = log_id
+        # Spark compares offsets as texts.
+        return dict(sorted(offset.items()))
+
+    def positions(self, offset: Offset) -> dict[str, int]:
+        """The next position of each log. Raises InvalidLogError."""
+        found = {name: place for name, place in offset.items() if isinstance(place, int)}
+        others = [n for n in offset if n not in found and not n.startswith((LOG_ID, _FROM))]
+        several, single = self._options.sequencers, self._options.sequencer
+        if others or not (several or single in found):
+            raise InvalidLogError(
+                f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
+                "source; use a new checkpoint"
+            )
+        return found if several else {single: found[single]}
+
+    def entry(self, offset: Offset, name: str) -> int:
+        """Where the rows of a log begin that appears in this offset."""
+        return int(offset.get(_FROM + name, 0))
+
+    def check(self, offset: Offset, positions: Mapping[str, int]) -> None:
+        """Raises InvalidLogError where an offset speaks of other logs than there are now."""
+        for log in self.known():
+            if log.name in positions:
+                log_id = offset.get(LOG_ID + log.name)
+                log.check_offset(positions[log.name], None if log_id is None else str(log_id))
+
+
+def log_schema(options: SourceOptions) -> StructType:
+    """All columns of the logs, and the metadata columns if asked for. Raises OptionError when there
+    is no log."""
+    logs = Logs(options, open_log(options, fail_fast=True))
+    logs.look(floor=False)
+    spark_schema = logs.columns()
+    if spark_schema is None:
+        raise no_log(options)
+    if options.include_metadata:
+        spark_schema = with_metadata_columns(spark_schema)
+    return StructType.fromJson(json.loads(spark_schema))
+
+
+def no_log(options: SourceOptions) -> OptionError:
+    return OptionError(
+        f"there is no log at {options.log_path}: check the path. A stream waits for one if it is "
+        "given the schema, with .schema(…)"
+    )
 
 
 class _Reader(PickledByValue):
@@ -45,11 +166,7 @@ class _Reader(PickledByValue):
     def __getstate__(self) -> dict[str, object]:
         return {"options": self.options, "spark_schema": self.spark_schema}
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)
-        acknowledge_at_once()
-
-    def _tasks(self, log: LogRange, start: int, end: int, logs: int) -> list[ReadTask]:
+    def _tasks(self, log: StreamedLog, start: int, end: int, logs: int) -> list[ReadTask]:
         asked = self.options.min_partitions
         least = None if asked is None else -(-asked // logs)
         return read_tasks(log, start, end, least, self.parallelism)
@@ -79,7 +196,7 @@ class BatchReader(_Reader, DataSourceReader):
         pinned: Pinned | None = None,
     ) -> None:
         super().__init__(options, spark_schema, parallelism)
-        self._logs = Logs(options, open_log(options), partial(LogRange, pinned=pinned))
+        self._logs = Logs(options, open_log(options), pinned)
         why = "is for spark.readStream; a batch read that takes long is given a lease instead"
         refuse(options, why, *CONSUMERS)
 
@@ -105,8 +222,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
-        self._logs = StreamedLogs(options, open_log(options), StreamedLog)
-        self._publisher = publisher(options)
+        self._logs = Logs(options, open_log(options))
+        holds, interval_ms = Holds(state_folder()), options.cursor_interval_ms
+        self._publisher = Publisher(options.consumer or "", interval_ms, holds)
         self._targets: dict[str, int] | None = None
         # Which log comes first changes: a busy one must not use up every limit.
         self._turn = 0

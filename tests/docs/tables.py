@@ -9,7 +9,7 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions, WriterOptions
-from sparkwal.spark.datasource import described
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
@@ -62,6 +61,33 @@ SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
     "Appender": (AppenderOptions, WriterOptions),
     "Lifecycle": (LifecycleOptions, StoreOptions),
 }
+
+
+# What people read of a parser.
+_TYPES = {
+    "whole": "number",
+    "duration": "time",
+    "sequencer_name": "name",
+    "consumer_name": "name",
+    "timestamp": "moment",
+    "account_id": "account",
+    "star": "*",
+    "parse_choice": "choice",
+}
+
+
+def described(
+    kind: type[StoreOptions], listed: type[StoreOptions] | None
+) -> Iterator[tuple[str, str, str]]:
+    """Of each option, unless `listed` has the same: its name, type and default, and meaning."""
+    known = {each.name: each.metadata for each in dataclasses.fields(listed)} if listed else {}
+    for each in dataclasses.fields(kind):
+        about = each.metadata
+        if known.get(each.name) != about:
+            parser = about["parse"].__name__
+            default = about["shown"] or ("" if each.default is None else str(each.default).lower())
+            shown = _TYPES.get(parser, parser) + (f"; {default}" if default else "")
+            yield about["name"], shown, about["meaning"]
 
 
 def option_table(section: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pydoc
-
 import pytest
 
 from .tables import PAGES, TABLES, table
@@ -14,10 +12,3 @@ AGAIN = "run python -m tests.docs.tables"
 @pytest.mark.parametrize(("page", "heading"), TABLES)
 def test_the_table_is_made_from_the_code(page: str, heading: str) -> None:
     assert table((PAGES / page).read_text(), heading)["table"] == TABLES[page, heading](), AGAIN
-
-
-def test_help_of_the_data_source_shows_every_option() -> None:
-    from sparkwal.spark.datasource import WeaselWalDataSource
-
-    shown = pydoc.plain(pydoc.render_doc(WeaselWalDataSource))
-    assert "maxRetryAttempts (number; 3): retries of one request" in shown

@@ -51,11 +51,11 @@ def maintain(spark: SparkSession, table: str, rng: random.Random) -> None:
 
 def reported(run: Run, seconds: float) -> str:
     """A run as one line."""
-    done, gone = run.compacted or run.recovery.finished, run.collection
+    done, gone = run.compacted or run.finished, run.collection
     return json.dumps(
         {
             "seconds": round(seconds, 2),
-            "found": run.recovery.found,
+            "found": run.found,
             "k": done.k if done else 0,
             "end": done.end if done else 0,
             "version": done.table_version if done else -1,

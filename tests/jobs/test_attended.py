@@ -9,8 +9,7 @@ import pytest
 from click.exceptions import Exit
 from rich.console import Console
 
-from support.attended import attended
-from support.follow import Meter, Signals
+from support.follow import Meter, Signals, attended
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import sparkwal
 from sparkwal.format.lifecycle import APPEND, DONE, FLOOR, INTENT, MERGE, LifecycleRecord, Target
-from sparkwal.lifecycle.lake import storage_options
+from sparkwal.lifecycle.snapshot import storage_options
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import beginning, look, put_next

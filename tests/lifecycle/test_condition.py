@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle.condition import holds
+from sparkwal.lifecycle.keyed import holds
 
 ROWS = pa.table(
     {
@@ -82,6 +82,15 @@ ROWS = pa.table(
         ("op in ('d'", None),
         ("n = 1e3", None),
         ("n = null", None),
+        ("n = 1 2", None),
+        ("n = 2 -1", None),
+        ("op = 'd' 'x'", None),
+        ("op = 'd''x'", None),
+        ("op = ('d', 'x')", None),
+        ("gone gone", None),
+        ("gone = gone", None),
+        ("op = 'd' = true", None),
+        ("op is 'd'", None),
     ],
 )  # fmt: skip
 def test_a_condition_means_what_it_means_in_spark_or_is_refused(

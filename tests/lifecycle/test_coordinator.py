@@ -102,7 +102,7 @@ def life() -> Life:
 def test_rows_go_to_the_table_and_the_floor_follows(life: Life) -> None:
     life.write(5)
     run = life.process().run_once()
-    assert run.recovery.found == "no lifecycle"
+    assert run.found == "no lifecycle"
     assert run.compacted is not None
     gap = find_head(life.log).gap
     assert (run.compacted.k, run.compacted.start, run.compacted.end) == (1, 0, gap)
@@ -110,7 +110,7 @@ def test_rows_go_to_the_table_and_the_floor_follows(life: Life) -> None:
     state = look(life.log)
     assert state is not None and (state.cut, state.to, state.floor) == (gap, gap, gap)
     again = life.process().run_once()
-    assert again.recovery.found == "at rest" and again.compacted is None
+    assert again.found == "at rest" and again.compacted is None
     assert look(life.log) == state
 
 
@@ -167,7 +167,7 @@ def test_killed_at_every_call_of_the_table_it_goes_on(life: Life, step: str) -> 
         assert life.table.rows == life.written
 
 
-def test_recovery_tells_whether_the_range_was_written(life: Life) -> None:
+def test_recovery_finishes_a_range_whether_it_was_written_or_not(life: Life) -> None:
     life.write(3)
 
     def die_at(step: str) -> Callable[[str], None]:
@@ -177,14 +177,14 @@ def test_recovery_tells_whether_the_range_was_written(life: Life) -> None:
 
         return before
 
-    for step, written in (("write", False), ("written", True)):
+    for step in ("write", "written"):
         life.table.before = die_at(step)
         with pytest.raises(Died):
             life.process().run_once()
         life.table.before = lambda step: None
         found = life.process().recover()
-        assert found.found == "an open range" and found.was_written is written
-        assert found.finished is not None and found.finished.end == found.cut == found.gap
+        assert found.found == "an open range" and found.finished is not None
+        assert found.finished.end == found.cut == find_head(life.log).gap
         life.write(2)
 
 
@@ -236,7 +236,7 @@ def test_a_range_that_another_finished_and_collected_is_no_failure_of_who_slept(
         run = life.process().run_once()
     finally:
         stop()
-    assert run.recovery.found == "at rest" and life.table.ranges == [1]
+    assert run.found == "at rest" and life.table.ranges == [1]
     assert not any(isinstance(each, events.CompactionSuspended) for each in reported)
 
 
@@ -440,11 +440,11 @@ def test_a_collection_tells_what_holds_it_back(life: Life) -> None:
 
 
 def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
-    assert life.process().run_once().recovery.found == "no log"
+    assert life.process().run_once().found == "no log"
     assert life.process().collect(dry_run=True) is None
     life.write(1)
     quiet = life.process(policy=Policy(late_window_seconds=10_000)).run_once()
-    assert quiet.recovery.found == "no lifecycle" and quiet.compacted is None
+    assert quiet.found == "no lifecycle" and quiet.compacted is None
     assert look(life.log) is None
 
 

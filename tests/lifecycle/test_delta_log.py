@@ -20,9 +20,8 @@ from lifecycle.lakes import SCHEMA, Lake
 import sparkwal
 from sparkwal.errors import ConfirmError, TableReadError
 from sparkwal.format.lifecycle import APPEND, MERGE
-from sparkwal.lifecycle import delta_checkpoint
-from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.lake import OtherFiles, delta_log
+from sparkwal.lifecycle import delta_log as files
+from sparkwal.lifecycle.snapshot import OtherFiles, delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 
@@ -39,7 +38,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def opened(lake: Lake, storage: dict[str, str] | None = None) -> DeltaLog:
+def opened(lake: Lake, storage: dict[str, str] | None = None) -> files.DeltaLog:
     return delta_log(lake.table, from_keywords(SourceOptions, lake.path, lake.options), storage)
 
 
@@ -64,7 +63,7 @@ def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: 
 def test_a_checkpoint_and_the_versions_after_it_tell_what_delta_rs_tells(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    monkeypatch.setattr(delta_checkpoint, "_WHOLE_BYTES", whole)
+    monkeypatch.setattr(files, "_WHOLE_BYTES", whole)
     log = opened(lake)
     assert not log.update()
     for number in (1, 2, 3):
@@ -90,22 +89,20 @@ def test_the_newest_checkpoint_that_is_whole_is_read() -> None:
     second = name(4, f"{uuid.UUID(int=1)}.json")
     torn = name(6, f"{1:010d}.{2:010d}.parquet")
     others = [f"{7:020d}.json", "_last_checkpoint", f"{7:020d}.crc", torn, second]
-    assert delta_checkpoint.newest_checkpoint(others) == [second]
-    assert delta_checkpoint.newest_checkpoint([*others, *parts]) == parts
-    assert delta_checkpoint.newest_checkpoint([*others, *parts, name(6, "parquet")]) == [
-        name(6, "parquet")
-    ]
+    assert files.newest_checkpoint(others) == [second]
+    assert files.newest_checkpoint([*others, *parts]) == parts
+    assert files.newest_checkpoint([*others, *parts, name(6, "parquet")]) == [name(6, "parquet")]
 
 
 def test_a_table_that_takes_the_place_of_another_is_read_anew(lake: Lake, tmp_path: Path) -> None:
     log = opened(lake)
     append(lake, 3)
     assert log.update()
-    before = log.metadata["id"]
+    before = log.table_id
     Path(lake.table).rename(tmp_path / "former")
     assert not log.update()
     append(lake, 3)
-    assert log.update() and log.metadata["id"] != before
+    assert log.update() and log.table_id != before
 
 
 @contextmanager

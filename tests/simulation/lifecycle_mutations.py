@@ -33,7 +33,7 @@ MUTATIONS = [
         "lifecycle/compaction.py",
         "with unless_moved_on(log, intent):\n                table.write(intent)\n",
         "with unless_moved_on(log, intent):\n                table.write(intent)\n"
-        "            return TableState(found.table_id, found.version + 1, intent.k, ()), False\n",
+        "            return TableState(found.table_id, found.version + 1, intent.k, ())\n",
     ),
     Mutation(
         "range-is-fixed",

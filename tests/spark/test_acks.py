@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkwal.spark.acks import acknowledge_at_once
+from sparkwal.spark.unpickling import acknowledge_at_once
 
 QUICK = getattr(socket, "TCP_QUICKACK", None)
 pytestmark = pytest.mark.skipif(QUICK is None, reason="only Linux can be asked")

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkwal.format.lifecycle import DONE, LifecycleRecord
+from sparkwal.format.lifecycle import DONE
 from sparkwal.lifecycle import compaction
-from sparkwal.spark.compacting import quoted
-from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.spark import delta
 
 
 class Gate:
@@ -35,7 +34,7 @@ class Gate:
         A MERGE has its snapshot of the table then, and has written nothing.
         """
         reached, opened = str(self._reached), str(self._open)
-        rows = SparkDeltaTable._rows
+        as_stored = delta.as_stored
 
         def wait(_):  # with type hints Spark would ask whether it takes whole columns
             Path(reached).touch()
@@ -43,12 +42,12 @@ class Gate:
                 time.sleep(0.05)
             return True
 
-        def held(table: SparkDeltaTable, spark: SparkSession, state: LifecycleRecord) -> DataFrame:
-            found = rows(table, spark, state)
-            column = F.col(quoted(found.columns[0]))
+        def held(rows: DataFrame, *rest: Any) -> DataFrame:
+            found = as_stored(rows, *rest)
+            column = F.col(delta.quoted(found.columns[0]))
             return found.where(F.udf(wait, "boolean")(column))
 
-        patch.setattr(SparkDeltaTable, "_rows", held)
+        patch.setattr(delta, "as_stored", held)
 
     def before_done(self, patch: pytest.MonkeyPatch) -> None:
         """This process waits, with a range that the table has."""

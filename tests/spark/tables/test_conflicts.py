@@ -63,7 +63,7 @@ def test_a_merge_begins_anew_when_others_changed_what_it_read(
                 delta.sql(statement.format(t=f"delta.`{lake.target.table}`")).collect()
             finally:
                 gate.open()
-            done, finished, _ = ran.result()
+            done, finished = ran.result()
         assert finished.k == done.k == number + 2
         assert len(retried) == conflicts, (statement, retried)
         retried.clear()

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle import MERGE, Target
-from sparkwal.spark.compacting import last_of_each
+from sparkwal.spark.delta import last_of_each
 
 from .compaction import Compaction, Rows, as_set
 
