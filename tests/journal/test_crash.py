@@ -12,7 +12,7 @@ from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import BackPressureError
 from sparkwal.journal.files import LOST
-from sparkwal.journal.settings import Settings
+from sparkwal.journal.journal import Settings
 
 from .stand import SMALL, Ids, Run, content, everything, open_journal, segments
 

@@ -11,7 +11,6 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import (
     BackPressureError,
-    JournalEncodeError,
     JournalError,
     JournalFolderSyncError,
     JournalReadError,
@@ -20,7 +19,6 @@ from sparkwal.errors import (
     JournalWriteError,
     OptionError,
 )
-from sparkwal.journal.files import Cursor, write_cursor
 
 from .stand import OWNER, SMALL, Run, content, fill, open_journal, segments
 
@@ -163,14 +161,6 @@ def test_letting_go_fails_at_each_stage(call: str, kind: type[JournalError], sto
     folder.faults.clear()
     again = open_journal(folder.after_kill(), 3)
     assert list(again.entries(3)) == [4]
-
-
-def test_a_cursor_that_cannot_be_encoded_is_told_as_such() -> None:
-    folder = MemoryFolder()
-    with pytest.raises(JournalEncodeError) as wrong:
-        write_cursor(folder, Cursor("log-1", b"orders", 1, 1, 1))  # type: ignore[arg-type]
-    assert (wrong.value.stage, wrong.value.retryable) == ("encode", True)
-    assert folder.names() == []
 
 
 def test_an_entry_that_is_damaged_while_the_journal_is_open() -> None:
