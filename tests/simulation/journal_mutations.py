@@ -82,7 +82,7 @@ MUTATIONS = [
         "content-crc",
         ROT,
         "journal/segment.py",
-        "if zlib.crc32(self._view[begin : begin + length]) != crc:",
+        "if zlib.crc32(content) != crc:",
         "if False:",
     ),
     Mutation(
