@@ -38,7 +38,8 @@ _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
 # Up to this many entries of a backlog are read before any is sent: each record costs a request.
 _MOST_ENTRIES = 1000
 # Sending slows appends down. After this many entries read, the sender gives way if more were
-# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes.
+# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes, and sends
+# none before.
 _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
@@ -55,8 +56,8 @@ class JournalSender:
         self._fed = session.known
         self._seconds = 0.0  # pause before the next attempt to lead
         self._replays = intake.journal.last if intake.journal.last > session.known else None
-        self.is_away = False
-        self._ended = False
+        self.is_away = self._ended = False
+        self._gathers = True  # whether all that was accepted before is sent
         # Set when the appender ends; set when there may be something to do.
         self._ending, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
@@ -123,10 +124,13 @@ class JournalSender:
                 if not error.retryable:
                     raise
         if self._fed >= self._journal.accepted:
+            self._gathers = True
             if not self._ending.is_set():
                 self._wake.wait()
             return
-        upto = self._journal.accepted
+        if self._gathers:
+            self._give_way(_GATHER_SECONDS)
+        self._gathers, upto = False, self._journal.accepted
         for rows in self._gather(upto):
             try:
                 ticket = session.intake.append(rows, block=True)
@@ -138,8 +142,6 @@ class JournalSender:
                     f"entry {self._fed} of {self._journal.path} would be appended as "
                     f"{ticket.sequence}: another appender of this producer_id wrote to the log"
                 )
-        if self._fed == upto:
-            self._give_way(_GATHER_SECONDS)
 
     def _gather(self, upto: int) -> list[CheckedRows]:
         """The next entries up to `upto`, at most as many as one record takes."""
