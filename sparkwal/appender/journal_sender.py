@@ -50,6 +50,7 @@ class JournalSender:
 
     def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context, self._intake, self._journal = context, intake, intake.journal
+        self._publish = context.subscribers.publish
         self.session: Session | None = session
         self._former = session  # the newest that has ended
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
@@ -116,13 +117,12 @@ class JournalSender:
         # SAFETY(ack-when-decided) §11: an entry counts as in the log only when its slot is decided
         self._journal.acknowledge(self._intake.decided)
         self._report_replayed()
-        if self._journal.may_drain():
-            # A retryable drain is tried again with the next acknowledgement.
-            try:
-                self._journal.drain()
-            except JournalError as error:
-                if not error.retryable:
-                    raise
+        # A retryable drain is tried again with the next acknowledgement.
+        try:
+            self._journal.drain()
+        except JournalError as error:
+            if not error.retryable:
+                raise
         if self._fed >= self._journal.accepted:
             self._gathers = True
             if not self._ending.is_set():
@@ -206,7 +206,11 @@ class JournalSender:
 
     def _reconnect(self) -> bool:
         """Lead the log again; False if the appender ends first."""
-        while not self._pause():
+        # Appends wake it all the time: only the end of the appender counts.
+        while not self._ending.wait(self._seconds):
+            # Longer each time until the log takes something: a store may accept leader records and
+            # no rows.
+            self._seconds = min(max(2 * self._seconds, _FIRST_SECONDS), _LAST_SECONDS)
             try:
                 session = open_session(self._context, self._former)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
@@ -215,16 +219,6 @@ class JournalSender:
             self._take_up(session)
             return True
         return False
-
-    def _pause(self) -> bool:
-        """Wait, longer each time until the log takes something: a store may accept leader
-        records and no rows. Returns whether the appender ends."""
-        seconds = self._seconds
-        self._seconds = min(max(2 * seconds, _FIRST_SECONDS), _LAST_SECONDS)
-        # Appends wake it all the time: only the end of the appender counts.
-        if seconds:
-            self._ending.wait(seconds)
-        return self._ending.is_set()
 
     def _take_up(self, session: Session) -> None:
         self.session = session
@@ -251,21 +245,17 @@ class JournalSender:
 
     def _find_positions(self, session: Session) -> None:
         """Decide appends that were sent without an answer and are in the log."""
-        known, lead, log = session.known, self._former.leadership, self._context.log
-        if known <= self._intake.decided:
-            return
-        if self._intake.waits_for(known):
+        known, lead, intake = session.known, self._former.leadership, self._intake
+        if intake.waits_for(known):
             # Only what has no verdict yet, not all that the session wrote.
-            begin, end = max(lead.next_position, self._intake.reached + 1), session.leadership.began
+            begin, end = max(lead.next_position, intake.reached + 1), session.leadership.began
+            log, mine = self._context.log, self._context.producer_id
+            found = live_records(log, lead.window, begin, end, log_id=lead.log_id, term=lead.term)
             with suppress(SparkWalError):  # then only their positions stay unknown
-                for record in live_records(
-                    log, lead.window, begin, end, log_id=lead.log_id, term=lead.term
-                ):
-                    header = record.header
-                    mine = self._context.producer_id
+                for header in (record.header for record in found):
                     if isinstance(header, CommitHeader) and header.query_id == mine:
-                        self._intake.decide(min(header.batch_id, known), header.position)
-        self._intake.decide(known, -1)
+                        intake.decide(min(header.batch_id, known), header.position)
+        intake.decide(known, -1)
 
     def _fail(self, error: SparkWalError) -> None:
         if isinstance(error, FencedError):
@@ -273,9 +263,6 @@ class JournalSender:
         self._intake.fail(error)
         kind, path = type(error).__name__, self._context.log.url
         self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
-
-    def _publish(self, event: events.Event) -> None:
-        self._context.subscribers.publish(event)
 
     def end(self, timeout: float | None) -> None:
         self._ending.set()

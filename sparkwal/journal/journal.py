@@ -242,21 +242,16 @@ class Journal:
                 if self.wants_room:
                     self._room.set()
 
-    def may_drain(self) -> bool:
-        """Whether `drain` would remove a file, or make the room that an append waits for."""
-        with self._lock:
-            if self.failure is not None or self.is_closed:
-                return False
-            if self._segments.done(self._acked):
-                return True
-            return self.wants_room and self._segments.newest_is_done(self._acked)
-
     def drain(self) -> None:
-        """Remove what the log has: first move the cursor, then remove whole segments; the newest
-        too if an append waits for room. Raises JournalError."""
+        """Remove the segments that the log has; the newest too if an append waits for room. First
+        move the cursor. Raises JournalError."""
         with self._draining:
             try:
                 self._check_open()
+                with self._lock:
+                    newest_goes = self.wants_room and self._segments.newest_is_done(self._acked)
+                    if not newest_goes and not self._segments.done(self._acked):
+                        return
                 if self.wants_room:
                     # On a full disk an append would take the room that the cursor needs.
                     with self._syncing, self._lock:

@@ -149,7 +149,6 @@ def test_letting_go_fails_at_each_stage(call: str, kind: type[JournalError], sto
     folder, run, _ = opened()
     fill(run, [800, 800])
     run.journal.acknowledge(3)
-    assert run.journal.may_drain()
     folder.faults[call] = [errno.EIO]
     with pytest.raises(kind) as wrong:
         run.journal.drain()
@@ -288,7 +287,6 @@ def test_a_full_disk_gets_room_by_what_the_log_has(upto: int) -> None:
     with pytest.raises(BackPressureError):
         run.journal.write(content(5, 60))
     run.journal.acknowledge(upto)
-    assert run.journal.may_drain()
     run.journal.drain()
     assert len(segments(folder)) < before
     written |= fill(run, [60])
@@ -376,5 +374,4 @@ def test_a_closed_journal_takes_nothing() -> None:
     run.journal.close()
     with pytest.raises(OptionError, match="closed"):
         run.journal.write(b"x")
-    assert not run.journal.may_drain()
     assert open_journal(run.journal._folder, owner=OWNER).warnings() == []  # type: ignore[arg-type]
