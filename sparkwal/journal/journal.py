@@ -1,7 +1,7 @@
 """Accepted entries on a local disk, in order, until the log has them.
 
-Segments hold the entries, and a ring the place of each. One fsync serves all appends that wait. The
-design follows Apache Iggy's metadata journal, but a full journal refuses appends.
+Segments hold the entries. One fsync serves all appends that wait. The design follows Apache Iggy's
+metadata journal, but a full journal refuses appends.
 
     open → ending (`close`: nothing is appended, all is synced) → closed
     open, ending → failed (`_stop`) → closed

@@ -39,7 +39,7 @@ def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
         reported = ", ".join(f"{kind} {number}" for kind, number in outcomes.most_common())
         print(f"\n  {name}: {count} seeds from {FIRST_SEED}, {steps:,} steps; {reported}")
     assert outcomes["done"] > count / 4
-    assert tickets >= count
+    assert tickets > count
 
 
 @pytest.mark.parametrize("name", SHAPES)
