@@ -16,14 +16,13 @@ from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import read_schema
 from sparkwal.appender.salvage import unreadable_file
-from sparkwal.appender.session import Session, open_session
+from sparkwal.appender.session import open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import LOCK, DiskFolder
-from sparkwal.journal.opening import begin, check
-from sparkwal.journal.owner import Owner
+from sparkwal.journal.files import Sender, whose, write_sender
+from sparkwal.journal.journal import Settings
+from sparkwal.journal.opening import Owner, begin, check
 from sparkwal.journal.scanning import Contents, scan_folder
-from sparkwal.journal.sender import Sender, whose, write_sender
-from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
 from sparkwal.options.open import check_journal
 from sparkwal.protocol.recovery import Head
@@ -44,20 +43,24 @@ class JournalBackend:
             check_journal(options.journal, options.path)
         # Lock the folder before leading, so that a second process fails without fencing the first.
         self._folder = folder or DiskFolder(options.journal)
-        self._context = context
-        self._ends = threading.Lock()
-        try:
+        self._context, self._ends = context, threading.Lock()
+        with ExitStack() as failed:
+            failed.callback(self._folder.close)
             contents = scan_folder(self._folder, settings)
             session = open_session(context, check=partial(self._check, contents))
-            try:
-                self._open(settings, contents, session)
-            except BaseException:
-                with suppress(SparkWalError, TimeoutError):
-                    session.close(1.0)
-                raise
-        except BaseException:
-            self._folder.close()
-            raise
+            failed.callback(_give_up, partial(session.close, 1.0))
+            owner = self._owner(session.leadership.log_id, session.known)
+            journal = begin(self._folder, contents, owner, settings, context.subscribers.publish)
+            failed.callback(_give_up, journal.close)
+            # Write the note before anything is sent.
+            leader, mine = session.leadership.leader_id, whose(*owner.name)
+            write_sender(self._folder, Sender(mine, leader, session.known))
+            self.intake = JournalIntake(journal, context.rows, session.known)
+            failed.callback(self.intake.callbacks.stop)
+            self.sender = JournalSender(context, self.intake, session)
+            self.sender.start()
+            failed.pop_all()
+        self.journal, self.lost, self.quarantine = journal, journal.lost, journal.quarantine
 
     def _check(self, contents: Contents, head: Head, log_id: str, known: int) -> None:
         """Before anything is written."""
@@ -77,28 +80,8 @@ class JournalBackend:
         check(self._folder, contents, self._owner(log_id, known))
 
     def _owner(self, log_id: str, known: int) -> Owner:
-        context, schema = self._context, self._context.rows.arrow.serialize().to_pybytes()
-        return Owner(context.log.url, log_id, context.producer_id, known, schema)
-
-    def _open(self, settings: Settings, contents: Contents, session: Session) -> None:
-        context, lead = self._context, session.leadership
-        owner = self._owner(lead.log_id, session.known)
-        opened = begin(self._folder, contents, owner, settings, context.subscribers.publish)
-        self.lost, self.journal, self.quarantine = opened.lost, opened.journal, opened.quarantine
-        with ExitStack() as failed:
-            failed.callback(self._give_up)
-            # Write the note before anything is sent.
-            mine = whose(*owner.name)
-            write_sender(self._folder, Sender(mine, lead.leader_id, session.known))
-            self.intake = JournalIntake(self.journal, context.rows, session.known)
-            failed.callback(self.intake.callbacks.stop)
-            self.sender = JournalSender(context, self.intake, session)
-            self.sender.start()
-            failed.pop_all()
-
-    def _give_up(self) -> None:
-        with suppress(JournalError):  # the error that made the opening fail is raised
-            self.journal.close()
+        schema, log = self._context.rows.arrow.serialize().to_pybytes(), self._context.log.url
+        return Owner(log, log_id, self._context.producer_id, known, schema)
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
         gone = []
@@ -156,3 +139,8 @@ class JournalBackend:
                 finally:
                     intake.end()
         intake.callbacks.stop()
+
+
+def _give_up(close: Callable[[], None]) -> None:
+    with suppress(SparkWalError, TimeoutError):  # the error that made the opening fail is raised
+        close()

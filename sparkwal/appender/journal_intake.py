@@ -62,9 +62,7 @@ class JournalIntake:
         self.callbacks = Callbacks()
         self._changed = threading.Condition()
         self.decided = decided  # the newest sequence that the log has
-        self._tickets: weakref.WeakValueDictionary[int, JournalTicket] = (
-            weakref.WeakValueDictionary()
-        )
+        self._tickets = weakref.WeakValueDictionary[int, JournalTicket]()
         # (first sequence, last, position) of the newest decisions.
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=1000)
         # Rows that the sender need not read from the disk: the oldest that it has not taken yet.
@@ -109,7 +107,7 @@ class JournalIntake:
         if self.stopped is not None:
             raise self.stopped.report()
 
-    def _ticket(self, sequence: int, rows: CheckedRows | None = None) -> JournalTicket:
+    def _ticket(self, sequence: int, rows: CheckedRows) -> JournalTicket:
         ticket = JournalTicket(self, sequence)
         with self._changed:
             if sequence > self.decided:
@@ -118,7 +116,7 @@ class JournalIntake:
                 # The log has it already: the sender was faster than this thread.
                 at = (each for first, last, each in self._recent if first <= sequence <= last)
                 ticket._position = next(at, -1)
-            if rows is not None and sequence > self._asked and self.held + rows[2] <= _WINDOW:
+            if sequence > self._asked and self.held + rows[2] <= _WINDOW:
                 self._window[sequence] = rows
                 self.held += rows[2]
         return ticket
@@ -168,21 +166,17 @@ class JournalIntake:
                 return
             first = self.decided + 1
             for each in range(first, sequence + 1):
-                ticket = self._tickets.get(each)
-                if ticket is not None:
+                if (ticket := self._tickets.get(each)) is not None:
                     ticket._position = position
             self.decided = sequence
             self._recent.append((first, sequence, position))
             self.reached = max(self.reached, position)
-            self._changed.notify_all()
-        self.callbacks.wake()
+        self.notify()
 
     def fail(self, error: SparkWalError) -> None:
         """Nothing more goes to the log."""
-        with self._changed:
-            self.stopped = self._end = self.stopped or Failure(error)
-            self._changed.notify_all()
-        self.callbacks.wake()
+        self.stopped = self._end = self.stopped or Failure(error)
+        self.notify()
 
     def close(self) -> None:
         self._closing = True
@@ -193,10 +187,8 @@ class JournalIntake:
             f"the appender was closed; what is not in the log is in the journal "
             f"{self.journal.path}, and is sent by the next appender that is opened with it"
         )
-        with self._changed:
-            self._end = self.stopped or Failure(error)
-            self._changed.notify_all()
-        self.callbacks.wake()
+        self._end = self.stopped or Failure(error)
+        self.notify()
 
     def is_decided(self, sequence: int) -> bool:
         self.callbacks.check_process()
@@ -204,7 +196,7 @@ class JournalIntake:
 
     def wait_decided(self, sequence: int, timeout: float | None) -> bool:
         """Whether the append is decided. Raises why nothing more goes to the log."""
-        self.wait_for(lambda: self.decided >= sequence or self._end is not None, timeout)
+        self.wait_for(lambda: self.is_decided(sequence), timeout)
         with self._changed:
             if self.decided < sequence and self._end is not None:
                 raise self._end.report()
@@ -225,6 +217,7 @@ class JournalIntake:
             return self._changed.wait_for(holds, timeout)
 
     def notify(self) -> None:
-        """Let all waiting threads check again."""
+        """Let all that wait check again."""
         with self._changed:
             self._changed.notify_all()
+        self.callbacks.wake()

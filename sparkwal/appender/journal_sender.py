@@ -38,7 +38,8 @@ _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
 # Up to this many entries of a backlog are read before any is sent: each record costs a request.
 _MOST_ENTRIES = 1000
 # Sending slows appends down. After this many entries read, the sender gives way if more were
-# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes.
+# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes, and sends
+# none before.
 _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
@@ -49,14 +50,15 @@ class JournalSender:
 
     def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context, self._intake, self._journal = context, intake, intake.journal
+        self._publish = context.subscribers.publish
         self.session: Session | None = session
         self._former = session  # the newest that has ended
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
         self._fed = session.known
         self._seconds = 0.0  # pause before the next attempt to lead
         self._replays = intake.journal.last if intake.journal.last > session.known else None
-        self.is_away = False
-        self._ended = False
+        self.is_away = self._ended = False
+        self._gathers = True  # whether all that was accepted before is sent
         # Set when the appender ends; set when there may be something to do.
         self._ending, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
@@ -115,18 +117,20 @@ class JournalSender:
         # SAFETY(ack-when-decided) §11: an entry counts as in the log only when its slot is decided
         self._journal.acknowledge(self._intake.decided)
         self._report_replayed()
-        if self._journal.may_drain():
-            # A retryable drain is tried again with the next acknowledgement.
-            try:
-                self._journal.drain()
-            except JournalError as error:
-                if not error.retryable:
-                    raise
+        # A retryable drain is tried again with the next acknowledgement.
+        try:
+            self._journal.drain()
+        except JournalError as error:
+            if not error.retryable:
+                raise
         if self._fed >= self._journal.accepted:
+            self._gathers = True
             if not self._ending.is_set():
                 self._wake.wait()
             return
-        upto = self._journal.accepted
+        if self._gathers:
+            self._give_way(_GATHER_SECONDS)
+        self._gathers, upto = False, self._journal.accepted
         for rows in self._gather(upto):
             try:
                 ticket = session.intake.append(rows, block=True)
@@ -138,8 +142,6 @@ class JournalSender:
                     f"entry {self._fed} of {self._journal.path} would be appended as "
                     f"{ticket.sequence}: another appender of this producer_id wrote to the log"
                 )
-        if self._fed == upto:
-            self._give_way(_GATHER_SECONDS)
 
     def _gather(self, upto: int) -> list[CheckedRows]:
         """The next entries up to `upto`, at most as many as one record takes."""
@@ -204,7 +206,11 @@ class JournalSender:
 
     def _reconnect(self) -> bool:
         """Lead the log again; False if the appender ends first."""
-        while not self._pause():
+        # Appends wake it all the time: only the end of the appender counts.
+        while not self._ending.wait(self._seconds):
+            # Longer each time until the log takes something: a store may accept leader records and
+            # no rows.
+            self._seconds = min(max(2 * self._seconds, _FIRST_SECONDS), _LAST_SECONDS)
             try:
                 session = open_session(self._context, self._former)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
@@ -213,16 +219,6 @@ class JournalSender:
             self._take_up(session)
             return True
         return False
-
-    def _pause(self) -> bool:
-        """Wait, longer each time until the log takes something: a store may accept leader
-        records and no rows. Returns whether the appender ends."""
-        seconds = self._seconds
-        self._seconds = min(max(2 * seconds, _FIRST_SECONDS), _LAST_SECONDS)
-        # Appends wake it all the time: only the end of the appender counts.
-        if seconds:
-            self._ending.wait(seconds)
-        return self._ending.is_set()
 
     def _take_up(self, session: Session) -> None:
         self.session = session
@@ -249,21 +245,17 @@ class JournalSender:
 
     def _find_positions(self, session: Session) -> None:
         """Decide appends that were sent without an answer and are in the log."""
-        known, lead, log = session.known, self._former.leadership, self._context.log
-        if known <= self._intake.decided:
-            return
-        if self._intake.waits_for(known):
+        known, lead, intake = session.known, self._former.leadership, self._intake
+        if intake.waits_for(known):
             # Only what has no verdict yet, not all that the session wrote.
-            begin, end = max(lead.next_position, self._intake.reached + 1), session.leadership.began
+            begin, end = max(lead.next_position, intake.reached + 1), session.leadership.began
+            log, mine = self._context.log, self._context.producer_id
+            found = live_records(log, lead.window, begin, end, log_id=lead.log_id, term=lead.term)
             with suppress(SparkWalError):  # then only their positions stay unknown
-                for record in live_records(
-                    log, lead.window, begin, end, log_id=lead.log_id, term=lead.term
-                ):
-                    header = record.header
-                    mine = self._context.producer_id
+                for header in (record.header for record in found):
                     if isinstance(header, CommitHeader) and header.query_id == mine:
-                        self._intake.decide(min(header.batch_id, known), header.position)
-        self._intake.decide(known, -1)
+                        intake.decide(min(header.batch_id, known), header.position)
+        intake.decide(known, -1)
 
     def _fail(self, error: SparkWalError) -> None:
         if isinstance(error, FencedError):
@@ -271,9 +263,6 @@ class JournalSender:
         self._intake.fail(error)
         kind, path = type(error).__name__, self._context.log.url
         self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
-
-    def _publish(self, event: events.Event) -> None:
-        self._context.subscribers.publish(event)
 
     def end(self, timeout: float | None) -> None:
         self._ending.set()

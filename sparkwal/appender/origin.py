@@ -12,8 +12,8 @@ from typing import TypeGuard
 from sparkwal.appender.context import AppenderContext
 from sparkwal.errors import OptionError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
+from sparkwal.journal.files import Sender, whose
 from sparkwal.journal.scanning import Contents
-from sparkwal.journal.sender import Sender, whose
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, read_slot
@@ -29,18 +29,14 @@ def check_sent(
     """Call before anything is written. Costs no request if nothing can have been sent since the
     last sender began. Raises OptionError if the log may hold another appender's rows under
     the sequences of entries that wait; InvalidLogError."""
-    segments, cursor, sender = contents.segments, contents.cursor, contents.sender
+    segments, sender = contents.segments, contents.sender
     mine = (log_id, context.producer_id)
     if segments and segments[0].header.owner != mine:
         return  # another log's or producer's: opening the journal reports it
     if isinstance(sender, Sender) and sender.whose != whose(*mine):
         sender = f"{path} names a sender of another log or producer"
-    known_done = [contents.first - 1]
-    if cursor is not None and cursor.owner == mine:
-        known_done.append(cursor.sequence)
-    if isinstance(sender, Sender):
-        known_done.append(sender.sequence)
-    first = max(known_done) + 1
+    begun = sender.sequence if isinstance(sender, Sender) else -1
+    first = max(contents.first - 1, contents.done(mine), begun) + 1
     newest = contents.damage.newest if contents.damage is not None else -1
     last = min(max(contents.last, newest), known)
     if first > last:

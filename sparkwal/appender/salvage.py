@@ -16,7 +16,7 @@ import pyarrow as pa
 from sparkwal.errors import JournalReadError
 from sparkwal.journal.disk import DiskReader
 from sparkwal.journal.quarantine import Quarantine
-from sparkwal.journal.segment import Invalid, intact, read_content
+from sparkwal.journal.segment import Invalid, intact
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
         with closing(DiskReader(Path(path))) as reader:
             header, entries = intact(reader)
             schema = pa.ipc.read_schema(pa.py_buffer(header.schema))
-            for found in entries:
-                content = pa.py_buffer(read_content(reader, found, header.salt))
-                yield found.sequence, pa.ipc.read_record_batch(content, schema)
+            for sequence, content in entries:
+                yield sequence, pa.ipc.read_record_batch(pa.py_buffer(content), schema)
     except (Invalid, OSError, pa.ArrowException) as error:
         raise JournalReadError(f"{path} cannot be read: {error}") from error

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from sparkwal.errors import OptionError
@@ -19,16 +19,7 @@ LOCK = "lock"
 _AHEAD = 16 * 2**20
 
 
-class _File:
-    _file: int
-
-    def close(self) -> None:
-        if self._file >= 0:
-            file, self._file = self._file, -1
-            os.close(file)
-
-
-class DiskWriter(_File):
+class DiskWriter:
     """See `Writer`."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
@@ -62,8 +53,6 @@ class DiskWriter(_File):
         self.size = self._begun = size
 
     def sync(self) -> None:
-        if self._file < 0:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         end = self.size
         # This syncs the length too: data cannot be read without it.
         os.fdatasync(self._file)
@@ -72,28 +61,25 @@ class DiskWriter(_File):
         if not is_there:
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was open")
 
+    def close(self) -> None:
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
 
-class DiskReader(_File):
+
+class DiskReader(FileIO):
     """See `Reader`."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # A folder can be opened, but not read.
-        if stat.S_ISDIR(os.fstat(self._file).st_mode):
-            self.close()
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
     @property
     def size(self) -> int:
-        return os.fstat(self._file).st_size
+        return os.fstat(self.fileno()).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        data = os.pread(self._file, size, offset)
+        data = os.pread(self.fileno(), size, offset)
         # One read gives at most 2 GiB, and a signal may end it.
-        while len(data) < size:
-            more = os.pread(self._file, size - len(data), offset + len(data))
-            if not more:
-                break
+        while len(data) < size and (
+            more := os.pread(self.fileno(), size - len(data), offset + len(data))
+        ):
             data += more
         return data
 

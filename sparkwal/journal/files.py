@@ -3,6 +3,7 @@
 {id:020d}.wal   a segment
 cursor          the last entry that the log has
 accepted        the last accepted entry, as a hint: never synced by itself
+sender          which appender sends the entries; overwritten in place
 reserve         removed on a full disk, so that the journal can still remove what the log has
 lost            which accepted entries damage took, and which files in quarantine had them
 lock            held by the process that has the journal open
@@ -16,26 +17,32 @@ import re
 import secrets
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from errno import EDQUOT, ENOSPC
+from hashlib import sha256
 from itertools import chain
+from typing import Any, TypeVar
 
 from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
-from sparkwal.journal.segment import LARGEST_HEADER, Header
-from sparkwal.journal.storage import Folder, Handle, content_of, sync_folder
+from sparkwal.journal.segment import LARGEST_HEADER, Header, Invalid
+from sparkwal.journal.storage import Folder, Handle, Writer, content_of, sync_folder
 
-CURSOR, ACCEPTED, RESERVE, LOST = "cursor", "accepted", "reserve", "lost"
+CURSOR, ACCEPTED, RESERVE, LOST, SENDER = "cursor", "accepted", "reserve", "lost", "sender"
 TEMPORARY = ".tmp"
 # Room for a cursor and the header of a segment, each in blocks of its own.
 _RESERVED = 2**16
-_SEGMENT = re.compile(r"(?:quarantine/)?([0-9]{20})\.wal.*")
-# No journal counts so far: a name with a higher number is not a journal's.
-_IDS = 10**18
+# No journal counts up to 10**18: a name with a higher number is not a journal's.
+_SEGMENT = re.compile(r"(?:quarantine/)?(00[0-9]{18})\.wal.*")
+_UNFINISHED = re.compile(r"(?:cursor|accepted|reserve|lost|00[0-9]{18}\.wal)\.tmp")
 # The most bytes of a cursor.
 _MOST = 2**16
-_MARK = struct.Struct("<IQq")
+# Each copy of the sender's note has so many bytes.
+_PLACE = 4096
+_MARK = struct.Struct("<Qq")
+
+T = TypeVar("T")
 
 
 def segment_name(number: int) -> str:
@@ -45,19 +52,33 @@ def segment_name(number: int) -> str:
 def segment_id(name: str) -> int:
     """The id in a segment's name, also in quarantine; −1 for any other file."""
     found = _SEGMENT.fullmatch(name)
-    return int(found[1]) if found and int(found[1]) < _IDS else -1
+    return int(found[1]) if found else -1
 
 
-def is_temporary(name: str) -> bool:
-    whole = name.removesuffix(TEMPORARY)
-    number = segment_id(whole)
-    is_segment = number >= 0 and whole == segment_name(number)
-    return whole != name and (whole in (CURSOR, ACCEPTED, RESERVE, LOST) or is_segment)
+def is_unfinished(name: str) -> bool:
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def is_full(error: OSError) -> bool:
     """Whether there is no room: that passes, and nothing is broken."""
     return error.errno in (ENOSPC, EDQUOT)
+
+
+def note_of(name: str, plain: object) -> bytes:
+    """A note with its CRC-32."""
+    document = json.dumps(plain)
+    return json.dumps({"crc32": zlib.crc32(document.encode()), name: document}).encode()
+
+
+def read_note(name: str, data: bytes, make: Callable[[Any], T]) -> T:
+    """What `make` makes of a note. Raises Invalid."""
+    try:
+        outer = json.loads(data)
+        if zlib.crc32(outer[name].encode()) != outer["crc32"]:
+            raise Invalid("its CRC-32 is not that of its content")
+        return make(json.loads(outer[name]))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        raise Invalid("it is torn") from None
 
 
 @dataclass(frozen=True)
@@ -70,41 +91,79 @@ class Cursor:
     first_segment: int  # segments with a lower id were removed; one that is there was restored
     next_segment: int  # neither this id nor a higher one was ever used
     # Of a closed journal: its last segment and that one's size; every byte of it is synced.
-    ends: tuple[int, int] | None = None
+    ends: list[int] | None = None
 
     @property
     def owner(self) -> tuple[str, str]:
         return self.log_id, self.producer
 
-    def encode(self) -> bytes:
-        document = json.dumps(asdict(self))
-        return json.dumps({"crc32": zlib.crc32(document.encode()), "cursor": document}).encode()
-
 
 def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
     """The cursor, or None and why it cannot be used; "" if there is none. Raises OSError."""
     data = content_of(folder, CURSOR, _MOST)
-    if data is None:
-        return None, ""
     try:
-        outer = json.loads(data)
-        if zlib.crc32(outer["cursor"].encode()) != outer["crc32"]:
-            return None, "its CRC-32 is not that of its content"
-        plain = json.loads(outer["cursor"])
-        plain["ends"] = plain["ends"] and tuple(plain["ends"])
-        return Cursor(**plain), ""
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        return None, "it is torn"
+        if data is None:
+            return None, ""
+        return read_note(CURSOR, data, lambda plain: Cursor(**plain)), ""
+    except Invalid as wrong:
+        return None, str(wrong)
 
 
 def write_cursor(folder: Folder, cursor: Cursor) -> None:
     """Durable when it returns. Raises the JournalError of the stage that failed, OSError if there
     is no room."""
+    put_with_reserve(folder, CURSOR, note_of(CURSOR, asdict(cursor)))
+
+
+@dataclass(frozen=True)
+class Sender:
+    """An appender that may send entries: each of its records names `leader_id`, and the log had the
+    entries up to `sequence` when it began. What another appender sent is not the journal's.
+    `whose`: see there."""
+
+    whose: str
+    leader_id: str
+    sequence: int
+
+
+def whose(log_id: str, producer: str) -> str:
+    """A short name for a producer of a log, however long its own."""
+    return sha256(f"{log_id}\0{producer}".encode()).hexdigest()
+
+
+def read_sender(folder: Folder) -> Sender | str:
+    """The last sender that was written, or why it is unknown. Raises OSError."""
+    data = content_of(folder, SENDER, 2 * _PLACE)
+    if data is None:
+        return f"there is no note of who sent last ({folder.path}/{SENDER})"
+    for place in (data[:_PLACE], data[_PLACE:]):  # the first is written first
+        with suppress(Invalid):
+            return read_note(SENDER, place, lambda plain: Sender(**plain))
+    return f"the note of who sent last ({folder.path}/{SENDER}) cannot be read"
+
+
+def write_sender(folder: Folder, sender: Sender) -> None:
+    """Durable when it returns. Raises JournalError, OptionError if there is no room.
+
+    The file is overwritten in place: a full disk has no room for a new one, and only sending makes
+    room. The note is written twice: no crash and no flipped bit hides it.
+    """
+    note = note_of(SENDER, asdict(sender)).ljust(_PLACE)
     try:
-        data = cursor.encode()
-    except (TypeError, ValueError) as error:
-        raise JournalEncodeError(f"the cursor cannot be encoded: {error}") from error
-    put_with_reserve(folder, CURSOR, data)
+        is_new = SENDER not in folder.names()
+        writer = folder.create(SENDER) if is_new else folder.open(SENDER)
+        with closing(Handle(writer, SENDER)) as file:
+            # SAFETY(sender-twice) §11: the sender's note is written twice
+            for place in (0, _PLACE):
+                file.writer.write_at(place, note)
+                # SAFETY(sender-before-rows) §11: the sender's note is durable before a row is sent
+                file.sync()
+    except OSError as error:
+        if is_full(error):
+            raise no_room(folder.path) from error
+        raise failed(f"{folder.path}/{SENDER}", error) from error
+    if is_new:
+        sync_folder(folder)
 
 
 def make_segment(
@@ -112,10 +171,7 @@ def make_segment(
 ) -> int:
     """Make a segment's file with these entries. It replaces a file of its name. Returns where its
     entries begin. On a full disk `spare` uses the reserve's room. Raises as `write_cursor`."""
-    try:
-        head = header.encode()
-    except (TypeError, ValueError) as error:
-        raise JournalEncodeError(f"segment {header.id} cannot be encoded: {error}") from error
+    head = header.encode()
     # SAFETY(header-readable) §11: a segment whose header readers refuse is not written
     if len(head) > LARGEST_HEADER:
         raise JournalEncodeError(
@@ -132,10 +188,9 @@ def make_segment(
 
 def keep_reserve(folder: Folder) -> None:
     """Make the reserve if it is missing and there is room. Raises JournalError."""
-    if RESERVE in folder.names():
-        return
-    with suppress(OSError):
-        _put(folder, RESERVE, [secrets.token_bytes(_RESERVED)])  # zeros may be stored as a hole
+    if RESERVE not in folder.names():
+        with suppress(OSError):
+            _put(folder, RESERVE, [secrets.token_bytes(_RESERVED)])  # zeros may be stored as a hole
 
 
 def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
@@ -157,7 +212,7 @@ def _put(folder: Folder, name: str, parts: Iterable[bytes]) -> None:
             folder.remove(temporary)
         with closing(Handle(folder.create(temporary), temporary)) as file:
             for part in parts:
-                file.append([part])
+                file.writer.append([part])
             # SAFETY(sync-before-name) §11: a file is synced before it gets its name
             file.sync()
     except OSError as error:
@@ -188,38 +243,36 @@ def no_room(path: str) -> OptionError:
     )
 
 
-class Mark:
-    """The newest accepted entry: a lower bound, whatever the disk did with it. It distinguishes an
-    entry that a crash tore, which was never accepted, from an accepted one that is damaged now. It
-    is never synced by itself: it helps most if the process died and the machine did not."""
+# The newest accepted entry and its segment: a lower bound, whatever the disk did with it. It
+# distinguishes an entry that a crash tore, which was never accepted, from an accepted one that is
+# damaged now. It helps most if the process died and the machine did not.
 
-    def __init__(self, folder: Folder) -> None:
-        there = ACCEPTED in folder.names()
-        self._writer = folder.open(ACCEPTED) if there else folder.create(ACCEPTED)
 
-    def put(self, segment: int, sequence: int) -> None:
-        """Every entry up to `sequence`, which is in this segment, is accepted."""
-        with suppress(OSError):  # it is a hint
-            self._writer.write_at(0, _mark(segment, sequence))
+def open_mark(folder: Folder) -> Writer:
+    return folder.open(ACCEPTED) if ACCEPTED in folder.names() else folder.create(ACCEPTED)
 
-    def close(self) -> None:
-        self._writer.close()
+
+def put_mark(writer: Writer, segment: int, sequence: int) -> None:
+    """Every entry up to `sequence`, which is in this segment, is accepted."""
+    with suppress(OSError):  # it is a hint
+        writer.write_at(0, _mark(segment, sequence))
 
 
 def write_mark(folder: Folder, segment: int, sequence: int) -> None:
-    """As `Mark.put`, and durable when it returns. Raises as `write_cursor`."""
+    """As `put_mark`, and durable when it returns. Raises as `write_cursor`."""
     _put(folder, ACCEPTED, [_mark(segment, sequence)])
 
 
 def _mark(segment: int, sequence: int) -> bytes:
-    body = _MARK.pack(0, segment, sequence)[4:]
+    body = _MARK.pack(segment, sequence)
     return zlib.crc32(body).to_bytes(4, "little") + body
 
 
 def read_mark(folder: Folder) -> tuple[int, int]:
-    """(segment, sequence) as in `Mark.put`; (-1, -1) if nothing is known. Raises OSError."""
-    data = content_of(folder, ACCEPTED, _MARK.size)
-    if data is None or len(data) < _MARK.size:
+    """(segment, sequence) as in `put_mark`; (-1, -1) if nothing is known. Raises OSError."""
+    data = content_of(folder, ACCEPTED, 4 + _MARK.size) or b""
+    body = data[4:]
+    if len(body) < _MARK.size or zlib.crc32(body).to_bytes(4, "little") != data[:4]:
         return -1, -1
-    crc, segment, sequence = _MARK.unpack(data)
-    return (segment, sequence) if zlib.crc32(data[4:]) == crc else (-1, -1)
+    segment, sequence = _MARK.unpack(body)
+    return segment, sequence

@@ -1,7 +1,7 @@
 """Accepted entries on a local disk, in order, until the log has them.
 
-Segments hold the entries, and a ring the place of each. One fsync serves all appends that wait. The
-design follows Apache Iggy's metadata journal, but a full journal refuses appends.
+Segments hold the entries. One fsync serves all appends that wait. The design follows Apache Iggy's
+metadata journal, but a full journal refuses appends.
 
     open → ending (`close`: nothing is appended, all is synced) → closed
     open, ending → failed (`_stop`) → closed
@@ -15,47 +15,77 @@ import threading
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.errors import BackPressureError, JournalError, JournalReadError, OptionError
 from sparkwal.events import Event
 from sparkwal.journal import files
-from sparkwal.journal.files import Cursor, Mark
+from sparkwal.journal.files import Cursor
+from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.segment import entry_size
 from sparkwal.journal.segments import Segments
-from sparkwal.journal.settings import ALWAYS, INTERVAL, Settings
 from sparkwal.journal.storage import Bytes, Folder
 
+ALWAYS, INTERVAL, NONE = "always", "interval", "none"
+DEFAULT_SLOTS = 2**20
 # How often an append checks whether a full disk has room again.
 _LOOK_SECONDS = 0.5
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How much a journal may hold, and when an append returns."""
+
+    segment_bytes: int = 64 * 2**20  # of one file, and so of the largest entry
+    max_bytes: int = 2**30  # of all files; appends leave room for one segment
+    slots: int | None = None  # entries that may wait; None: as many as the newest segment says
+    # An append returns once it is on the disk, or with INTERVAL and NONE at once. INTERVAL syncs
+    # every `interval_ms`, NONE when a segment is full.
+    sync: str = ALWAYS
+    interval_ms: int = 100
+
+    @property
+    def largest(self) -> int:
+        """The largest size of an entry's content, in bytes."""
+        return self.segment_bytes - entry_size(0)
+
+
 class Journal:
-    """An open journal; made by `sparkwal.journal.opening`. Thread-safe. `last` is the sequence of
-    the newest entry written; the log has every entry up to `acked`."""
+    """An open journal; made by `sparkwal.journal.opening`. Thread-safe.
+
+    Attributes:
+        last: the sequence of the newest entry written.
+        lost: accepted sequences that could not be read at the opening: send them again, in this
+            order, before anything else. Each opening reports them until then.
+        failure: why it has stopped.
+        wants_room: whether an append waits or was refused: `drain` should make room.
+        on_accepted: called when there may be something to read or to drain; must return quickly.
+    """
 
     def __init__(
         self,
         folder: Folder,
         settings: Settings,
         segments: Segments,
+        quarantine: Quarantine,
         acked: int,
         publish: Callable[[Event], None],
     ) -> None:
         self._folder, self._settings, self._publish = folder, settings, publish
-        self._segments, self.path = segments, folder.path
-        self._mark = Mark(folder)
+        self._segments, self.quarantine, self.path = segments, quarantine, folder.path
+        self._mark = files.open_mark(folder)
         # Threads take these locks in this order: to drain; to sync or begin a segment; to write.
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
         self._turn = threading.Lock()  # held by the thread whose sync runs or comes next
         self._room, self._ending = threading.Event(), threading.Event()
-        self.failure: JournalError | None = None  # why it has stopped
-        self.is_closed = self._reported_full = False
-        self.wants_room = False  # an append waits or was refused: `drain` should make room
+        self.failure: JournalError | None = None
+        self.is_closed = self._reported_full = self.wants_room = False
+        # The log has every entry up to `_acked`.
         self.last, self._synced, self._acked = segments.newest.last, -1, acked
+        self.lost = quarantine.lost(self.last)
         # SAFETY(mark-at-opening) §11: the mark is written at each opening
         self._have_synced(segments.newest.header.id, self.last)
-        # Called when there may be something to read or to drain; must return quickly.
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
             threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()
@@ -148,7 +178,7 @@ class Journal:
         JournalError, OSError if there is no room."""
         try:
             # SAFETY(sync-before-rotate) §11: a full segment is synced before the next begins
-            self._segments.writer.sync()
+            self._segments.file.sync()
             self._have_synced(self._segments.newest.header.id, self.last)
             self._segments.rotate(spare)
         except JournalError as error:
@@ -178,10 +208,10 @@ class Journal:
         with self._syncing:
             with self._lock:
                 self._check_failure()
-                newest, writer, upto = self._segments.newest, self._segments.writer, self.last
+                newest, file, upto = self._segments.newest, self._segments.file, self.last
             # Other threads append meanwhile: the next sync serves all of them.
             try:
-                writer.sync()
+                file.sync()
             except JournalError as error:
                 raise self._stopped_by(error) from error
             with self._lock:
@@ -191,7 +221,7 @@ class Journal:
     def _have_synced(self, segment: int, upto: int) -> None:
         if upto > self._synced:
             self._synced = upto
-            self._mark.put(segment, upto)
+            files.put_mark(self._mark, segment, upto)
 
     def _sync_often(self) -> None:
         with suppress(JournalError, OptionError):  # the next append raises it
@@ -212,21 +242,16 @@ class Journal:
                 if self.wants_room:
                     self._room.set()
 
-    def may_drain(self) -> bool:
-        """Whether `drain` would remove a file, or make the room that an append waits for."""
-        with self._lock:
-            if self.failure is not None or self.is_closed:
-                return False
-            if self._segments.done(self._acked):
-                return True
-            return self.wants_room and self._segments.newest_is_done(self._acked)
-
     def drain(self) -> None:
-        """Remove what the log has: first move the cursor, then remove whole segments; the newest
-        too if an append waits for room. Raises JournalError."""
+        """Remove the segments that the log has; the newest too if an append waits for room. First
+        move the cursor. Raises JournalError."""
         with self._draining:
             try:
                 self._check_open()
+                with self._lock:
+                    newest_goes = self.wants_room and self._segments.newest_is_done(self._acked)
+                    if not newest_goes and not self._segments.done(self._acked):
+                        return
                 if self.wants_room:
                     # On a full disk an append would take the room that the cursor needs.
                     with self._syncing, self._lock:
@@ -253,7 +278,7 @@ class Journal:
             self._publish(events.SegmentRemoved(path=self.path, segment=number, last=segment.last))
         files.keep_reserve(self._folder)
 
-    def _checkpoint(self, first: int, ends: tuple[int, int] | None = None) -> None:
+    def _checkpoint(self, first: int, ends: list[int] | None = None) -> None:
         owner, acked = self._segments.oldest.header.owner, self._acked
         cursor = Cursor(*owner, acked, first, self._segments.next_id, ends)
         files.write_cursor(self._folder, cursor)
@@ -268,7 +293,7 @@ class Journal:
         try:
             if self.failure is None:
                 self.sync()
-                ends = self._segments.newest.header.id, self._segments.newest.size
+                ends = [self._segments.newest.header.id, self._segments.newest.size]
                 # Without this the next start writes the last segment again.
                 with self._draining, suppress(JournalError, OSError):
                     self._checkpoint(self._segments.oldest.header.id, ends)

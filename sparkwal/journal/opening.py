@@ -12,28 +12,31 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from sparkwal import events
-from sparkwal.errors import JournalRenameError, OptionError
+from sparkwal.errors import InvalidLogError, JournalRenameError, OptionError
 from sparkwal.events import Event
 from sparkwal.journal import files
 from sparkwal.journal.files import Cursor, segment_id, segment_name
-from sparkwal.journal.journal import Journal
-from sparkwal.journal.owner import Owner, check_owner
+from sparkwal.journal.journal import Journal, Settings
 from sparkwal.journal.quarantine import Incident, Quarantine
-from sparkwal.journal.scanning import Contents, Damage, Segment
-from sparkwal.journal.segment import Header
+from sparkwal.journal.scanning import Contents, Damage
+from sparkwal.journal.segment import Header, Segment
 from sparkwal.journal.segments import Segments
-from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, blocks, sync_folder
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A journal that is open. `lost` are accepted sequences that cannot be read: send them
-    again, in this order, before anything else. Each opening reports them until then."""
+class Owner:
+    """Whose entries a journal takes."""
 
-    journal: Journal
-    lost: range
-    quarantine: Quarantine
+    log: str  # for messages
+    log_id: str
+    producer: str
+    durable: int  # the newest sequence of the producer that the log has; −1 for none
+    schema: bytes  # how to read the content of new entries
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.log_id, self.producer
 
 
 def begin(
@@ -42,12 +45,12 @@ def begin(
     owner: Owner,
     settings: Settings,
     publish: Callable[[Event], None],
-) -> Opened:
+) -> Journal:
     """Mend the folder and go on with it. Raises OptionError if the journal holds entries of another
     log or producer that their log may lack, or more than `slots` wait; InvalidLogError if the log
     lacks entries that it had acknowledged; JournalError if the disk failed."""
     try:
-        return _Opening(folder, contents, owner, settings, publish).run()
+        return _Opening(folder, contents, owner, publish).run(settings)
     except OSError as error:
         if files.is_full(error):
             raise files.no_room(folder.path) from error
@@ -56,112 +59,136 @@ def begin(
 
 def check(folder: Folder, contents: Contents, owner: Owner) -> None:
     """Raises what `begin` would raise, disk errors aside. Changes nothing."""
-    _Opening(folder, replace(contents), owner, Settings(), lambda event: None).check()
+    _Opening(folder, replace(contents), owner, lambda event: None).check()
 
 
 class _Opening:
     def __init__(
-        self,
-        folder: Folder,
-        contents: Contents,
-        owner: Owner,
-        settings: Settings,
-        publish: Callable[[Event], None],
+        self, folder: Folder, contents: Contents, owner: Owner, publish: Callable[[Event], None]
     ) -> None:
         self._folder, self._contents, self._owner = folder, contents, owner
-        self._settings, self._publish = settings, publish
-        self._segments, self._quarantine = list(contents.segments), contents.quarantine
-        if (contents.quarantine.log_id, contents.quarantine.producer) != owner.name:
+        self._publish, self._quarantine = publish, contents.quarantine
+        if (self._quarantine.log_id, self._quarantine.producer) != owner.name:
             self._quarantine = Quarantine(folder, *owner.name)
-        self._next_id = contents.next_id
 
-    def run(self) -> Opened:
-        contents, owner = self._contents, self._owner
+    def run(self, settings: Settings) -> Journal:
+        contents, owner, folder = self._contents, self._owner, self._folder
         # Every check that refuses comes first, and changes nothing.
         foreign = self.check()
         for name in contents.stale:
-            self._folder.remove(name)
+            folder.remove(name)
         if contents.damage is not None:
             self._mend(contents.damage)
         # SAFETY(drop-what-log-has) §11: if the log has every entry, the journal begins anew after
         # the log's last sequence
-        if foreign or (self._segments and contents.last <= owner.durable):
+        if foreign or (contents.segments and contents.last <= owner.durable):
             # The log has all entries. Others may have sent later sequences: begin anew.
             self._remove_all()
         with ExitStack() as failed:
-            writer = self._go_on(failed)
-            segments = Segments(self._folder, self._segments, contents.ring, writer, self._next_id)
-            files.keep_reserve(self._folder)
-            acked = max(owner.durable, segments.oldest.header.first - 1)
-            journal = Journal(self._folder, self._settings, segments, acked, self._publish)
+            file = failed.enter_context(self._go_on())
+            segments = Segments(folder, contents.segments, contents.slots, file, contents.next_id)
+            files.keep_reserve(folder)
+            acked = max(owner.durable, contents.first - 1)
+            journal = Journal(folder, settings, segments, self._quarantine, acked, self._publish)
             failed.pop_all()
-        last, waiting = journal.last, max(0, journal.last - owner.durable)
-        self._publish(
-            events.JournalOpened(
-                path=journal.path, entries=waiting, bytes=journal.size, sequence=last
-            )
-        )
-        return Opened(journal, self._quarantine.lost(last), self._quarantine)
+        path, last, size = folder.path, journal.last, journal.size
+        waiting = max(0, last - owner.durable)
+        self._publish(events.JournalOpened(path=path, entries=waiting, bytes=size, sequence=last))
+        return journal
 
     def check(self) -> bool:
-        """Whether the folder belongs to another owner, who needs none of its entries any more."""
-        contents, owner = self._contents, self._owner
+        """Whether the folder belongs to another owner, who needs none of its entries any more.
+        Raises OptionError if their log may lack entries, InvalidLogError if this log lacks some
+        that it had acknowledged."""
         self._look_for_gap()
-        foreign = check_owner(self._folder.path, contents, owner, self._publish)
-        live = 0 if foreign else max(0, contents.last - max(owner.durable, contents.first - 1))
-        if live > contents.ring.slots:
+        contents, owner, path = self._contents, self._owner, self._folder.path
+        cursor, segments, rejected = contents.cursor, contents.segments, contents.rejected
+        is_theirs = cursor is not None and cursor.owner != owner.name
+        if is_theirs:
+            rejected = "it is of another log or another producer"
+        elif cursor is not None and cursor.sequence > owner.durable:
+            rejected = f"it is at {cursor.sequence}, ahead of the log's {owner.durable}"
+        if rejected:
+            self._publish(events.CursorRejected(path=path, reason=rejected))
+        # SAFETY(own-entries-only) §11: only entries of this log and producer are sent
+        if segments and segments[0].header.owner != owner.name:
+            self._check_unused(segments[0].header)
+            return True
+        if not segments and contents.damage and cursor is not None and is_theirs:
             raise OptionError(
-                f"{live} entries wait in {self._folder.path}, and journalSlots is "
-                f"{contents.ring.slots}: open it with more, they may be fewer once these are sent"
+                f"journal {path} holds a damaged file, and its cursor is of log {cursor.log_id}, "
+                f"producer {cursor.producer!r}: nobody knows whose entries are in it. Open it once "
+                "with that one, or give another folder"
             )
-        return foreign
+        acknowledged = max(contents.first - 1, contents.done(owner.name))
+        # The journal sends again what it still has, whatever the cursor says.
+        has_rest = segments and owner.durable >= contents.first - 1
+        if acknowledged > owner.durable and not has_rest:
+            raise InvalidLogError(
+                f"{owner.log} has entries of producer {owner.producer!r} up to {owner.durable}, "
+                f"and had acknowledged those up to {acknowledged}, which are not in the journal "
+                f"{path} any more: the log was restored from an older copy. Restore a newer one; "
+                "to go on without them give another journal folder"
+            )
+        live = contents.last - max(owner.durable, contents.first - 1)
+        if live > contents.slots:
+            raise OptionError(
+                f"{live} entries wait in {path}, and journalSlots is {contents.slots}: open it "
+                "with more, they may be fewer once these are sent"
+            )
+        return False
+
+    def _check_unused(self, theirs: Header) -> None:
+        contents, owner = self._contents, self._owner
+        done = max(contents.first - 1, contents.done(theirs.owner))
+        # SAFETY(foreign-never-dropped) §11: waiting entries of another log or producer are never
+        # dropped
+        if contents.last <= done and contents.damage is None:
+            return
+        if theirs.producer != owner.producer:
+            whose = f"of producer {theirs.producer!r}, and this is {owner.producer!r}"
+        else:
+            whose = (
+                f"of log {theirs.log_id}, and {owner.log} is log {owner.log_id}: it was "
+                "recreated, or this is another path"
+            )
+        raise OptionError(
+            f"journal {self._folder.path} holds {contents.last - done} entries {whose}. Open it "
+            "once with the former, or give another folder: nothing of it is lost"
+        )
 
     def _look_for_gap(self) -> None:
         """Report entries that are missing between the log and the first segment as damage."""
         contents, owner = self._contents, self._owner
-        if not self._segments or not owner.owns(self._segments[0].header):
+        known = max(owner.durable, contents.done(owner.name))
+        segments, damage = contents.segments, contents.damage
+        if not segments or segments[0].header.owner != owner.name or contents.first - 1 <= known:
             return
-        known = owner.durable
-        if contents.cursor is not None and owner.owns(contents.cursor):
-            known = max(known, contents.cursor.sequence)
-        if contents.first - 1 <= known:
-            return
-        damage = contents.damage
-        after = [each.name for each in self._segments]
+        names = [each.name for each in segments]
         newest, complete = contents.last, contents.last + 1 - contents.first
         if damage is not None:
-            after += [each for each in (damage.name, *damage.also) if each not in after]
+            names += [each for each in (damage.name, *damage.also) if each not in names]
             newest, complete = max(newest, damage.newest), complete + damage.complete
-        contents.damage = Damage(
-            name=after[0],
-            sequence=known + 1,
-            reason=f"entries {known + 1} to {contents.first - 1} are not there",
-            complete=complete,
-            newest=newest,
-            also=after[1:],
-        )
-        contents.segments, self._segments = [], []
+        reason = f"entries {known + 1} to {contents.first - 1} are not there"
+        contents.damage = Damage(names[0], known + 1, reason, complete, newest, also=names[1:])
+        contents.segments = []
 
     def _mend(self, damage: Damage) -> None:
         path, name = self._folder.path, damage.name
         sequence, reason = damage.sequence, damage.reason
         if damage.torn:
-            segment = self._segments[-1]
-            with self._writer(segment.name) as writer:
-                writer.truncate(segment.size)
-                writer.sync()
+            segment = self._contents.segments[-1]
+            with self._open(segment.name) as file:
+                file.writer.truncate(segment.size)
+                file.sync()
+            number = segment.header.id
             self._publish(
-                events.TailTruncated(
-                    path=path, segment=segment.header.id, sequence=sequence, reason=reason
-                )
+                events.TailTruncated(path=path, segment=number, sequence=sequence, reason=reason)
             )
             return
         lost = range(max(sequence, self._owner.durable + 1), damage.newest + 1)
-        there = set(self._folder.names())
-        aside = {
-            each: self._free(f"{QUARANTINE}/{each}")
-            for each in (name, *damage.also) if each in there
-        }  # fmt: skip
+        there = {*self._folder.names()}
+        aside = {each: _free(each, there) for each in (name, *damage.also) if each in there}
         first, last = (lost[0], lost[-1]) if lost else (-1, -1)
         if lost:
             incident = Incident(name, first, last, tuple(aside.values()), reason)
@@ -180,113 +207,98 @@ class _Opening:
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
         Copy first, and move the damaged file last: an opening after a crash finds the same."""
-        name = damage.name
+        folder, segments, name = self._folder, self._contents.segments, damage.name
         if damage.newest >= damage.sequence:
             newest = segment_id([name, *damage.also][-1])
-            files.write_mark(self._folder, newest, damage.newest)
-        if self._segments and self._segments[-1].name == name:
-            kept = self._segments.pop()
+            files.write_mark(folder, newest, damage.newest)
+        if segments and segments[-1].name == name:
+            kept = segments.pop()
             if kept.last >= kept.header.first:
-                self._segments.append(self._copy(kept))
+                header = self._header(kept.header.first, kept.header.schema, kept.header.salt)
+                with closing(folder.read(name)) as reader:
+                    entries = blocks(reader, kept.begin, kept.size)
+                    begin = files.make_segment(folder, header, entries)
+                end = kept.size + begin - kept.begin, kept.last
+                segments.append(Segment(segment_name(header.id), header, begin, end))
         for each, free in reversed(aside.items()):
             try:
-                self._folder.rename(each, free)
+                folder.rename(each, free)
             except OSError as error:
                 raise JournalRenameError(
-                    f"{self._folder.path}/{each} was not moved to {QUARANTINE} ({error})"
+                    f"{folder.path}/{each} was not moved to {QUARANTINE} ({error})"
                 ) from error
-            sync_folder(self._folder)
-
-    def _copy(self, segment: Segment) -> Segment:
-        header = self._header(segment.header.first, segment.header.schema, segment.header.salt)
-        with closing(self._folder.read(segment.name)) as reader:
-            entries = blocks(reader, segment.begin, segment.size)
-            begin = files.make_segment(self._folder, header, entries)
-        by = begin - segment.begin
-        sequences = range(segment.header.first, segment.last + 1)
-        self._contents.ring.shift(sequences, by, into=header.id)
-        name = segment_name(header.id)
-        return Segment(name, header, begin, segment.size + by, segment.last)
-
-    def _free(self, name: str) -> str:
-        """A free name: an older copy of the folder may have left a file of this name."""
-        names, free, count = set(self._folder.names()), name, 1
-        while free in names:
-            free, count = f"{name}.{count}", count + 1
-        return free
+            sync_folder(folder)
 
     def _remove_all(self) -> None:
         """Remove all segments. The cursor goes first: after a crash it marks them as old."""
-        owner, number = self._owner, self._next_id
+        owner, contents, number = self._owner, self._contents, self._contents.next_id
         first = cursor = Cursor(*owner.name, owner.durable, number, number)
-        if self._segments and not owner.owns(theirs := self._segments[0].header):
+        theirs = contents.segments[0].header.owner if contents.segments else owner.name
+        if theirs != owner.name:
             # A cursor covers only its owner's segments: first write one of their owner.
-            first = Cursor(*theirs.owner, self._contents.last, number, number)
+            first = Cursor(*theirs, contents.last, number, number)
         files.write_cursor(self._folder, first)
-        for segment in self._segments:
+        for segment in contents.segments:
             self._folder.remove(segment.name)
-        self._segments = []
+        contents.segments = []
         if first is not cursor:
             sync_folder(self._folder)
             files.write_cursor(self._folder, cursor)
 
     def _header(self, first: int, schema: bytes, salt: int | None = None) -> Header:
-        number, self._next_id = self._next_id, self._next_id + 1
+        contents = self._contents
+        number, contents.next_id = contents.next_id, contents.next_id + 1
         # SAFETY(salt-per-file) §11: each segment has its own salt, so an entry of another file is
         # invalid
         salt = secrets.randbits(32) if salt is None else salt
-        return Header(number, *self._owner.name, self._contents.ring.slots, first, salt, schema)
+        return Header(number, *self._owner.name, contents.slots, first, salt, schema)
 
-    def _go_on(self, failed: ExitStack) -> Handle:
-        """The writer of the segment that takes the next entry; `failed` closes it."""
-        last = self._segments[-1] if self._segments else None
-        if (
-            last is not None
-            and last.header.schema == self._owner.schema
-            and last.header.slots == self._contents.ring.slots
-            and (self._contents.damage is None or self._contents.damage.torn)
-        ):
-            handle = failed.enter_context(self._writer(last.name))
-            if not self._is_synced(last):
-                self._write_again(last, handle)
+    def _go_on(self) -> closing[Handle]:
+        """The file of the segment that takes the next entry."""
+        contents, owner, folder = self._contents, self._owner, self._folder
+        last = contents.segments[-1] if contents.segments else None
+        if last is not None:
+            self._write_again(last)
+        is_whole = contents.damage is None or contents.damage.torn
+        like = owner.schema, contents.slots
+        if last is not None and is_whole and (last.header.schema, last.header.slots) == like:
             # The process that made the file may have died before its name was durable.
             # SAFETY(sync-inherited-name) §11: the opening syncs the folder before it appends to a
             # file that another process made
-            sync_folder(self._folder)
-            return handle
-        if last is not None and not self._is_synced(last):
-            with self._writer(last.name) as handle:
-                self._write_again(last, handle)
+            sync_folder(folder)
+            return self._open(last.name)
         # SAFETY(sequence-after-log) §11: sequences of an empty journal continue where the log ends
-        header = self._header(
-            last.last + 1 if last is not None else self._owner.durable + 1, self._owner.schema
-        )
-        begin = files.make_segment(self._folder, header)
-        name = segment_name(header.id)
-        self._segments.append(Segment(name, header, begin, begin, header.first - 1))
-        return failed.enter_context(self._writer(name))
+        first = last.last + 1 if last is not None else owner.durable + 1
+        header = self._header(first, owner.schema)
+        begin, name = files.make_segment(folder, header), segment_name(header.id)
+        contents.segments.append(Segment(name, header, begin, (begin, first - 1)))
+        return self._open(name)
 
-    def _writer(self, name: str) -> closing[Handle]:
+    def _open(self, name: str) -> closing[Handle]:
         return closing(Handle(self._folder.open(name), name))
 
-    def _is_synced(self, segment: Segment) -> bool:
-        cursor = self._contents.cursor
-        return (
-            cursor is not None
-            and self._owner.owns(cursor)
-            and cursor.ends == (segment.header.id, segment.size)
-        )
-
-    def _write_again(self, segment: Segment, handle: Handle) -> None:
-        """Put a segment's bytes on the disk: reading them proves only that memory has them. After a
-        failed fsync Linux marks pages as clean that are not on the disk, and syncs them only if
-        they are written again. The bytes stay the same, so a crash in between changes none."""
-        with closing(self._folder.read(segment.name)) as reader:
+    def _write_again(self, segment: Segment) -> None:
+        """Put a segment's bytes on the disk, unless the cursor says that they are there: reading
+        them proves only that memory has them. After a failed fsync Linux marks pages as clean that
+        are not on the disk, and syncs them only if they are written again. The bytes stay the same,
+        so a crash in between changes none."""
+        cursor, ends = self._contents.cursor, [segment.header.id, segment.size]
+        if cursor is not None and cursor.owner == self._owner.name and cursor.ends == ends:
+            return
+        with self._open(segment.name) as file, closing(self._folder.read(segment.name)) as reader:
             offset = 0
             for part in blocks(reader, 0, segment.size):
                 # SAFETY(rewrite-before-sync) §11: the opening writes what it read again before it
                 # syncs
-                handle.write_at(offset, part)
+                file.writer.write_at(offset, part)
                 offset += len(part)
-        # SAFETY(sync-what-was-read) §11: what the opening read counts only after a sync
-        handle.sync()
+            # SAFETY(sync-what-was-read) §11: what the opening read counts only after a sync
+            file.sync()
+
+
+def _free(name: str, there: set[str]) -> str:
+    """A free name in quarantine: an older copy of the folder may have left a file of this name."""
+    free, count = f"{QUARANTINE}/{name}", 1
+    while free in there:
+        free, count = f"{QUARANTINE}/{name}.{count}", count + 1
+    return free

@@ -4,18 +4,17 @@ own files."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
-from sparkwal.journal.segment import Invalid, intact, read_content
-from sparkwal.journal.storage import QUARANTINE, Folder, Reader, content_of
+from sparkwal.journal.files import LOST
+from sparkwal.journal.segment import Invalid, intact
+from sparkwal.journal.storage import QUARANTINE, Folder, content_of
 
-LOST = files.LOST
 # The most bytes of the note that are read: more than any note has.
 _MOST = 2**24
 
@@ -71,31 +70,20 @@ class Quarantine:
                 yield sequence, None
             kept = self.kept(incident)
             found = next(kept, None)
-            for sequence in sequences:
-                while found is not None and found[0] < sequence:
+            for last in sequences:
+                while found is not None and found[0] < last:
                     found = next(kept, None)
-                here = found is not None and found[0] == sequence
-                yield sequence, found[1] if found is not None and here else None
-            last = incident.last
+                yield last, found[1] if found is not None and found[0] == last else None
 
     def kept(self, incident: Incident) -> Iterator[tuple[int, Entry]]:
         """(sequence, entry) of all that is intact in an incident's files. Raises OSError."""
         for name in incident.files:
-            try:
-                reader = self.folder.read(name)
-            except FileNotFoundError:
-                continue  # somebody has removed it
-            with closing(reader):
-                yield from self._intact(reader)
-
-    def _intact(self, reader: Reader) -> Iterator[tuple[int, Entry]]:
-        try:
-            header, entries = intact(reader)
-        except Invalid:
-            return
-        if header.owner == (self.log_id, self.producer):
-            for each in entries:
-                yield each.sequence, (read_content(reader, each, header.salt), header.schema)
+            # Somebody has removed it; or it has no header.
+            with suppress(FileNotFoundError, Invalid), closing(self.folder.read(name)) as reader:
+                header, entries = intact(reader)
+                if header.owner == (self.log_id, self.producer):
+                    for sequence, content in entries:
+                        yield sequence, (content, header.schema)
 
     def add(self, new: Incident) -> Quarantine:
         """This quarantine with one more incident, durable. Raises as `files.write_cursor`."""
@@ -111,10 +99,8 @@ class Quarantine:
         kept = [each for each in before if each.last >= new.first or names & {*each.files}]
         found = replace(self, incidents=(*kept, new))
         plain = [self.log_id, self.producer, [asdict(each) for each in found.incidents]]
-        document = json.dumps(plain)
-        line = json.dumps({"crc32": zlib.crc32(document.encode()), "lost": document}).encode()
         # Written twice: one flipped bit does not hide it.
-        files.put_with_reserve(self.folder, LOST, line + line)
+        files.put_with_reserve(self.folder, LOST, 2 * files.note_of(LOST, plain))
         return found
 
 
@@ -124,17 +110,16 @@ def read_quarantine(folder: Folder) -> Quarantine:
     data = content_of(folder, LOST, _MOST)
     if data is None:
         return Quarantine(folder, "", "")
-    half = len(data) // 2
-    for line in (data[:half], data[half:]):
-        try:
-            outer = json.loads(line)
-            if zlib.crc32(outer["lost"].encode()) != outer["crc32"]:
-                continue
-            log_id, producer, plain = json.loads(outer["lost"])
-            found = [Incident(**each | {"files": tuple(each["files"])}) for each in plain]
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            continue
+
+    def made(plain: Any) -> Quarantine:
+        log_id, producer, incidents = plain
+        found = [Incident(**each | {"files": tuple(each["files"])}) for each in incidents]
         return Quarantine(folder, log_id, producer, tuple(found))
+
+    half = len(data) // 2
+    for copy in (data[:half], data[half:]):
+        with suppress(Invalid):
+            return files.read_note(LOST, copy, made)
     # SAFETY(unreadable-note-error) §11: an unreadable note of losses is an error, not an empty note
     raise JournalReadError(
         f"{folder.path}/{LOST} cannot be read: it says which accepted appends are lost to damage, "

@@ -6,38 +6,26 @@ crash leaves and which was never accepted, or it is damage.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
+from sparkwal.journal.journal import DEFAULT_SLOTS, Settings
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
 from sparkwal.journal.segment import (
     ENTRY_BYTES,
-    Found,
     Header,
     Invalid,
-    Ring,
     Scan,
+    Segment,
     entry_size,
     intact,
     read_header,
 )
-from sparkwal.journal.sender import Sender, read_sender
-from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
-
-
-@dataclass
-class Segment:
-    """A segment of a journal."""
-
-    name: str
-    header: Header
-    begin: int  # where its entries begin
-    size: int  # bytes up to the end of its last entry
-    last: int  # sequence of its last entry; `header.first` − 1 if it has none
 
 
 @dataclass
@@ -58,13 +46,13 @@ class Contents:
     """What `scan_folder` found."""
 
     segments: list[Segment]  # up to the damage; of a damaged one its intact beginning
-    ring: Ring
+    slots: int  # entries that may wait
     cursor: files.Cursor | None
     rejected: str  # why the cursor cannot be used; "" if it can, or there is none
     damage: Damage | None
     stale: list[str]  # unfinished files, and segments that were removed before
     next_id: int  # no segment ever had this id or a higher one
-    sender: Sender | str  # the last appender that may have sent entries, or why it is unknown
+    sender: files.Sender | str  # the last that may have sent entries, or why it is unknown
     quarantine: Quarantine  # earlier losses
 
     @property
@@ -76,6 +64,10 @@ class Contents:
     def first(self) -> int:
         """The first readable sequence; `last` + 1 if none."""
         return self.segments[0].header.first if self.segments else 0
+
+    def done(self, owner: tuple[str, str]) -> int:
+        """The sequence up to which the log has this owner's entries, as the cursor says; or −1."""
+        return self.cursor.sequence if self.cursor and self.cursor.owner == owner else -1
 
 
 def scan_folder(folder: Folder, settings: Settings) -> Contents:
@@ -94,7 +86,7 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
     ids = {name: number for name in names if (number := files.segment_id(name)) >= 0}
     cursor, rejected = files.read_cursor(folder)
     mark = files.read_mark(folder)
-    stale = [name for name in names if files.is_temporary(name)]
+    stale = [name for name in names if files.is_unfinished(name)]
     live = sorted(name for name in ids if name == files.segment_name(ids[name]))
     next_id = max([*ids.values(), mark[0]]) + 1
     reading = _Reading(folder, settings, mark)
@@ -116,8 +108,8 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
     if reading.damage is None:
         reading.check_end(oldest)
     return Contents(
-        reading.segments, reading.ring, cursor, rejected, reading.damage, stale, next_id,
-        read_sender(folder), read_quarantine(folder),
+        reading.segments, reading.slots, cursor, rejected, reading.damage, stale, next_id,
+        files.read_sender(folder), read_quarantine(folder),
     )  # fmt: skip
 
 
@@ -132,7 +124,7 @@ def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
 class _Reading:
     def __init__(self, folder: Folder, settings: Settings, mark: tuple[int, int]) -> None:
         self._folder, self._settings, self._mark = folder, settings, mark
-        self.ring = Ring(settings.slots or settings.default_slots)
+        self.slots = settings.slots or DEFAULT_SLOTS
         self.segments: list[Segment] = []
         self.damage: Damage | None = None
         self.first = 0  # the sequence to expect if no segment is there
@@ -144,38 +136,28 @@ class _Reading:
                 header, begin = read_header(reader)
                 self._check(header, number)
             except Invalid as wrong:
-                self._damaged(name, str(wrong), after)
-                self._look_into([name, *after])
-                self._include_acknowledged(number)
+                damage = self._damaged(name, str(wrong), after)
+                self._look_into([name, *after], number, damage)
                 return
-            segment = Segment(name, header, begin, begin, header.first - 1)
-            self.segments.append(segment)
-            scan = Scan(reader, begin, header.salt)
-            put = self.ring.put
-            for found in scan:
-                if found.sequence != segment.last + 1:
-                    scan.end = found.offset
-                    scan.wrong = f"entry {found.sequence} follows entry {segment.last}"
-                    break
-                put(number, found)
-                segment.last = found.sequence
-            segment.size = scan.end
+            scan = Scan(reader, begin, header)
+            deque(scan, maxlen=0)
+            self.segments.append(Segment(name, header, begin, (scan.end, scan.next - 1)))
+            # The newest segment's, unless the caller gave one.
+            self.slots = self._settings.slots or header.slots
             if scan.wrong:
                 damage = self._damaged(name, scan.wrong, after)
-                rest = reader.size - scan.end
-                self._count(scan.rest())
-                self._look_into(after)
+                _count(scan.rest(), damage)
+                self._look_into(after, number, damage)
                 # At least a part of the invalid entry is there.
                 damage.newest = max(damage.newest, damage.sequence)
-                self._include_acknowledged(number)
                 damage.torn = (
                     not after
                     # SAFETY(torn-is-last) §11: a torn tail has no complete entry after it
                     and not damage.complete
-                    and rest <= ENTRY_BYTES + entry_size(self._settings.largest)
+                    and reader.size - scan.end <= ENTRY_BYTES + entry_size(self._settings.largest)
                     # SAFETY(accepted-not-torn) §11: an entry that the mark counts as accepted is
                     # never cut off
-                    and not self._acknowledged(number, damage.sequence)
+                    and not (number, damage.sequence) <= self._mark
                 )
 
     def check_end(self, oldest: int) -> None:
@@ -184,9 +166,9 @@ class _Reading:
         there = self.segments[-1].header.id if self.segments else oldest
         # SAFETY(missing-is-damage) §11: an entry that the mark knows and that is missing is damage
         if number >= there and upto >= self._next():
-            name = files.segment_name(number)
-            self._damaged(name, f"entries up to {upto} were accepted and are not there", [])
-            self._include_acknowledged(number)
+            reason = f"entries up to {upto} were accepted and are not there"
+            damage = self._damaged(files.segment_name(number), reason, [])
+            self._look_into([], number, damage)
 
     def _check(self, header: Header, number: int) -> None:
         if header.id != number:
@@ -195,58 +177,40 @@ class _Reading:
             raise Invalid("it is of another log or producer than the segments before it")
         if self.segments and header.first != self._next():
             raise Invalid(f"it begins at entry {header.first} after entry {self._next() - 1}")
-        self._use(header)
-
-    def _use(self, header: Header) -> None:
-        """Use the newest segment's number of slots, unless the caller gave one."""
-        if self._settings.slots is not None or header.slots == self.ring.slots:
-            return
-        former, self.ring = self.ring, Ring(header.slots)
-        if self.segments:
-            # Copy what the former ring still has; no more can be live.
-            end = self._next()
-            for sequence in range(max(self.segments[0].header.first, end - former.slots), end):
-                self.ring.put(*former.get(sequence))
-        former.close()
 
     def _next(self) -> int:
         return self.segments[-1].last + 1 if self.segments else self.first
 
-    def _acknowledged(self, number: int, sequence: int) -> bool:
-        segment, upto = self._mark
-        return number < segment or (number == segment and sequence <= upto)
+    def _is_ours(self, header: Header) -> bool:
+        return not self.segments or header.owner == self.segments[0].header.owner
 
     def _damaged(self, name: str, reason: str, after: list[str]) -> Damage:
         sequence = self._next()
         self.damage = Damage(name, sequence, reason, newest=sequence - 1, also=after)
         return self.damage
 
-    def _look_into(self, names: list[str]) -> None:
+    def _look_into(self, names: list[str], number: int, damage: Damage) -> None:
+        """Count what these files have and what was accepted; the damage is in segment `number`."""
         for name in names:
             with closing(self._folder.read(name)) as reader:
                 try:
                     header, entries = intact(reader)
                     if self._is_ours(header):
-                        self._count(entries)
+                        _count(entries, damage)
                 except Invalid:
                     # Without a salt, an entry may be part of another's content: only the very next
                     # sequence counts.
-                    self._count(Scan(reader, 0, None).rest(), chained=True)
-
-    def _is_ours(self, header: Header) -> bool:
-        return not self.segments or header.owner == self.segments[0].header.owner
-
-    def _count(self, found: Iterable[Found], chained: bool = False) -> None:
-        damage = self.damage
-        assert damage is not None
-        for each in found:
-            next_one = damage.newest + 1
-            if each.sequence == next_one or (each.sequence > next_one and not chained):
-                damage.complete += 1
-                damage.newest = each.sequence
-
-    def _include_acknowledged(self, number: int) -> None:
-        assert self.damage is not None
+                    _count(Scan(reader, 0, None).rest(), damage, chained=True)
         segment, upto = self._mark
         if number <= segment:
-            self.damage.newest = max(self.damage.newest, upto)
+            damage.newest = max(damage.newest, upto)
+
+
+def _count(
+    entries: Iterable[tuple[int, memoryview]], damage: Damage, *, chained: bool = False
+) -> None:
+    for sequence, _ in entries:
+        next_one = damage.newest + 1
+        if sequence == next_one or (sequence > next_one and not chained):
+            damage.complete += 1
+            damage.newest = sequence

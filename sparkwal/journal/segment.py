@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import base64
 import json
-import mmap
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import NamedTuple
 
 from sparkwal.journal.storage import Bytes, Reader
 
@@ -29,7 +27,6 @@ _ENTRY = struct.Struct("<4sIQII")
 _CHECKED = struct.Struct("<QII")
 ENTRY_BYTES = _ENTRY.size
 _PAD = bytes(8)
-_PLACE = struct.Struct("<QQQ")
 # Larger than any header, which holds a table's schema. Limits a read of an unchecked length.
 LARGEST_HEADER = 16 * 2**20
 # The least that a scan reads at once.
@@ -43,7 +40,7 @@ class Header:
     id: int  # unique among all segments that this journal ever had
     log_id: str
     producer: str
-    slots: int  # of the ring when the segment was made
+    slots: int  # how many entries might wait when the segment was made
     first: int  # sequence of its first entry
     salt: int  # the initial value of the CRC-32 of an entry's head
     schema: bytes  # how to read the entries' content; opaque here
@@ -102,114 +99,101 @@ def entry_size(length: int) -> int:
     return ENTRY_BYTES + length + -length % 8
 
 
-class Found(NamedTuple):
-    """A complete entry of a file. A tuple for speed: a recovery makes one for each."""
+@dataclass
+class Segment:
+    """A segment of a journal.
 
-    sequence: int
-    offset: int
-    length: int
+    Attributes:
+        begin: where its entries begin.
+        end: (bytes up to the end of its last entry, sequence of that entry). Before the first entry
+            that sequence is `header.first` − 1. One value, so that both change at once.
+    """
+
+    name: str
+    header: Header
+    begin: int
+    end: tuple[int, int]
 
     @property
-    def end(self) -> int:
-        return self.offset + ENTRY_BYTES + self.length + -self.length % 8
+    def size(self) -> int:
+        return self.end[0]
 
-
-class Ring:
-    """The places of the newest `slots` entries. Each takes 24 bytes of memory once it is used."""
-
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self._places = mmap.mmap(-1, slots * _PLACE.size)
-
-    def put(self, segment: int, found: Found) -> None:
-        """Note where an entry lies. It replaces the entry `slots` sequences before it."""
-        at = found.sequence % self.slots * _PLACE.size
-        _PLACE.pack_into(self._places, at, segment, found.offset, found.length)
-
-    def get(self, sequence: int) -> tuple[int, Found]:
-        """(segment id, place) of an entry, which must be among the newest `slots`."""
-        at = sequence % self.slots * _PLACE.size
-        segment, offset, length = _PLACE.unpack_from(self._places, at)
-        return segment, Found(sequence, offset, length)
-
-    def shift(self, sequences: range, by: int, into: int) -> None:
-        """These entries now lie `by` bytes further on, in the segment `into`."""
-        for sequence in sequences[-self.slots :]:
-            _, found = self.get(sequence)
-            self.put(into, Found(sequence, found.offset + by, found.length))
-
-    def close(self) -> None:
-        self._places.close()
+    @property
+    def last(self) -> int:
+        return self.end[1]
 
 
 class Scan:
-    """The entries of one file in order, up to the first incomplete one. Holds one block, or the
-    largest entry, in memory. `salt` is the header's; None if unknown, for `rest` only."""
+    """The entries of one file in order, as (sequence, content), up to the first invalid one. Holds
+    one block, or the largest entry, in memory.
 
-    def __init__(self, reader: Reader, begin: int, salt: int | None) -> None:
-        self._reader, self._salt = reader, salt
-        self._size = reader.size
+    Attributes:
+        size: bytes of the file that are read. Those before it must not change any more.
+        end: where the last entry that was read ends.
+        next: the sequence of the entry that begins there.
+        wrong: why none begins there; "" if the file ends.
+    """
+
+    def __init__(self, reader: Reader, begin: int, header: Header | None) -> None:
+        """Without a header only `rest` can be read, and the heads of its entries unchecked."""
+        self._reader, self._salt = reader, None if header is None else header.salt
+        self.next = 0 if header is None else header.first
+        self.size, self.end, self.wrong = reader.size, begin, ""
         self._base, self._block = begin, b""
         self._view = memoryview(self._block)
-        # Where the last complete entry ends; why none begins there, "" if the file ends.
-        self.end, self.wrong = begin, ""
 
-    def __iter__(self) -> Iterator[Found]:
-        while True:
+    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
+        while self.end < self.size:
             try:
-                found = self._at(self.end)
+                found = sequence, content = self._at(self.end)
+                if sequence != self.next:
+                    raise Invalid(f"entry {sequence} follows entry {self.next - 1}")
             except Invalid as wrong:
                 self.wrong = str(wrong)
                 return
-            if found is None:
-                return
-            self.end = found.end
+            self.end += entry_size(len(content))
+            self.next += 1
             yield found
 
-    def _at(self, offset: int) -> Found | None:
+    def _at(self, offset: int) -> tuple[int, memoryview]:
         # The cost of small entries is here: copy and look up no more than needed.
-        at, there = offset - self._base, len(self._block)
-        if at < 0 or at + ENTRY_BYTES > there:
-            if offset == self._size:
-                return None
-            at, there = self._load(offset)
-            if there < ENTRY_BYTES:
-                raise Invalid("the file ends within an entry")
+        at = self._find(offset, ENTRY_BYTES)
         magic, own, sequence, length, crc = _ENTRY.unpack_from(self._block, at)
-        begin = at + ENTRY_BYTES
         if magic != _ENTRY_MAGIC:
             raise Invalid("no entry begins here")
         salt = self._salt
-        if salt is not None and zlib.crc32(self._block[at + 8 : begin], salt) != own:
+        if salt is not None and zlib.crc32(self._block[at + 8 : at + ENTRY_BYTES], salt) != own:
             raise Invalid("the CRC-32 of an entry's head is not that of its content")
-        end = begin + length + -length % 8
-        if end > there:
-            # Check before anything is read or allocated: the length is not verified.
-            if offset + entry_size(length) > self._size:
-                raise Invalid("the file ends within an entry")
-            # Load the next entry's head too: so each large entry is read once.
-            at, there = self._load(offset, entry_size(length) + ENTRY_BYTES)
-            begin = at + ENTRY_BYTES
-            if entry_size(length) > there:
-                raise Invalid("the file ends within an entry")
+        begin = self._find(offset, entry_size(length)) + ENTRY_BYTES
+        content = self._view[begin : begin + length]
         # SAFETY(content-crc) §11: an entry counts only if its content matches its CRC-32
-        if zlib.crc32(self._view[begin : begin + length]) != crc:
+        if zlib.crc32(content) != crc:
             raise Invalid("an entry's CRC-32 is not that of its content")
-        return Found(sequence, offset, length)
+        return sequence, content
 
-    def _load(self, offset: int, size: int = ENTRY_BYTES) -> tuple[int, int]:
-        self._base, self._block = offset, self._reader.read_at(offset, max(size, _BLOCK))
-        self._view = memoryview(self._block)
-        return 0, len(self._block)
+    def _find(self, offset: int, size: int) -> int:
+        """Where these bytes lie in the block, after loading them. Raises Invalid, OSError."""
+        at = offset - self._base
+        if at < 0 or at + size > len(self._block):
+            # Check before anything is read or allocated: the length may be damaged.
+            if offset + size <= self.size:
+                # Load the next entry's head too: so each large entry is read once.
+                most = max(size + ENTRY_BYTES, _BLOCK)
+                self._block = self._reader.read_at(offset, min(most, self.size - offset))
+                self._base, self._view, at = offset, memoryview(self._block), 0
+            if at < 0 or at + size > len(self._block):
+                raise Invalid("the file ends within an entry")
+        return at
 
-    def rest(self) -> Iterator[Found]:
+    def rest(self) -> Iterator[tuple[int, memoryview]]:
         """Complete entries anywhere after `end`: those that lie behind the damage."""
         offset = self.end
-        while offset + ENTRY_BYTES <= self._size:
-            at = offset - self._base
-            if (at < 0 or at + ENTRY_BYTES > len(self._block)) and not self._load(offset)[1]:
+        while offset + ENTRY_BYTES <= self.size:
+            try:
+                at = self._find(offset, ENTRY_BYTES)
+            except Invalid:
                 return  # it became shorter
-            place = self._block.find(_ENTRY_MAGIC, offset - self._base)
+            place = self._block.find(_ENTRY_MAGIC, at)
             if place < 0:
                 # An entry may begin in the block's last bytes.
                 offset = self._base + len(self._block) - len(_ENTRY_MAGIC) + 1
@@ -217,37 +201,18 @@ class Scan:
                 continue
             place += self._base
             offset = place + -place % 8
-            if offset != place:
-                continue
-            try:
-                found = self._at(place)
-            except Invalid:
-                found = None
-            if found is None:
-                offset = place + 8
-            else:
-                yield found
-                offset = found.end
+            if offset == place:
+                try:
+                    found = self._at(place)
+                except Invalid:
+                    offset += 8
+                else:
+                    offset += entry_size(len(found[1]))
+                    yield found
 
 
-def intact(reader: Reader) -> tuple[Header, Iterator[Found]]:
+def intact(reader: Reader) -> tuple[Header, Iterator[tuple[int, memoryview]]]:
     """A file's header and every complete entry, also after damage. Raises Invalid, OSError."""
     header, begin = read_header(reader)
-    scan = Scan(reader, begin, header.salt)
+    scan = Scan(reader, begin, header)
     return header, chain(scan, scan.rest())
-
-
-def read_content(reader: Reader, found: Found, salt: int) -> memoryview:
-    """An entry's content, checked again. Raises Invalid, OSError."""
-    data = reader.read_at(found.offset, ENTRY_BYTES + found.length)
-    if len(data) < ENTRY_BYTES + found.length:
-        raise Invalid("the file ends within an entry")
-    magic, own, sequence, length, crc = _ENTRY.unpack_from(data)
-    checked = zlib.crc32(memoryview(data)[8:ENTRY_BYTES], salt)
-    is_it = (sequence, length) == (found.sequence, found.length)
-    if magic != _ENTRY_MAGIC or checked != own or not is_it:
-        raise Invalid(f"entry {found.sequence} is not where it was written")
-    content = memoryview(data)[ENTRY_BYTES:]
-    if zlib.crc32(content) != crc:
-        raise Invalid(f"the CRC-32 of entry {found.sequence} is not that of its content")
-    return content

@@ -89,34 +89,21 @@ class Handle:
         self._poisoned = False
 
     @property
-    def size(self) -> int:
-        return self._writer.size
-
-    def append(self, parts: Sequence[Bytes]) -> int:
-        self._check()
-        return self._writer.append(parts)
-
-    def write_at(self, offset: int, data: Bytes) -> None:
-        self._check()
-        self._writer.write_at(offset, data)
-
-    def truncate(self, size: int) -> None:
-        self._check()
-        self._writer.truncate(size)
-
-    def sync(self) -> None:
-        """Raises JournalSyncError."""
-        self._check()
-        try:
-            self._writer.sync()
-        except OSError as error:
-            self._poisoned = True
-            raise JournalSyncError(_unknown(self.name, error)) from error
-
-    def _check(self) -> None:
+    def writer(self) -> Writer:
+        """Raises JournalSyncError after a failed sync."""
         # SAFETY(failed-sync-final) §11: after a failed sync a handle never syncs again
         if self._poisoned:
             raise JournalSyncError(f"{self.name} could not be synced before: open it again")
+        return self._writer
+
+    def sync(self) -> None:
+        """Raises JournalSyncError."""
+        writer = self.writer
+        try:
+            writer.sync()
+        except OSError as error:
+            self._poisoned = True
+            raise JournalSyncError(_unknown(self.name, error)) from error
 
     def close(self) -> None:
         self._writer.close()

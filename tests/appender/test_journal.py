@@ -199,10 +199,10 @@ class Pauses:
         self.asked: list[float] = []
         self._over = threading.Event()
 
-    def wait(self, seconds: float) -> None:
-        self.asked.append(seconds)
-        if len(self.asked) >= self.most:
-            self._over.wait(60)
+    def wait(self, seconds: float) -> bool:
+        if seconds:
+            self.asked.append(seconds)
+        return self._over.wait(60) if len(self.asked) >= self.most else self._over.is_set()
 
     def set(self) -> None:
         self._over.set()

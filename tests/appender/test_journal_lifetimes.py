@@ -312,7 +312,7 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
     [
         "sparkwal.appender.journal_backend.write_sender",
         "sparkwal.appender.journal_sender.JournalSender.start",
-        "sparkwal.journal.journal.Mark",
+        "sparkwal.journal.files.open_mark",
         "sparkwal.journal.files.keep_reserve",
         "sparkwal.journal.opening.Segments",
     ],

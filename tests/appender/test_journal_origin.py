@@ -8,7 +8,7 @@ from journal.disk import MemoryFolder
 from sparkwal.appender import origin
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle import FLOOR
-from sparkwal.journal.sender import SENDER
+from sparkwal.journal.files import SENDER
 
 from .away import Away
 from .plot import rows, stored

@@ -44,19 +44,18 @@ def test_tickets_are_called_back_in_order_and_may_do_what_they_like(
     wal = plot.journaled(folder, maxInFlightRequests=2)
     later: list[Any] = []
 
-    def called(sequence: int) -> None:
-        done.append(sequence)
-        if sequence == 3:
+    # By value: the append in a callback takes some sequence in between.
+    def called(value: int) -> None:
+        done.append(value)
+        if value == 3:
             later.append(wal.append(rows(100)))
-        if sequence == 5:
+        if value == 5:
             wal.flush(timeout=30)
-        if sequence == 19:
+        if value == 19:
             wal.close(timeout=30)
 
     for value in range(20):
-        ticket = wal.append(rows(value))
-        ticket.when_done(lambda ticket=ticket: called(ticket.sequence))  # type: ignore[misc]
-    del ticket
+        wal.append(rows(value)).when_done(partial(called, value))
     until(lambda: len(done) == 20)
     wal.close(timeout=30)
     assert done == list(range(20))
@@ -125,9 +124,9 @@ def test_a_ticket_that_comes_late_is_told_no_wrong_position(
         positions = [wal.append(rows(value)).result(timeout=30) for value in range(1010)]
         front = wal._backend.intake
         for sequence in (0, 5, 20, 1009):
-            ticket = front._ticket(sequence)
+            ticket = front._ticket(sequence, wal.check(rows(0)))
             assert ticket.result(timeout=0) in (-1, positions[sequence])
-        assert front._ticket(1009).result(timeout=0) == positions[1009]
+        assert front._ticket(1009, wal.check(rows(0))).result(timeout=0) == positions[1009]
 
 
 def test_closed_in_an_outage_its_tickets_tell_that_the_rows_wait_in_the_journal(

@@ -62,7 +62,7 @@ def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
 def waiting(plot: Away) -> MemoryFolder:
     """A journal with two entries that a dead process has not sent."""
     folder = MemoryFolder()
-    # One request at a time: a second PUT could still be under way after `close` gave it up.
+    # One at a time: a second record may still be tried once the store is back.
     wal = plot.journaled(folder, maxInFlightRequests=1)
     wal.flush()
     plot.is_away = True

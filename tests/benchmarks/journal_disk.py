@@ -15,11 +15,9 @@ from typing import Any
 
 from benchmarks.measuring import SCHEMA, open_appender, rows_of
 from sparkwal.journal.disk import DiskFolder
-from sparkwal.journal.journal import Journal
-from sparkwal.journal.opening import begin
-from sparkwal.journal.owner import Owner
+from sparkwal.journal.journal import ALWAYS, INTERVAL, NONE, Journal, Settings
+from sparkwal.journal.opening import Owner, begin
 from sparkwal.journal.scanning import Contents, scan_folder
-from sparkwal.journal.settings import ALWAYS, INTERVAL, NONE, Settings
 
 MIB = 2**20
 # So many of one way, then of the next.
@@ -38,7 +36,7 @@ def opened(disk: DiskFolder, contents: Contents, settings: Settings) -> Journal:
     """What comes after `scan_folder`."""
     schema = SCHEMA.serialize().to_pybytes()
     owner = Owner("benchmark", "log", "benchmark", -1, schema)
-    return begin(disk, contents, owner, settings, lambda event: None).journal
+    return begin(disk, contents, owner, settings, lambda event: None)
 
 
 class BareFile:

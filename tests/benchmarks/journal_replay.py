@@ -17,8 +17,8 @@ from benchmarks.measuring import SCHEMA, rows_of
 from sparkwal import Appender
 from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.journal.disk import DiskFolder
+from sparkwal.journal.journal import DEFAULT_SLOTS, NONE, Settings
 from sparkwal.journal.scanning import scan_folder
-from sparkwal.journal.settings import DEFAULT_SLOTS, NONE, Settings
 
 _READ = 4 * MIB
 
@@ -71,7 +71,6 @@ def _scan(folder: Path) -> None:
     disk = DiskFolder(folder)
     contents = scan_folder(disk, Settings())
     disk.close()
-    contents.ring.close()
     assert contents.damage is None
 
 

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field, replace
 from sparkwal.errors import BackPressureError
 from sparkwal.events import Event
 from sparkwal.journal.files import segment_id
-from sparkwal.journal.journal import Journal
-from sparkwal.journal.opening import begin
-from sparkwal.journal.owner import Owner
+from sparkwal.journal.journal import Journal, Settings
+from sparkwal.journal.opening import Owner, begin
 from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.segment import Invalid, read_header
-from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Folder
 
 OWNER = Owner("memory:log", "log-1", "orders", -1, b"schema")
-SLOTS = 64
-SMALL = Settings(segment_bytes=1024, max_bytes=6 * 1024, default_slots=SLOTS)
+SMALL = Settings(segment_bytes=1032, max_bytes=6 * 1032)
 # What nobody wants to see in a journal that nothing happened to.
 WARNINGS = ("tail_truncated", "replay_stopped", "quarantined", "cursor_rejected")
 
@@ -63,8 +60,8 @@ def open_journal(
 ) -> Run:
     reported: list[Event] = []
     contents = scan_folder(folder, settings)
-    opened = begin(folder, contents, replace(owner, durable=durable), settings, reported.append)
-    return Run(opened.journal, opened.lost, opened.quarantine, reported, contents)
+    journal = begin(folder, contents, replace(owner, durable=durable), settings, reported.append)
+    return Run(journal, journal.lost, journal.quarantine, reported, contents)
 
 
 def content(sequence: int, length: int) -> bytes:

@@ -12,7 +12,7 @@ from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import Header, Scan, entry
 
-from .stand import SLOTS, SMALL, content, fill, open_journal, segments
+from .stand import SMALL, content, fill, open_journal, segments
 from .test_damage import flip, places
 
 
@@ -49,16 +49,16 @@ def test_entries_beyond_the_damage_are_read_once_and_not_a_block_for_each() -> N
 
 def test_a_magic_that_lies_across_two_blocks_is_found() -> None:
     folder = MemoryFolder()
-    header = Header(0, "log-1", "orders", SLOTS, 0, 1234, b"")
+    header = Header(0, "log-1", "orders", 64, 0, 1234, b"")
     begin = make_segment(folder, header)
     for shift in range(0, 64, 8):
         # An invalid place, then zeros up to an entry near the end of a block.
         gap = segment._BLOCK - 32 + shift
         one = b"".join(entry(1, b"content", zlib.crc32(b"content"), 1234))
         folder.put("x", folder.bytes_of(segment_name(0)) + b"garbage!" + bytes(gap - 8) + one)
-        scan = Scan(folder.read("x"), begin, 1234)
+        scan = Scan(folder.read("x"), begin, header)
         assert list(scan) == [] and scan.wrong
-        assert [found.sequence for found in scan.rest()] == [1], shift
+        assert [sequence for sequence, _ in scan.rest()] == [1], shift
 
 
 def test_an_entry_within_the_content_of_another_is_none() -> None:

@@ -40,10 +40,11 @@ def places(folder: MemoryFolder, name: str) -> list[tuple[int, int, int]]:
     """(sequence, where it begins, where its content ends) of a segment's entries."""
     reader = folder.read(name)
     header, begin = read_header(reader)
-    return [
-        (found.sequence, found.offset, found.offset + segment.ENTRY_BYTES + found.length)
-        for found in Scan(reader, begin, header.salt)
-    ]
+    found = []
+    for sequence, body in Scan(reader, begin, header):
+        found.append((sequence, begin, begin + segment.ENTRY_BYTES + len(body)))
+        begin += segment.entry_size(len(body))
+    return found
 
 
 def settles(folder: MemoryFolder, run: Run, before: int = -1) -> None:

@@ -11,7 +11,6 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import (
     BackPressureError,
-    JournalEncodeError,
     JournalError,
     JournalFolderSyncError,
     JournalReadError,
@@ -20,7 +19,6 @@ from sparkwal.errors import (
     JournalWriteError,
     OptionError,
 )
-from sparkwal.journal.files import Cursor, write_cursor
 
 from .stand import OWNER, SMALL, Run, content, fill, open_journal, segments
 
@@ -151,7 +149,6 @@ def test_letting_go_fails_at_each_stage(call: str, kind: type[JournalError], sto
     folder, run, _ = opened()
     fill(run, [800, 800])
     run.journal.acknowledge(3)
-    assert run.journal.may_drain()
     folder.faults[call] = [errno.EIO]
     with pytest.raises(kind) as wrong:
         run.journal.drain()
@@ -163,14 +160,6 @@ def test_letting_go_fails_at_each_stage(call: str, kind: type[JournalError], sto
     folder.faults.clear()
     again = open_journal(folder.after_kill(), 3)
     assert list(again.entries(3)) == [4]
-
-
-def test_a_cursor_that_cannot_be_encoded_is_told_as_such() -> None:
-    folder = MemoryFolder()
-    with pytest.raises(JournalEncodeError) as wrong:
-        write_cursor(folder, Cursor("log-1", b"orders", 1, 1, 1))  # type: ignore[arg-type]
-    assert (wrong.value.stage, wrong.value.retryable) == ("encode", True)
-    assert folder.names() == []
 
 
 def test_an_entry_that_is_damaged_while_the_journal_is_open() -> None:
@@ -298,7 +287,6 @@ def test_a_full_disk_gets_room_by_what_the_log_has(upto: int) -> None:
     with pytest.raises(BackPressureError):
         run.journal.write(content(5, 60))
     run.journal.acknowledge(upto)
-    assert run.journal.may_drain()
     run.journal.drain()
     assert len(segments(folder)) < before
     written |= fill(run, [60])
@@ -386,5 +374,4 @@ def test_a_closed_journal_takes_nothing() -> None:
     run.journal.close()
     with pytest.raises(OptionError, match="closed"):
         run.journal.write(b"x")
-    assert not run.journal.may_drain()
     assert open_journal(run.journal._folder, owner=OWNER).warnings() == []  # type: ignore[arg-type]

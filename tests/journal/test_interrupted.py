@@ -12,8 +12,8 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalSyncError, OptionError
 from sparkwal.journal import files
+from sparkwal.journal import segments as appending
 from sparkwal.journal.disk import DiskFolder
-from sparkwal.journal.segment import Ring
 
 from .stand import fill, open_journal, segments
 
@@ -46,7 +46,7 @@ def test_an_append_that_was_interrupted_leaves_its_sequence_to_the_next(
     run = open_journal(folder)
     written = fill(run, [40])
     with monkeypatch.context() as patched:
-        patched.setattr(Ring, "put", once(Ring.put, before=before))
+        patched.setattr(appending, "entry", once(appending.entry, before=before))
         with pytest.raises(Interrupted):
             run.append(b"x" * 100)
     written |= fill(run, [8, 40, 40])

@@ -12,7 +12,7 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import BackPressureError, OptionError
 from sparkwal.journal.disk import DiskFolder
-from sparkwal.journal.settings import ALWAYS, INTERVAL, NONE, Settings
+from sparkwal.journal.journal import ALWAYS, INTERVAL, NONE, Settings
 from sparkwal.journal.storage import Folder
 
 from .stand import OWNER, SMALL, Ids, Run, content, open_journal

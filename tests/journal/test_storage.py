@@ -27,7 +27,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
 
 def put(folder: Folder, name: str, content: bytes) -> None:
     with closing(Handle(folder.create(name), name)) as file:
-        file.append([content])
+        file.writer.append([content])
         file.sync()
 
 
@@ -224,15 +224,15 @@ class Failing:
 def test_a_handle_is_of_no_use_after_a_failed_sync() -> None:
     file = Failing()
     handle = Handle(file, "a")
-    handle.append([b"x"])
+    handle.writer.append([b"x"])
     with pytest.raises(JournalSyncError, match="open the journal again") as first:
         handle.sync()
     assert isinstance(first.value.__cause__, OSError)
     for call in (
         handle.sync,
-        lambda: handle.append([b"x"]),
-        lambda: handle.write_at(0, b"x"),
-        lambda: handle.truncate(0),
+        lambda: handle.writer.append([b"x"]),
+        lambda: handle.writer.write_at(0, b"x"),
+        lambda: handle.writer.truncate(0),
     ):
         with pytest.raises(JournalSyncError, match="open it again"):
             call()

@@ -13,7 +13,7 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle import FLOOR
-from sparkwal.journal.sender import SENDER
+from sparkwal.journal.files import SENDER
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.recovery import find_head
 

@@ -14,13 +14,11 @@ from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import JournalEncodeError, JournalReadError, JournalSyncError
 from sparkwal.journal import files
-from sparkwal.journal.files import Cursor
-from sparkwal.journal.opening import Opened, begin
-from sparkwal.journal.owner import Owner
+from sparkwal.journal.files import SENDER, Cursor, Sender, read_sender, write_sender
+from sparkwal.journal.journal import Journal, Settings
+from sparkwal.journal.opening import Owner, begin
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, Header
-from sparkwal.journal.sender import SENDER, Sender, read_sender, write_sender
-from sparkwal.journal.settings import Settings
 from sparkwal.journal.storage import Handle
 
 from .journal_runs import Run
@@ -64,7 +62,7 @@ def test_a_seed_repeats_its_run() -> None:
     assert first.trace == second.trace
 
 
-def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Opened:
+def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Journal:
     owner = Owner("log", "id", "producer", -1, schema)
     contents = scan_folder(folder, SETTINGS)
     return begin(folder, contents, owner, SETTINGS, lambda event: None)
@@ -73,11 +71,11 @@ def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Opened:
 def test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn() -> None:
     """Power takes the mark, which nobody syncs; then the disk damages the last entry."""
     folder, seed = MemoryFolder(), 0
-    journal = opened(folder).journal
+    journal = opened(folder)
     journal.wait(journal.write(b"accepted"))
     while files.read_mark(left := folder.after_crash(random.Random(seed))) != (-1, -1):
         seed += 1
-    assert opened(left).journal.last == 0
+    assert opened(left).last == 0
     left = left.after_kill()
     name = files.segment_name(0)
     data = bytearray(left.bytes_of(name))
@@ -93,20 +91,20 @@ def test_what_is_accepted_where_a_process_died_anywhere_outlives_a_loss_of_power
         crash_at, folder = crash_at + 1, MemoryFolder()
         folder.crash_at, ended = crash_at, True
         try:
-            journal = opened(folder).journal
+            journal = opened(folder)
             for _ in range(3):
                 journal.wait(journal.write(bytes(300)))
         except Crash:
             ended = False
         left = folder.after_kill()
-        journal = opened(left).journal
+        journal = opened(left)
         last = journal.write(b"accepted")
         journal.wait(last)
         for seed in range(8):
             lost = left.after_crash(random.Random(seed))
             again = opened(lost)
-            assert (again.journal.last, again.lost) == (last, range(0)), (crash_at, seed)
-            assert again.journal.read(last)[0] == b"accepted"
+            assert (again.last, again.lost) == (last, range(0)), (crash_at, seed)
+            assert again.read(last)[0] == b"accepted"
 
 
 def test_an_entry_of_another_file_is_none() -> None:
@@ -114,12 +112,12 @@ def test_an_entry_of_another_file_is_none() -> None:
     one, two = MemoryFolder(), MemoryFolder()
     name = files.segment_name(0)
     for folder, count in ((one, 1), (two, 2)):
-        journal = opened(folder).journal
+        journal = opened(folder)
         for number in range(count):
             journal.wait(journal.write(b"%d of %d" % (number, count)))
     begins = two.bytes_of(name).index(b"1 of 2") - ENTRY_BYTES
     one.put(name, one.bytes_of(name) + two.bytes_of(name)[begins:])
-    assert opened(one.after_kill()).journal.last == 0
+    assert opened(one.after_kill()).last == 0
 
 
 def test_a_header_that_nobody_would_read_is_not_written() -> None:
@@ -131,7 +129,7 @@ def test_a_header_that_nobody_would_read_is_not_written() -> None:
 def test_a_full_disk_is_made_empty_by_what_the_log_has() -> None:
     """To let a file go the cursor is written first, and for that there must be room."""
     folder = MemoryFolder()
-    journal = opened(folder).journal
+    journal = opened(folder)
     for _ in range(9):
         journal.wait(journal.write(bytes(300)))
     before, folder.room = journal.size, sum(len(folder.bytes_of(name)) for name in folder.names())
@@ -143,7 +141,7 @@ def test_a_full_disk_is_made_empty_by_what_the_log_has() -> None:
 def test_damage_before_complete_entries_is_no_torn_tail() -> None:
     """Without the mark, which somebody removed."""
     folder = MemoryFolder()
-    journal = opened(folder).journal
+    journal = opened(folder)
     for _ in range(2):
         journal.wait(journal.write(b"accepted"))
     folder.remove(files.ACCEPTED)
@@ -171,7 +169,7 @@ def test_a_note_of_what_was_lost_that_cannot_be_read_is_not_empty() -> None:
 def test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died() -> None:
     """Of three files the first is damaged from its first entry on; all three go to quarantine."""
     folder = MemoryFolder()
-    journal = opened(folder).journal
+    journal = opened(folder)
     for number in range(6):
         journal.wait(journal.write(b"%d" % number * 300))
     folder = folder.after_kill()
@@ -200,27 +198,27 @@ def test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died() -> 
 def test_what_only_memory_had_is_on_the_disk_before_another_file_follows() -> None:
     """Whoever goes on in the same file syncs it with the next append; here it is another's turn."""
     folder = MemoryFolder()
-    opened(folder).journal.write(b"not synced")
+    opened(folder).write(b"not synced")
     left = folder.after_kill()
-    journal = opened(left, schema=b"another").journal
+    journal = opened(left, schema=b"another")
     journal.wait(journal.write(b"accepted"))
     for seed in range(20):
         again = opened(left.after_crash(random.Random(seed)), schema=b"another")
-        assert (again.journal.last, again.lost) == (1, range(2, 2))
+        assert (again.last, again.lost) == (1, range(2, 2))
 
 
 def test_an_append_that_a_signals_handler_ended_leaves_its_sequence_to_the_next() -> None:
-    segments = opened(MemoryFolder()).journal._segments
-    size = segments.newest.size
-    assert segments.append(b"ended", crc32(b"ended")) == 0
-    segments._begun = size, -1  # as where the handler came before the last step
+    segments = opened(MemoryFolder())._segments
+    end = segments.newest.end
+    assert segments.append(b"ended and longer", crc32(b"ended and longer")) == 0
+    segments.newest.end, segments._appending = end, True  # as where the handler came before
     assert segments.append(b"next", crc32(b"next")) == 0
     assert segments.read(0)[0] == b"next"
 
 
 def test_a_file_that_somebody_removed_is_missed() -> None:
     folder = MemoryFolder()
-    journal = opened(folder).journal
+    journal = opened(folder)
     for _ in range(4):
         journal.wait(journal.write(bytes(300)))
     name = files.segment_name(journal._segments.newest.header.id)
@@ -233,13 +231,13 @@ def test_a_file_that_somebody_removed_is_missed() -> None:
 def test_after_a_failed_sync_a_handle_is_of_no_use() -> None:
     folder = MemoryFolder()
     handle = Handle(folder.create("file"), "file")
-    handle.append([b"bytes"])
+    handle.writer.append([b"bytes"])
     folder.faults["sync"] = [errno.EIO]
     for _ in range(2):
         with pytest.raises(JournalSyncError):
             handle.sync()
     with pytest.raises(JournalSyncError):
-        handle.append([b"more"])
+        handle.writer.append([b"more"])
 
 
 def test_all_that_may_happen_at_each_step_of_a_short_script(
