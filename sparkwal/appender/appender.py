@@ -126,9 +126,17 @@ class Appender:
         """The first half of `append`: checks and copies rows."""
         return self._rows.accept(rows)
 
-    def admit(self, rows: CheckedRows, block: bool = True) -> Ticket:
-        """The second half of `append`."""
-        return self._intake.append(rows, block)
+    def admit_unsynced(self, rows: CheckedRows) -> Ticket:
+        """The second half of `append`, with `block=False`. With a journal the rows are accepted
+        only once `wait_accepted` has returned."""
+        if self._journaled is None:
+            return self._intake.append(rows, False)
+        return self._enter(self._journaled.intake.begin, rows, False)
+
+    def wait_accepted(self, ticket: Ticket) -> None:
+        """Wait until rows are on a journal's disk, if there is one. Raises JournalError."""
+        if self._journaled is not None:
+            self._enter(self._journaled.journal.wait, ticket.sequence)
 
     @property
     def last_sequence(self) -> int:
@@ -167,18 +175,6 @@ class Appender:
         `quarantine/`. Raises JournalReadError."""
         kept = self._journaled
         return [] if kept is None else incidents_of(kept.quarantine, kept.journal.last)
-
-    def admit_unsynced(self, rows: CheckedRows) -> Ticket:
-        """As `admit`, but never waits. With a journal the rows are accepted only once
-        `wait_accepted` has returned."""
-        if self._journaled is None:
-            return self.admit(rows, False)
-        return self._enter(self._journaled.intake.begin, rows, False)
-
-    def wait_accepted(self, ticket: Ticket) -> None:
-        """Wait until rows are on a journal's disk, if there is one. Raises JournalError."""
-        if self._journaled is not None:
-            self._enter(self._journaled.journal.wait, ticket.sequence)
 
     @property
     def has_journal(self) -> bool:

@@ -85,7 +85,7 @@ def test_a_dict_may_be_used_again_at_once(rows: RowSchema) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ([{"idd": 1}], "column 'idd' that the schema has not; it has id, name, at"),
+        ([{"idd": 1}], "column 'idd' of row 0 is not in the schema; it has id, name, at"),
         ([[1, "Ada"]], "row 0 is a list; a dict for each row"),
         ({"id": 1}, "rows are a dict"),
         ("id", "rows are a str"),
