@@ -11,19 +11,19 @@ of them are in flight at once. It acknowledges strictly in the order of the appe
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
+from multiprocessing.util import Finalize
 from typing import Self
 
 import pyarrow as pa
 
-from sparkwal.appender import exits
 from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import Rows, RowSchema
 from sparkwal.appender.salvage import Incident, incidents_of
-from sparkwal.appender.session import Session, open_session
+from sparkwal.appender.sender import Session
+from sparkwal.appender.session import open_session
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
@@ -38,6 +38,10 @@ from sparkwal.store.log_store import LogStore
 __all__ = ["Appender", "Ticket"]
 
 _logger = logging.getLogger("sparkwal")
+
+# How long closing may take at the interpreter's end: usually as long as the retries last when a
+# store is down.
+_EXIT_SECONDS = 60.0
 
 
 class Appender:
@@ -96,7 +100,8 @@ class Appender:
             raise
         self._intake = self._backend.intake
         self._enter = self._intake.callbacks.enter
-        exits.add(self._close_at_exit)
+        # Runs also where a child of multiprocessing ends, and not in a fork of this process.
+        self._at_exit = Finalize(None, self._close_at_exit, exitpriority=0)
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
@@ -264,16 +269,14 @@ class Appender:
         try:
             self._backend.close(timeout)
         except TimeoutError:
-            exits.remove(self._close_at_exit)  # its user knows
+            self._at_exit.cancel()  # its user knows
             raise
         self._subscribers.close()
-        exits.remove(self._close_at_exit)
+        self._at_exit.cancel()
 
-    def _close_at_exit(self, timeout: float) -> None:
-        if self._intake.callbacks.pid != os.getpid():
-            return  # inherited by a fork
+    def _close_at_exit(self) -> None:
         try:
-            self.close(timeout)
+            self.close(_EXIT_SECONDS)
         except Exception as error:
             _logger.error(
                 "an appender was left open when the interpreter ended; %d appends were accepted "

@@ -79,20 +79,18 @@ class Rejections:
     def reported(self, sequence: int) -> None:
         self._unreported.pop(sequence, None)
 
-    def report(self) -> OptionError | None:
-        """One error for all rejections that were not reported."""
-        unreported, self._unreported = self._unreported, {}
-        more, self._more = self._more, 0
-        if not unreported:
-            return None
-        first = min(unreported)
-        named = ", ".join(map(str, sorted(unreported)[:5]))
-        count = len(unreported) + more
-        return OptionError(
-            f"{count} {'append was' if count == 1 else 'appends were'} rejected and not written, "
-            f"and no ticket reported it (sequence {named}{', …' if count > 5 else ''}); "
-            f"{first}: {unreported[first]}"
-        )
+    def raise_rest(self) -> None:
+        """Raises one error for all rejections that were not reported."""
+        rest, self._unreported = self._unreported, {}
+        count, self._more = len(rest) + self._more, 0
+        if rest:
+            first = min(rest)
+            named = ", ".join(map(str, sorted(rest)[:5]))
+            raise OptionError(
+                f"{count} {'append was' if count == 1 else 'appends were'} rejected and not "
+                f"written, and no ticket reported it (sequence {named}"
+                f"{', …' if count > 5 else ''}); {first}: {rest[first]}"
+            )
 
 
 class Latch:

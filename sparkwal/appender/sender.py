@@ -1,4 +1,4 @@
-"""The sender: cuts batches, sends them, acknowledges in order.
+"""One leadership of the log by an appender: cuts batches, sends them, acknowledges in order.
 
 One thread cuts and encodes batches. A thread of a pool puts each record, with its own retries. The
 one whose record fills the oldest gap acknowledges all that waited for it.
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 
 from sparkwal import events
-from sparkwal.appender.batches import Batch
+from sparkwal.appender.batches import Batch, Callbacks
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
@@ -31,19 +30,12 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
 )
+from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.pipeline import Pipeline, Sent
-
-
-@dataclass(frozen=True)
-class _InFlight:
-    batch: Batch
-    sequence: int  # the last one that the record holds
-    rows: int
-    bytes: int
-    empty: list[Batch] = field(default_factory=list)  # batches after it, with nothing to write
 
 
 class Workers:
@@ -85,20 +77,39 @@ class Workers:
             self._tasks.put(None)
 
 
-class Sender:
-    """Everything between the intake and the store."""
+class Session:
+    """Without a journal it is the appender's backend: accepted rows are in memory.
+
+    Args:
+        leadership: of the beginning: the session may write from its `next_position` on.
+        plan_id: drawn for this session: a read-back counts only its own records as ours.
+        known: the producer's newest sequence in the log.
+        looked_ms: when the log was looked at.
+
+    Raises InvalidLogError, StoreUnavailableError.
+    """
 
     def __init__(
         self,
         context: AppenderContext,
-        intake: Intake,
-        pipeline: Pipeline,
-        claim: ClaimAge,
-        lookout: Lookout,
-        watch: SizeWatch | None = None,
+        leadership: Leadership,
+        plan_id: str,
+        known: int,
+        looked_ms: int,
+        lookout: Lookout | None = None,
     ) -> None:
-        self._context, self._intake, self._pipeline = context, intake, pipeline
-        self._claim, self._lookout, self._watch = claim, lookout, watch
+        log, clock, settings, lead = context.log, context.clock, context.settings, leadership
+        self._context, self.leadership, self.known = context, leadership, known
+        ttl_ms, limit = settings.plan_ttl_ms, settings.max_in_flight
+        self._pipeline = Pipeline(lead, plan_id, context.producer_id, settings.codec)
+        self._claim = ClaimAge(
+            log, clock, ttl_ms, lead.began, limit, looked_ms=looked_ms, known=known
+        )
+        self._lookout = lookout or Lookout(log, lead.log_id, lead.term, clock)
+        # Without limits of the log's size there is no watch and no request.
+        has_limits = settings.soft_limit is not None or settings.hard_limit is not None
+        self._watch = SizeWatch(context, lead) if has_limits else None
+        self.intake = Intake(settings, known + 1, Callbacks())
         self._publish, self._producer = context.subscribers.publish, context.producer_id
         # A journal sets both; they run in the threads that send, and must not take their locks.
         # Every append up to a sequence is decided, and the newest lie at the position. The log
@@ -108,15 +119,16 @@ class Sender:
         self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)
         # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
         self._acks = threading.Lock()
-        self._sent: dict[int, _InFlight] = {}
+        # Position → header, its batch and those after it with nothing to write.
+        self._sent: dict[int, tuple[CommitHeader, list[Batch]]] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
         # Position → milliseconds of its PUT; the last of the acknowledged ones; retries up to now.
         self._put_ms: dict[int, float] = {}
         self._last_ms: float | None = None
         self._retried = context.subscribers.retried
-        if watch is not None:
-            watch.start(self._refuse)
+        if self._watch is not None:
+            self._watch.start(self._refuse)
         self._thread = threading.Thread(target=self._run, name="sparkwal-send", daemon=True)
         self._thread.start()
 
@@ -124,20 +136,26 @@ class Sender:
     def in_flight(self) -> int:
         return len(self._sent)
 
+    @property
+    def held(self) -> int:
+        return self.intake.held
+
     def close(self, timeout: float | None) -> None:
-        self._intake.close(timeout)
+        """Raises TimeoutError."""
+        self.intake.close(timeout)
         self._workers.stop()
         if self._watch is not None:
             self._watch.close()
+        self.intake.callbacks.stop()
 
     def _refuse(self, reason: str | None) -> None:
-        self._intake.refuse(reason)
+        self.intake.refuse(reason)
         if self.on_change is not None:
             self.on_change()
 
     def _run(self) -> None:
         try:
-            while (batch := self._intake.next(self._pipeline)) is not None:
+            while (batch := self.intake.next(self._pipeline)) is not None:
                 self._send(batch)
         except BaseException as error:
             # Even MemoryError must fail the waiting tickets, or callers block forever.
@@ -167,11 +185,11 @@ class Sender:
                 self._stop(unexpected("a batch could not be encoded", error), batch)
             return
         with self._acks:
-            if (failure := self._intake.failure) is not None:
+            if (failure := self.intake.failure) is not None:
                 batch.fail(unsent(failure.error), failure)
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
-            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
+            self._sent[sent.position] = sent.header, [batch]
         position, producer = sent.position, self._producer
         self._publish(
             events.BatchSent(position=position, rows=rows, query_id=producer, batch_id=last)
@@ -201,7 +219,7 @@ class Sender:
         """All appends of the batch were rejected: it is done as soon as those before it are."""
         with self._acks:
             if self._sent:
-                self._sent[max(self._sent)].empty.append(batch)
+                self._sent[max(self._sent)][1].append(batch)
             else:
                 self._complete(batch, -1)
 
@@ -249,12 +267,12 @@ class Sender:
             # SAFETY(ack-in-order) §7: the appender acknowledges only slots whose predecessors are
             # decided
             for ready in self._pipeline.durable(position):
-                done = self._sent.pop(ready)
-                self._intake.last_sequence = done.sequence
+                done, (batch, *empty) = self._sent.pop(ready)
+                self.intake.last_sequence = done.batch_id
                 # Complete under the lock: no caller may see a later append durable before this one.
                 # No user code runs here: `Callbacks` calls back.
-                self._complete(done.batch, ready)
-                for batch in done.empty:
+                self._complete(batch, ready)
+                for batch in empty:
                     self._complete(batch, -1)
                 self._last_ms = took = self._put_ms.pop(ready)
                 self._publish(
@@ -262,13 +280,13 @@ class Sender:
                         position=ready,
                         rows=done.rows,
                         query_id=self._producer,
-                        batch_id=done.sequence,
+                        batch_id=done.batch_id,
                         bytes=done.bytes,
                         put_ms=took,
                     )
                 )
             self._settle()
-        self._intake.wake()
+        self.intake.wake()
 
     def _failed(self, position: int, error: SparkWalError) -> None:
         with self._acks:
@@ -281,7 +299,7 @@ class Sender:
 
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
         """Accept and send nothing more; records in flight before the failure go on."""
-        if self._intake.stop(error):
+        if self.intake.stop(error):
             if self.on_change is None:
                 path, kind = self._context.log.url, type(error).__name__
                 self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
@@ -290,13 +308,13 @@ class Sender:
             if self._watch is not None:
                 self._watch.close()
         if batch is not None:
-            assert self._intake.failure is not None
-            batch.fail(error, self._intake.failure)
+            assert self.intake.failure is not None
+            batch.fail(error, self.intake.failure)
         self._settle()
 
     def _settle(self) -> None:
         """Once the oldest slot has failed, fail all that waits: nothing can be acknowledged."""
-        failure = self._intake.failure
+        failure = self.intake.failure
         if failure is None or (self._sent and min(self._sent) not in self._errors):
             self._end_if_over()
             return
@@ -306,13 +324,12 @@ class Sender:
             # the reason of the stop
             error = verdict(error, self._errors.get(position))
             assert error is not None
-            lost = self._sent.pop(position)
-            for batch in (lost.batch, *lost.empty):
+            for batch in self._sent.pop(position)[1]:
                 batch.fail(error, failure)
-        for batch in self._intake.take_all():
+        for batch in self.intake.take_all():
             batch.fail(unsent(failure.error), failure)
         self._end_if_over()
 
     def _end_if_over(self) -> None:
         if self._all_sent and not self._sent:
-            self._intake.end()
+            self.intake.end()

@@ -1,4 +1,4 @@
-"""One leadership of the log by an appender."""
+"""Takes a log over for an appender."""
 
 from __future__ import annotations
 
@@ -6,48 +6,17 @@ import os
 import socket
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from sparkwal.appender.batches import Callbacks
 from sparkwal.appender.context import AppenderContext
-from sparkwal.appender.intake import Buffer, Intake
-from sparkwal.appender.limits import SizeWatch
-from sparkwal.appender.sender import Sender
+from sparkwal.appender.sender import Session
 from sparkwal.appender.verdicts import fenced
 from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.options.open import check_place
 from sparkwal.protocol.archive import last_batch
-from sparkwal.protocol.claim_age import ClaimAge
-from sparkwal.protocol.handover import Lookout
-from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import Claim, lead
-from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.protocol.recovery import Head
 from sparkwal.store.conditional_put import prove_put_if_absent
-
-
-@dataclass(frozen=True)
-class Session:
-    """Without a journal it is the appender's backend: accepted rows are in memory."""
-
-    leadership: Leadership  # of the beginning: the session may write from its `next_position` on
-    known: int  # the producer's newest sequence in the log when the session began
-    intake: Intake
-    sender: Sender
-
-    @property
-    def in_flight(self) -> int:
-        return self.sender.in_flight
-
-    @property
-    def held(self) -> int:
-        return self.intake.buffer.held
-
-    def close(self, timeout: float | None) -> None:
-        """Raises TimeoutError."""
-        self.sender.close(timeout)
-        self.intake.callbacks.stop()
 
 
 def open_session(
@@ -67,7 +36,6 @@ def open_session(
     """
     log, settings, clock = context.log, context.settings, context.clock
     prove_put_if_absent(log.store, log.prefix)
-    # Each incarnation draws one: a read-back counts only its own records as ours.
     plan_id = uuid.uuid4().hex
     host = socket.gethostname()
     known = former.leadership if former is not None else None
@@ -106,17 +74,4 @@ def open_session(
         ) from None
     finally:
         context.subscribers.leave_thread()
-    ttl_ms, limit = settings.plan_ttl_ms, settings.max_in_flight
-    began, term = leadership.began, leadership.term
-    pipeline = Pipeline(leadership, plan_id, context.producer_id, settings.codec)
-    age = ClaimAge(log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=durable)
-    lookout = Lookout(log, leadership.log_id, term, clock)
-    # Without limits of the log's size there is no watch and no request.
-    has_limits = settings.soft_limit is not None or settings.hard_limit is not None
-    watch = SizeWatch(context, leadership) if has_limits else None
-    callbacks = Callbacks()
-    timeout = settings.batch_timeout_ms / 1000
-    buffer = Buffer(settings.batch_size, timeout, settings.max_buffered, durable + 1, callbacks)
-    intake = Intake(buffer, callbacks)
-    sender = Sender(context, intake, pipeline, age, lookout, watch)
-    return Session(leadership, durable, intake, sender)
+    return Session(context, leadership, plan_id, durable, looked_ms)
