@@ -37,17 +37,16 @@ INTERRUPTED = (
 _MOST_UNREPORTED = 1000
 
 
-# How many forks lie between this process and the one that loaded the module. Asking the system for
-# the process id takes longer than an append's lock.
-_forks = 0
+# Asking the system for the process id takes longer than an append's lock.
+_pid = os.getpid()
 
 
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
+def _forked() -> None:
+    global _pid
+    _pid = os.getpid()
 
 
-os.register_at_fork(after_in_child=_count_fork)
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass
@@ -119,7 +118,7 @@ class Callbacks:
     waiting callback with the lowest sequence goes first."""
 
     def __init__(self) -> None:
-        self.pid, self._forks = os.getpid(), _forks
+        self._pid = _pid
         # The intake's lock. It knows its owner, so that `enter` can refuse a signal handler.
         self.lock = threading.RLock()
         self._inside: set[int] = set()  # threads in the middle of a call
@@ -186,11 +185,10 @@ class Callbacks:
 
     def check_process(self) -> None:
         """Raises OptionError in a fork: it has none of the appender's threads."""
-        if self._forks != _forks:
+        if self._pid != _pid:
             raise OptionError(
-                f"this appender was opened by process {self.pid}, and this is its fork "
-                f"{os.getpid()}, which has none of its threads: open an appender in each "
-                "process that appends"
+                f"this appender was opened by process {self._pid}, and this is its fork {_pid}, "
+                "which has none of its threads: open an appender in each process that appends"
             )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic
+from typing import Any
 
 from sparkwal import events
 from sparkwal.appender.batches import Batch, Callbacks
@@ -36,6 +37,12 @@ from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.pipeline import Pipeline, Sent
+
+
+def _fields(header: CommitHeader) -> dict[str, Any]:
+    """What its events say."""
+    who, last = header.query_id, header.batch_id
+    return {"position": header.position, "rows": header.rows, "query_id": who, "batch_id": last}
 
 
 class Workers:
@@ -118,7 +125,7 @@ class Session:
         self.on_change: Callable[[], None] | None = None
         self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)
         # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
-        self._acks = threading.Lock()
+        self._acks = threading.RLock()
         # Position → header, its batch and those after it with nothing to write.
         self._sent: dict[int, tuple[CommitHeader, list[Batch]]] = {}
         self._errors: dict[int, SparkWalError] = {}
@@ -159,11 +166,10 @@ class Session:
                 self._send(batch)
         except BaseException as error:
             # Even MemoryError must fail the waiting tickets, or callers block forever.
-            with self._acks:
-                self._stop(unexpected("the sending thread failed", error))
+            self._stop(unexpected("the sending thread failed", error))
         with self._acks:
             self._all_sent = True
-            self._end_if_over()
+            self._settle()
 
     def _send(self, batch: Batch) -> None:
         try:
@@ -171,7 +177,8 @@ class Session:
             count = len(appends)
             batches, rejected = self._context.rows.convert(appends)
             del appends
-            self._reject(batch, rejected)
+            for at, refusal in rejected.items():
+                self._reject(batch, batch.first_sequence + at, refusal)
             index = next((i for i in reversed(range(count)) if i not in rejected), None)
             if index is None:
                 self._nothing_to_write(batch)
@@ -181,8 +188,7 @@ class Session:
             now = self._context.clock.now_ms()
             sent = self._pipeline.send(rows, batches, last, now, self._metrics())
         except BaseException as error:
-            with self._acks:
-                self._stop(unexpected("a batch could not be encoded", error), batch)
+            self._stop(unexpected("a batch could not be encoded", error), batch)
             return
         with self._acks:
             if (failure := self.intake.failure) is not None:
@@ -190,10 +196,7 @@ class Session:
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
             self._sent[sent.position] = sent.header, [batch]
-        position, producer = sent.position, self._producer
-        self._publish(
-            events.BatchSent(position=position, rows=rows, query_id=producer, batch_id=last)
-        )
+        self._publish(events.BatchSent(**_fields(sent.header)))
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(sent.position, sent.header.bytes)
@@ -201,12 +204,10 @@ class Session:
         if self._lookout.is_due():
             self._workers.submit(self._look)
 
-    def _reject(self, batch: Batch, rejected: dict[int, OptionError]) -> None:
-        for index, error in rejected.items():
-            sequence = batch.first_sequence + index
-            batch.reject(sequence, error)
-            who = self._producer
-            self._publish(events.Rejected(query_id=who, batch_id=sequence, reason=str(error)))
+    def _reject(self, batch: Batch, sequence: int, error: OptionError) -> None:
+        batch.reject(sequence, error)
+        who, reason = self._producer, str(error)
+        self._publish(events.Rejected(query_id=who, batch_id=sequence, reason=reason))
 
     def _metrics(self) -> dict[str, float]:
         """For the next record; each PUT is in at most one."""
@@ -232,20 +233,17 @@ class Session:
         try:
             began = self._claim.before(sent.header)
             put_record(log, sent.header, sent.data, ASK)
-            self._put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
+            took = round((monotonic() - started) * 1000, 3)
             if self._claim.confirm_after_put(sent.header, began) is not None:
                 # Our record may have arrived before the other writer led, or after a collection.
                 raise OutcomeUnknownError(
                     f"position {sent.position} of {log.url} was written, but it took so long that "
                     f"another writer leads now: {ASK}"
                 )
-        except SparkWalError as error:
-            self._failed(sent.position, used_up(error))
         except BaseException as error:
-            what = f"position {sent.position}: the request failed"
-            self._failed(sent.position, unexpected(what, error))
+            self._failed(sent.position, used_up(sent.position, error))
         else:
-            self._succeeded(sent.position)
+            self._succeeded(sent.position, took)
 
     def _look(self) -> None:
         """Stop if another writer asks for the log; records in flight go on."""
@@ -254,16 +252,15 @@ class Session:
         except StoreUnavailableError:
             pass  # the next look may see more
         except FencedError as error:
-            with self._acks:
-                self._stop(error)
+            self._stop(error)
         except BaseException as error:
-            with self._acks:
-                self._stop(unexpected("a request for the log could not be read", error))
+            self._stop(unexpected("a request for the log could not be read", error))
 
-    def _succeeded(self, position: int) -> None:
+    def _succeeded(self, position: int, took: float) -> None:
         with self._acks:
             if position not in self._sent:
                 return  # given up already: a slot before it failed
+            self._put_ms[position] = took
             # SAFETY(ack-in-order) §7: the appender acknowledges only slots whose predecessors are
             # decided
             for ready in self._pipeline.durable(position):
@@ -274,17 +271,9 @@ class Session:
                 self._complete(batch, ready)
                 for batch in empty:
                     self._complete(batch, -1)
-                self._last_ms = took = self._put_ms.pop(ready)
-                self._publish(
-                    events.Durable(
-                        position=ready,
-                        rows=done.rows,
-                        query_id=self._producer,
-                        batch_id=done.batch_id,
-                        bytes=done.bytes,
-                        put_ms=took,
-                    )
-                )
+                self._last_ms = self._put_ms.pop(ready)
+                about = _fields(done)
+                self._publish(events.Durable(**about, bytes=done.bytes, put_ms=self._last_ms))
             self._settle()
         self.intake.wake()
 
@@ -299,37 +288,33 @@ class Session:
 
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
         """Accept and send nothing more; records in flight before the failure go on."""
-        if self.intake.stop(error):
-            if self.on_change is None:
-                path, kind = self._context.log.url, type(error).__name__
-                self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
-            else:
-                self.on_change()
-            if self._watch is not None:
-                self._watch.close()
-        if batch is not None:
-            assert self.intake.failure is not None
-            batch.fail(error, self.intake.failure)
-        self._settle()
+        with self._acks:
+            if self.intake.stop(error):
+                if self.on_change is None:
+                    path, kind = self._context.log.url, type(error).__name__
+                    self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
+                else:
+                    self.on_change()
+                if self._watch is not None:
+                    self._watch.close()
+            if batch is not None:
+                assert self.intake.failure is not None
+                batch.fail(error, self.intake.failure)
+            self._settle()
 
     def _settle(self) -> None:
         """Once the oldest slot has failed, fail all that waits: nothing can be acknowledged."""
         failure = self.intake.failure
-        if failure is None or (self._sent and min(self._sent) not in self._errors):
-            self._end_if_over()
-            return
-        error = None
-        for position in sorted(self._sent):
-            # SAFETY(verdict-per-append) §7: each unacknowledged append gets its own verdict, not
-            # the reason of the stop
-            error = verdict(error, self._errors.get(position))
-            assert error is not None
-            for batch in self._sent.pop(position)[1]:
-                batch.fail(error, failure)
-        for batch in self.intake.take_all():
-            batch.fail(unsent(failure.error), failure)
-        self._end_if_over()
-
-    def _end_if_over(self) -> None:
+        if failure is not None and (not self._sent or min(self._sent) in self._errors):
+            error = None
+            for position in sorted(self._sent):
+                # SAFETY(verdict-per-append) §7: each unacknowledged append gets its own verdict,
+                # not the reason of the stop
+                error = verdict(error, self._errors.get(position))
+                assert error is not None
+                for batch in self._sent.pop(position)[1]:
+                    batch.fail(error, failure)
+            for batch in self.intake.take_all():
+                batch.fail(unsent(failure.error), failure)
         if self._all_sent and not self._sent:
             self.intake.end()

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from sparkwal import events
 from sparkwal.events import Event, Missed, Retried
@@ -15,7 +16,7 @@ from sparkwal.events import Event, Missed, Retried
 _logger = logging.getLogger("sparkwal")
 
 # Events that may wait for a slow subscriber before the oldest are dropped.
-MOST_WAITING = 10_000
+_MOST_WAITING = 10_000
 _DRAIN_SECONDS = 5.0
 
 
@@ -24,7 +25,7 @@ class Subscriber:
 
     def __init__(self, callback: Callable[[Event], None]) -> None:
         self._callback = callback
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[Event] = deque(maxlen=_MOST_WAITING)
         self._missed = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -32,11 +33,9 @@ class Subscriber:
         self._thread.start()
 
     def publish(self, event: Event) -> None:
-        """Never blocks. Beyond MOST_WAITING the oldest events are dropped and counted."""
+        """Never blocks. Beyond 10,000 the oldest events are dropped and counted."""
         with self._changed:
-            if len(self._waiting) == MOST_WAITING:
-                self._waiting.popleft()
-                self._missed += 1
+            self._missed += len(self._waiting) == _MOST_WAITING
             self._waiting.append(event)
             self._changed.notify()
 
@@ -49,20 +48,11 @@ class Subscriber:
                     return
                 missed, self._missed = self._missed, 0
                 event = self._waiting.popleft()
-            if missed:
-                self._call(Missed(missed))
-            self._call(event)
-
-    def _call(self, event: Event) -> None:
-        try:
-            self._callback(event)
-        except Exception:
-            _logger.exception("a subscriber failed on %s", event.name)
-
-    def join(self) -> None:
-        """Wait for `stop`, but not for ever for a callback that hangs."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_DRAIN_SECONDS)
+            for each in (Missed(missed), event) if missed else (event,):
+                try:
+                    self._callback(each)
+                except Exception:
+                    _logger.exception("a subscriber failed on %s", each.name)
 
     def stop(self) -> None:
         """Deliver what waits, and nothing after it."""
@@ -70,31 +60,34 @@ class Subscriber:
             self._closing = True
             self._changed.notify()
 
+    def join(self) -> None:
+        """Wait for `stop`, but not for ever for a callback that hangs."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_DRAIN_SECONDS)
+
 
 class Subscribers:
     """Each subscriber gets the events in order."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._list: list[Subscriber] = []
-        self._threads: set[int] = set()
-        self._closed = False
-        self.retried = 0  # repeated requests of this appender's threads
-        self._pid = os.getpid()
         # The process's own subscribers may be slow too.
         self._process = Subscriber(events.emit)
+        self._own: tuple[Subscriber, ...] = ()
+        self._threads: set[int] = set()
+        self._lock = threading.Lock()
+        self.retried = 0  # repeated requests of this appender's threads
+        self._pid = os.getpid()
         self._forget = events.subscribe(self._overhear)
 
     def add(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Returns a function that removes the subscriber."""
         subscriber = Subscriber(callback)
         with self._lock:
-            self._list.append(subscriber)
+            self._own += (subscriber,)
 
         def remove() -> None:
             with self._lock:
-                if subscriber in self._list:
-                    self._list.remove(subscriber)
+                self._own = tuple(each for each in self._own if each is not subscriber)
             subscriber.stop()
 
         return remove
@@ -107,7 +100,7 @@ class Subscribers:
         self._notify(event)
 
     def _notify(self, event: Event) -> None:
-        for subscriber in tuple(self._list):
+        for subscriber in self._own:
             subscriber.publish(event)
 
     def enter_thread(self) -> None:
@@ -127,12 +120,10 @@ class Subscribers:
 
     def close(self) -> None:
         """Deliver what waits. Harmless when repeated."""
+        with suppress(ValueError):  # closed before
+            self._forget()
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            closing, self._list = [self._process, *self._list], []
-        self._forget()
+            closing, self._own = (self._process, *self._own), ()
         for subscriber in closing:
             subscriber.stop()
         for subscriber in closing:
