@@ -22,8 +22,7 @@ from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import Rows, RowSchema
 from sparkwal.appender.salvage import Incident, incidents_of
-from sparkwal.appender.sender import Session
-from sparkwal.appender.session import open_session
+from sparkwal.appender.sender import Session, open_session
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event

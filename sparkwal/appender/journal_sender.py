@@ -19,8 +19,7 @@ from sparkwal import events
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
-from sparkwal.appender.sender import Session
-from sparkwal.appender.session import open_session
+from sparkwal.appender.sender import Session, open_session
 from sparkwal.appender.verdicts import fenced, without_advice
 from sparkwal.errors import (
     FencedError,

@@ -82,7 +82,6 @@ class SizeWatch:
         self.wake()
 
     def _watch(self) -> None:
-        self._subscribers.enter_thread()
         while not self._ended:
             seconds = self._seconds() if self.size >= self._first else None
             if seconds is None or seconds > 0:
@@ -91,7 +90,8 @@ class SizeWatch:
                 continue
             found = self._safe, self._before
             try:
-                found = self._look()
+                with self._subscribers.overhearing():
+                    found = self._look()
             except SparkWalError:
                 pass  # the count still holds; the next look may succeed
             except Exception:

@@ -148,19 +148,14 @@ class RowSchema:
         self._check_nulls(rows)
         size = rows.get_total_buffer_size()
         # A slice keeps alive all that it was cut from. If that is too much for its rows, copy them.
-        if copy or size > _MOST_A_ROW * (rows.num_rows + 1):
-            return self._copy_arrow(rows, shares)
-        return rows, size + 1, size + self._held_arrow
-
-    def _copy_arrow(self, rows: pa.RecordBatch | pa.Table, shares: bool) -> CheckedRows:
-        if rows.get_total_buffer_size() > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
+        if not copy and size <= _MOST_A_ROW * (rows.num_rows + 1):
+            return rows, size + 1, size + self._held_arrow
+        if size > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
             raise _too_large(rows.nbytes)
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
-        if not batches:
-            return [], 1, _HELD_LIST
         if shares:
             batches = [self._conform(batch) for batch in batches]
-        return self.whole(pa.concat_batches(batches))
+        return self.whole(pa.concat_batches(batches)) if batches else ([], 1, _HELD_LIST)
 
     def _copy_dicts(self, rows: Sequence[Any]) -> CheckedRows:
         kept: list[dict[str, Any]] = []

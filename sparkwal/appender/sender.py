@@ -1,20 +1,23 @@
-"""One leadership of the log by an appender: cuts batches, sends them, acknowledges in order.
+"""One leadership of the log by an appender: takes the log over, cuts batches, sends them,
+acknowledges in order.
 
-One thread cuts and encodes batches. A thread of a pool puts each record, with its own retries. The
+One thread cuts and encodes batches. A daemon puts each record, with its own retries. The
 one whose record fills the oldest gap acknowledges all that waited for it.
 
     sending → stopped (`_stop`)         the first failure; records in flight before it go on
-    sending, stopped → over (`_end_if_over`)    all is sent or given up, and nothing in flight
+    sending, stopped → over (`_settle`) all is sent or given up, and nothing in flight
 
 A batch is encoded → in flight → done, then acknowledged once all before it are; or it fails.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
+import uuid
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -23,8 +26,9 @@ from sparkwal.appender.batches import Batch, Callbacks
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
-from sparkwal.appender.verdicts import ASK, unexpected, unsent, used_up, verdict
+from sparkwal.appender.verdicts import ASK, fenced, unexpected, unsent, used_up, verdict
 from sparkwal.errors import (
+    DivergedCheckpointError,
     FencedError,
     OptionError,
     OutcomeUnknownError,
@@ -32,56 +36,79 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.header import CommitHeader
+from sparkwal.options.open import check_place
+from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.pipeline import Pipeline, Sent
+from sparkwal.protocol.recovery import Head
+from sparkwal.store.conditional_put import prove_put_if_absent
+from sparkwal.store.hedge import run_in_daemon
+
+
+def open_session(
+    context: AppenderContext,
+    former: Session | None = None,
+    check: Callable[[Head, str, int], None] | None = None,
+) -> Session:
+    """Take the log over and fence its former writer.
+
+    Args:
+        former: the same appender's session before: the new one must continue in the same log, and
+            takes it over from no other writer.
+        check: called before anything is written, with the log's head, its id and the producer's
+            newest sequence in it; raises if this appender must not lead the log.
+
+    Raises StoreUnavailableError, OutcomeUnknownError, FencedError, InvalidLogError, OptionError.
+    """
+    log, settings, clock = context.log, context.settings, context.clock
+    prove_put_if_absent(log.store, log.prefix)
+    plan_id = uuid.uuid4().hex
+    host = socket.gethostname()
+    known = former.leadership if former is not None else None
+    durable = -1
+
+    def look(head: Head, log_id: str) -> None:
+        nonlocal durable
+        if head.live is not None:
+            durable = last_batch(lambda: log, head.live.header, context.producer_id)
+        if check is not None:
+            check(head, log_id, durable)
+
+    claim = Claim(
+        leader_id=known.leader_id if known else f"{host}:{os.getpid()}:{plan_id[:12]}",
+        host=host,
+        plan_id=plan_id,
+        spark_schema=context.rows.spark_schema,
+        merge_schema=settings.merge_schema,
+        window=settings.window_size,
+        in_flight_limit=settings.max_in_flight,
+        reason="appender",
+        log_id=known.log_id if known else None,
+        continues=known is not None,
+        check_place=partial(check_place, settings.path),
+        check_head=look,
+    )
+    looked_ms = clock.boot_ms()
+    try:
+        with context.subscribers.overhearing():
+            leadership = lead(log, claim, clock, settings.plan_ttl_ms, known)
+    except FencedError as error:
+        raise fenced(error) from None
+    except DivergedCheckpointError:
+        raise OptionError(
+            f"{log.url} is not the log {claim.log_id} any more: it was deleted, or recreated"
+        ) from None
+    return Session(context, leadership, plan_id, durable, looked_ms)
 
 
 def _fields(header: CommitHeader) -> dict[str, Any]:
     """What its events say."""
     who, last = header.query_id, header.batch_id
     return {"position": header.position, "rows": header.rows, "query_id": who, "batch_id": last}
-
-
-class Workers:
-    """Up to `limit` threads that send requests, started as needed. Only one thread may submit. They
-    are daemons: a request that hangs must not keep a process alive after its appender failed."""
-
-    def __init__(self, limit: int, entered: Callable[[], None]) -> None:
-        self._limit, self._entered = limit, entered
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._count = 0
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run a task that never raises."""
-        if not self._idle.acquire(blocking=False) and self._count < self._limit:
-            self._count += 1
-            name = f"sparkwal-put-{self._count}"
-            try:
-                threading.Thread(target=self._work, name=name, daemon=True).start()
-            except RuntimeError:
-                # The machine has no more threads, or the interpreter ends. The existing threads
-                # take the task; if there are none, this one runs it.
-                self._count -= 1
-                if not self._count:
-                    task()
-                    return
-        self._tasks.put(task)
-
-    def _work(self) -> None:
-        self._entered()
-        while (task := self._tasks.get()) is not None:
-            task()
-            del task  # it holds the record's bytes
-            self._idle.release()
-
-    def stop(self) -> None:
-        """End every thread after its task, without waiting for it."""
-        for _ in range(self._count):
-            self._tasks.put(None)
 
 
 class Session:
@@ -123,7 +150,6 @@ class Session:
         # takes no more or takes again, or this has stopped: then no event is published.
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
-        self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)
         # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
         self._acks = threading.RLock()
         # Position → header, its batch and those after it with nothing to write.
@@ -150,7 +176,6 @@ class Session:
     def close(self, timeout: float | None) -> None:
         """Raises TimeoutError."""
         self.intake.close(timeout)
-        self._workers.stop()
         if self._watch is not None:
             self._watch.close()
         self.intake.callbacks.stop()
@@ -200,9 +225,14 @@ class Session:
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(sent.position, sent.header.bytes)
-        self._workers.submit(partial(self._put, sent))
+        # In daemons: a request that hangs must not keep a process alive after its appender failed.
+        run_in_daemon(partial(self._heard, partial(self._put, sent)))
         if self._lookout.is_due():
-            self._workers.submit(self._look)
+            run_in_daemon(partial(self._heard, self._look))
+
+    def _heard(self, request: Callable[[], None]) -> None:
+        with self._context.subscribers.overhearing():
+            request()
 
     def _reject(self, batch: Batch, sequence: int, error: OptionError) -> None:
         batch.reject(sequence, error)

@@ -7,8 +7,8 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from sparkwal import events
 from sparkwal.events import Event, Missed, Retried
@@ -103,12 +103,14 @@ class Subscribers:
         for subscriber in self._own:
             subscriber.publish(event)
 
-    def enter_thread(self) -> None:
-        """Let these subscribers also get the events that this thread emits: retried, fenced, …"""
+    @contextmanager
+    def overhearing(self) -> Iterator[None]:
+        """Within it these subscribers also get the events that this thread emits: retried, …"""
         self._threads.add(threading.get_ident())
-
-    def leave_thread(self) -> None:
-        self._threads.discard(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._threads.discard(threading.get_ident())
 
     def _overhear(self, event: Event) -> None:
         # A fork reuses thread ids, and its queues have no threads.

@@ -37,13 +37,10 @@ def frozen(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, Mapping):
         return {frozen(key): frozen(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [frozen(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(frozen(item) for item in value)
-    if _is_numpy(value):
-        return _of_numpy(value)
-    return value
+    if isinstance(value, (list, tuple)):
+        items = [frozen(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return _of_numpy(value) if _is_numpy(value) else value
 
 
 def _is_numpy(value: Any) -> bool:
@@ -77,9 +74,8 @@ def column(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
 def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
     """The index of the first value that a column of this type cannot hold unchanged, or None."""
     exact, fits = _rule(kind)
-    # Nearly always all values are of the expected classes: check that in one pass in C.
     if exact.issuperset(map(type, values)):
-        return None
+        return None  # nearly always, and found in one pass in C
     wrong = (i for i, each in enumerate(values) if type(each) not in exact and not fits(each, kind))
     return next(wrong, None)
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from greenlet import greenlet
 
+from sparkwal.store.hedge import run_in_daemon
+
 from .machine import Machine
 
 
@@ -261,7 +263,10 @@ _THREADING = _Threading(
     Thread=Thread,
     get_ident=lambda: Machine.current.me(),
 )
-_INSTEAD = ((threading, _THREADING), (RealQueue, SimpleQueue), (ThreadPoolExecutor, Pool))
+_INSTEAD = (
+    (threading, _THREADING), (RealQueue, SimpleQueue), (ThreadPoolExecutor, Pool),
+    (run_in_daemon, lambda task: Machine.current.start(task)),
+)  # fmt: skip
 
 
 def _uses() -> Iterator[tuple[Any, str, Any, Any]]:
