@@ -43,10 +43,10 @@ class AsyncAppender:
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
-        given: dict[str, Any] = {"producer_id": producer_id, "on_event": on_event, **options}
-        self._open: Callable[[], Appender] = partial(Appender, path, schema, **given)
+        options |= {"producer_id": producer_id, "on_event": on_event}
+        self._open: Callable[[], Appender] = partial(Appender, path, schema, **options)
         self._appender: Appender | None = None
         # One thread accepts, in order, what waits for room and all that goes to a journal. The loop
         # never waits for the disk, not even for a write, which may begin a segment.
@@ -155,16 +155,14 @@ class AsyncAppender:
             self._waiting.popleft()
         # While some wait for room, `block=False` is refused: it would wait behind them.
         self._is_full &= bool(self._waiting)
-        return [(done, self._synced(each)) for done, each in reversed(results)][::-1]
-
-    def _synced(self, each: Ticket | BaseException) -> Ticket | BaseException:
-        """The last ticket comes first: its sync serves all."""
-        if isinstance(each, Ticket):
-            try:
-                self.appender.wait_accepted(each)
-            except SparkWalError as error:
-                return error
-        return each
+        # The last ticket comes first: its sync serves all.
+        for place, (done, each) in reversed(list(enumerate(results))):
+            if isinstance(each, Ticket):
+                try:
+                    self.appender.wait_accepted(each)
+                except SparkWalError as error:
+                    results[place] = done, error
+        return results
 
     @property
     def last_sequence(self) -> int:

@@ -18,12 +18,11 @@ from typing import Self
 import pyarrow as pa
 
 from sparkwal.appender.batches import CheckedRows, Ticket
-from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.context import AppenderContext, Subscribers
 from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import Rows, RowSchema
 from sparkwal.appender.salvage import Incident, incidents_of
 from sparkwal.appender.sender import Session, open_session
-from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
@@ -77,7 +76,7 @@ class Appender:
         settings = from_keywords(AppenderOptions, name, options)
         log = path if isinstance(path, LogStore) else open_log(settings, fail_fast=True)
         _check_producer(producer_id)
-        self._log, self._settings = log, settings
+        self._log, self.options = log, settings
         self._rows = RowSchema(schema)
         self._is_closing = False
         self._subscribers = Subscribers()
@@ -190,16 +189,6 @@ class Appender:
         return self._log.url
 
     @property
-    def buffer_limit(self) -> int:
-        """maxBufferedBytes."""
-        return self._settings.max_buffered
-
-    @property
-    def journal_limit(self) -> int:
-        """How much of a journal appends may fill: journalMaxBytes less one file."""
-        return self._settings.journal_max - self._settings.journal_segment
-
-    @property
     def journal_bytes(self) -> int:
         """Size of the journal's files, whose rows the log may have already; 0 without a journal."""
         return 0 if self._journaled is None else self._journaled.journal.size
@@ -304,14 +293,10 @@ class Appender:
 
 
 def _check_producer(producer_id: object) -> None:
-    if not isinstance(producer_id, str):
-        raise OptionError(f"producer_id is a {type(producer_id).__name__}; a str is expected")
-    if not producer_id.strip() or producer_id.startswith(ANONYMOUS):
-        raise OptionError(f"producer_id must not be empty or begin with {ANONYMOUS!r}")
-    try:
-        producer_id.encode()
-    except UnicodeEncodeError:
+    name = producer_id if isinstance(producer_id, str) else ""
+    is_utf8 = name.encode(errors="replace").decode() == name
+    if not name.strip() or name.startswith(ANONYMOUS) or not is_utf8:
         raise OptionError(
-            f"producer_id {ascii(producer_id)} cannot be written as UTF-8; leave its lone "
-            "surrogates out"
-        ) from None
+            f"producer_id is {producer_id!a}; a text is expected that is not empty, does not begin "
+            f"with {ANONYMOUS!r} and holds no lone surrogates"
+        )

@@ -47,7 +47,6 @@ class Intake:
         self._lock = callbacks.lock
         self._changed = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
-        self._over = threading.Condition(self._lock)
         self.failure: Failure | None = None
         self._first, self.last_sequence = first, first - 1
         self._closing = self._ended = False
@@ -99,7 +98,7 @@ class Intake:
                     return ticket
             self._make_room(rows[2], block)
             # Notify first: if a signal handler raised in between, nothing would send the append.
-            self._changed.notify()
+            self._changed.notify_all()
             return self.add(rows, time.monotonic())
 
     def add_to_open(self, rows: CheckedRows) -> Ticket | None:
@@ -167,7 +166,7 @@ class Intake:
         newest = self.newest
         if newest is not None:
             newest.close()
-        self._changed.notify()
+        self._changed.notify_all()
 
     def wait_room(self, timeout: float) -> None:
         """Wait until what was refused may be accepted, or the appender stops."""
@@ -197,7 +196,7 @@ class Intake:
             self._closing = True
             self.close_batch()
             self._room.notify_all()
-            if not self._over.wait_for(lambda: self._ended, timeout):
+            if not self._changed.wait_for(lambda: self._ended, timeout):
                 raise TimeoutError(
                     f"not everything is durable after {timeout} seconds; it is still being "
                     "sent: call close again to wait for it"
@@ -257,7 +256,7 @@ class Intake:
 
     def wake(self) -> None:
         with self._lock:
-            self._changed.notify()
+            self._changed.notify_all()
 
     def stop(self, error: SparkWalError) -> bool:
         """Accept nothing more; False if it has stopped before."""
@@ -271,4 +270,4 @@ class Intake:
     def end(self) -> None:
         with self._lock:
             self._ended = True
-            self._over.notify_all()
+            self._changed.notify_all()

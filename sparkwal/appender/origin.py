@@ -7,6 +7,7 @@ names who sent from there. If one of the two is gone, the answer is unknown: nei
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TypeGuard
 
 from sparkwal.appender.context import AppenderContext
@@ -30,19 +31,17 @@ def check_sent(
     last sender began. Raises OptionError if the log may hold another appender's rows under
     the sequences of entries that wait; InvalidLogError."""
     segments, cursor, sender = contents.segments, contents.cursor, contents.sender
-    mine = (log_id, context.producer_id)
+    done, mine = contents.first - 1, (log_id, context.producer_id)
     if segments and segments[0].header.owner != mine:
         return  # another log's or producer's: opening the journal reports it
     if isinstance(sender, Sender) and sender.whose != whose(*mine):
         sender = f"{path} names a sender of another log or producer"
-    known_done = [contents.first - 1]
     if cursor is not None and cursor.owner == mine:
-        known_done.append(cursor.sequence)
+        done = max(done, cursor.sequence)
     if isinstance(sender, Sender):
-        known_done.append(sender.sequence)
-    first = max(known_done) + 1
+        done = max(done, sender.sequence)
     newest = contents.damage.newest if contents.damage is not None else -1
-    last = min(max(contents.last, newest), known)
+    first, last = done + 1, min(max(contents.last, newest), known)
     if first > last:
         return
     wrote = _last_leader(context, head, log_id, known)
@@ -101,14 +100,10 @@ def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) 
             header = live(header.prev_position)
     if is_it(header):
         return header.leader_id
-    # Find the first position whose record knows the producer's last sequence.
-    low, high = kept, head.gap
-    while low < high:
-        middle = (low + high) // 2
-        header = live(middle)
-        if header is None or last_batch(lambda: log, header, producer) < known:
-            low = middle + 1
-        else:
-            high = middle
-    header = live(low)
+
+    def knows(position: int) -> bool:
+        header = live(position)
+        return header is not None and last_batch(lambda: log, header, producer) >= known
+
+    header = live(bisect_left(range(head.gap), True, lo=min(kept, head.gap), key=knows))
     return header.leader_id if is_it(header) else None

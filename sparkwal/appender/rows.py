@@ -105,8 +105,10 @@ class RowSchema:
     def _table(self, rows: Any) -> pa.Table:
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             self._check_columns(list(rows.columns))
-            columns = [self._frame_column(rows[field.name], field) for field in self.arrow]
-            return pa.table(columns, schema=self.arrow)
+            table = pa.table(
+                {field.name: self._series(rows[field.name], field) for field in self.arrow}
+            )
+            return pa.Table.from_batches(map(self._conform, table.to_batches()), self.arrow)
         if isinstance(rows, pa.Table):
             return rows
         if hasattr(rows, "__arrow_c_stream__"):
@@ -116,8 +118,8 @@ class RowSchema:
             "or a pandas frame is expected"
         )
 
-    def _frame_column(self, column: pd.Series[Any], field: pa.Field) -> pa.Array | pa.ChunkedArray:
-        """A column of a frame in the schema's type. It may share memory with the frame."""
+    def _series(self, column: pd.Series[Any], field: pa.Field) -> pa.Array | pa.ChunkedArray:
+        """A column of a frame, which may be cast to the schema's type. It may share memory."""
         if column.dtype == object:
             # In pandas NaN stands for null in any column.
             there = zip(column, column.notna(), strict=True)
@@ -128,18 +130,13 @@ class RowSchema:
                 f"column {field.name!r} is {column.dtype} in this frame and "
                 f"{field.type} in the schema; convert it"
             )
-        try:
-            made = own.cast(field.type)
-        except (pa.ArrowException, ValueError) as error:
-            raise OptionError(
-                f"column {field.name!r} of this frame does not fit the schema: {error}"
-            ) from None
         if pa.types.is_float32(field.type) and pa.types.is_floating(own.type):
-            # Arrow makes numbers such as 1e39 infinite.
-            beyond = pc.index(pc.and_not(pc.is_inf(made), pc.is_inf(own)), True).as_py()
-            if beyond >= 0:
-                raise self._bad_value(beyond, field.name, column.iloc[beyond])
-        return made
+            # Arrow would make numbers such as 1e39 infinite.
+            is_beyond = pc.greater_equal(pc.abs(own), values.FLOAT32_END)
+            place = pc.index(pc.and_(is_beyond, pc.is_finite(own)), True).as_py()
+            if place >= 0:
+                raise self._bad_value(place, field.name, column.iloc[place])
+        return own
 
     def _keep(self, rows: Any, copy: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)

@@ -115,31 +115,22 @@ class Session:
     """Without a journal it is the appender's backend: accepted rows are in memory.
 
     Args:
-        leadership: of the beginning: the session may write from its `next_position` on.
+        lead: of the beginning: the session may write from its `next_position` on.
         plan_id: drawn for this session: a read-back counts only its own records as ours.
-        known: the producer's newest sequence in the log.
-        looked_ms: when the log was looked at.
+        known: the producer's newest sequence in the log, seen at `looked_ms`.
 
     Raises InvalidLogError, StoreUnavailableError.
     """
 
     def __init__(
-        self,
-        context: AppenderContext,
-        leadership: Leadership,
-        plan_id: str,
-        known: int,
-        looked_ms: int,
-        lookout: Lookout | None = None,
+        self, context: AppenderContext, lead: Leadership, plan_id: str, known: int, looked_ms: int
     ) -> None:
-        log, clock, settings, lead = context.log, context.clock, context.settings, leadership
-        self._context, self.leadership, self.known = context, leadership, known
-        ttl_ms, limit = settings.plan_ttl_ms, settings.max_in_flight
+        log, clock, settings = context.log, context.clock, context.settings
+        self._context, self.leadership, self.known = context, lead, known
         self._pipeline = Pipeline(lead, plan_id, context.producer_id, settings.codec)
-        self._claim = ClaimAge(
-            log, clock, ttl_ms, lead.began, limit, looked_ms=looked_ms, known=known
-        )
-        self._lookout = lookout or Lookout(log, lead.log_id, lead.term, clock)
+        ttl_ms, began, limit = settings.plan_ttl_ms, lead.began, settings.max_in_flight
+        self._claim = ClaimAge(log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=known)
+        self._lookout = Lookout(log, lead.log_id, lead.term, clock)
         # Without limits of the log's size there is no watch and no request.
         has_limits = settings.soft_limit is not None or settings.hard_limit is not None
         self._watch = SizeWatch(context, lead) if has_limits else None

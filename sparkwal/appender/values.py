@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import types
 
 # A number from here on is infinite as a float32: half a step above the largest one.
-_FLOAT32_END = 2.0**128 - 2.0**103
+FLOAT32_END = 2.0**128 - 2.0**103
 # No column has more places after the point.
 _MOST_PLACES = 76
 # Bytes in a record for each value of variable width, besides the value's own.
@@ -111,7 +111,7 @@ def fits_decimal(value: Any, kind: pa.DataType) -> bool:
 
 def _fits_float32(value: Any, kind: pa.DataType) -> bool:
     is_number = isinstance(value, (float, int)) and not isinstance(value, bool)
-    return is_number and not _FLOAT32_END <= abs(value) < inf
+    return is_number and not FLOAT32_END <= abs(value) < inf
 
 
 def _fits_timestamp(value: Any, kind: pa.DataType) -> bool:
@@ -184,13 +184,16 @@ def carries(own: pa.DataType, target: pa.DataType) -> bool:
     itself."""
     if types.is_dictionary(own):
         own = own.value_type
-    if types.is_integer(own) or types.is_floating(own):
-        return bool(types.is_integer(target) or types.is_floating(target))
-    if types.is_timestamp(own):
-        return bool(types.is_timestamp(target) and (own.tz is None or target.tz is not None))
-    if types.is_string(own) or types.is_large_string(own) or types.is_string_view(own):
-        return bool(types.is_string(target))
-    return bool(own.id == target.id)
+    if types.is_timestamp(own) and types.is_timestamp(target):
+        return own.tz is None or target.tz is not None
+    return _family(own) == _family(target)
+
+
+def _family(kind: pa.DataType) -> str | int:
+    if types.is_integer(kind) or types.is_floating(kind):
+        return "number"
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return "text" if is_text else kind.id
 
 
 def arrays(kind: pa.DataType) -> int:

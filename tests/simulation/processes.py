@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from sparkwal.appender.batches import Ticket
-from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.context import AppenderContext, Subscribers
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.sender import Session
-from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
@@ -147,7 +146,6 @@ def appender(
         except SparkWalError as error:
             return type(error).__name__
         every = 1 if looks else 10**9
-        lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
         # Each append is a batch of its own, and goes at once.
         options = replace(
             AppenderOptions(path="wal"),
@@ -159,7 +157,8 @@ def appender(
             compression="none",
         )
         context = AppenderContext(log, options, rows, producer_id, Nobody(), clock)
-        wal = Session(context, leadership, name, first - 1, looked_ms, lookout)
+        wal = Session(context, leadership, name, first - 1, looked_ms)
+        wal._lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
         intake = wal.intake
 
         def reported(ticket: Ticket) -> None:
