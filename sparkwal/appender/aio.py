@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Self
 
@@ -85,11 +85,8 @@ class AsyncAppender:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
+        with nullcontext() if error is None else suppress(SparkWalError):
             await self.close()
-        except SparkWalError:
-            if error is None:
-                raise
 
     async def append(self, rows: Rows) -> int:
         """Accept rows, waiting for room if need be, and return their position once durable.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from multiprocessing.util import Finalize
 from typing import Self
 
@@ -284,12 +285,9 @@ class Appender:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
+        # The error that ended the block is the cause, or matters as much.
+        with nullcontext() if error is None else suppress(SparkWalError):
             self.close()
-        except SparkWalError:
-            # The error that ended the block is the cause, or matters as much.
-            if error is None:
-                raise
 
 
 def _check_producer(producer_id: object) -> None:
