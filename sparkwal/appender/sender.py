@@ -141,6 +141,8 @@ class Session:
         # takes no more or takes again, or this has stopped: then no event is published.
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
+        # Looks count as requests: they hold records up, so that who asks for the log gets it.
+        self._free = threading.Semaphore(limit)
         # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
         self._acks = threading.RLock()
         # Position → header, its batch and those after it with nothing to write.
@@ -216,14 +218,20 @@ class Session:
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(sent.position, sent.header.bytes)
-        # In daemons: a request that hangs must not keep a process alive after its appender failed.
-        run_in_daemon(partial(self._heard, partial(self._put, sent)))
+        self._begin(partial(self._put, sent))
         if self._lookout.is_due():
-            run_in_daemon(partial(self._heard, self._look))
+            self._begin(self._look)
 
-    def _heard(self, request: Callable[[], None]) -> None:
-        with self._context.subscribers.overhearing():
-            request()
+    def _begin(self, request: Callable[[], None]) -> None:
+        """In a daemon: one that hangs must not keep a process alive after its appender failed."""
+
+        def run() -> None:
+            with self._context.subscribers.overhearing():
+                request()
+            self._free.release()
+
+        self._free.acquire()
+        run_in_daemon(run)
 
     def _reject(self, batch: Batch, sequence: int, error: OptionError) -> None:
         batch.reject(sequence, error)
