@@ -53,7 +53,8 @@ class AsyncAppender:
         self._thread = ThreadPoolExecutor(1, "sparkwal-accept")
         self._waiting: deque[tuple[CheckedRows, bool, _Accepted]] = deque()
         self._is_full = False  # the first that waits, waits for room
-        self._is_accepting = False  # only the loop uses it
+        # Only the loop uses these: whether the thread is at work, and who has not returned yet.
+        self._is_accepting, self._in_turn = False, 0
 
     @property
     def appender(self) -> Appender:
@@ -103,7 +104,7 @@ class AsyncAppender:
         appender = self.appender
         checked = appender.check(rows)
         # One that is not open raises why.
-        if not (self._waiting or appender.has_journal) or not appender.is_open:
+        if not (self._in_turn or appender.has_journal) or not appender.is_open:
             try:
                 return appender.admit_unsynced(checked)
             except BackPressureError:
@@ -115,7 +116,11 @@ class AsyncAppender:
         self._waiting.append((checked, block, done))
         if not self._is_accepting:
             self._go_on()
-        return await done
+        self._in_turn += 1
+        try:
+            return await done
+        finally:
+            self._in_turn -= 1
 
     def _go_on(self, accepted: asyncio.Future[_Results] | None = None) -> None:
         """Deliver what the thread has accepted, and let it accept the rest."""
