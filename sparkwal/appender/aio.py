@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Self
 
@@ -22,8 +22,8 @@ from sparkwal.events import Event
 # The most appends that are accepted before the disk is synced.
 _MOST = 1000
 
-_Waiting = tuple[CheckedRows, bool, "asyncio.Future[Ticket]"]
-_Results = list[tuple["asyncio.Future[Ticket]", "Ticket | BaseException"]]
+_Accepted = asyncio.Future[Ticket]
+_Results = list[tuple[_Accepted, Ticket | BaseException]]
 
 
 class AsyncAppender:
@@ -43,16 +43,18 @@ class AsyncAppender:
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
-        given: dict[str, Any] = {"producer_id": producer_id, "on_event": on_event, **options}
-        self._open: Callable[[], Appender] = partial(Appender, path, schema, **given)
+        options |= {"producer_id": producer_id, "on_event": on_event}
+        self._open: Callable[[], Appender] = partial(Appender, path, schema, **options)
         self._appender: Appender | None = None
-        # An append that waits for room goes before a later one: the lock's waiters take turns, and
-        # no other append passes them.
-        self._turn = asyncio.Lock()
-        self._in_turn = 0
-        self._acceptor: _Acceptor | None = None  # with a journal
+        # One thread accepts, in order, what waits for room and all that goes to a journal. The loop
+        # never waits for the disk, not even for a write, which may begin a segment.
+        self._thread = ThreadPoolExecutor(1, "sparkwal-accept")
+        self._waiting: deque[tuple[CheckedRows, bool, _Accepted]] = deque()
+        self._is_full = False  # the first that waits, waits for room
+        # Only the loop uses these: whether the thread is at work, and who has not returned yet.
+        self._is_accepting, self._in_turn = False, 0
 
     @property
     def appender(self) -> Appender:
@@ -62,39 +64,30 @@ class AsyncAppender:
         return self._appender
 
     async def __aenter__(self) -> Self:
-        opened: list[Appender] = []
         cancelled = threading.Event()
 
-        def close_unused() -> None:
-            with suppress(IndexError, SparkWalError):
-                opened.pop().close()
-
-        def open_it() -> None:
-            opened.append(self._open())
+        def open_it() -> Appender:
+            appender = self._open()
             if cancelled.is_set():
-                close_unused()
+                appender.close()
+            return appender
 
         opening = asyncio.ensure_future(asyncio.to_thread(open_it))
         try:
-            await asyncio.shield(opening)
+            self._appender = await asyncio.shield(opening)
         except asyncio.CancelledError:
             # A request under way cannot be called back, and would fence the appender that opens the
             # log next. So wait until it is over.
             cancelled.set()
             await asyncio.wait([opening])
-            await asyncio.to_thread(close_unused)
+            with suppress(SparkWalError):
+                await asyncio.to_thread(opening.result().close)
             raise
-        self._appender = opened.pop()
-        if self._appender.has_journal:
-            self._acceptor = _Acceptor(self._appender)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
+        with nullcontext() if error is None else suppress(SparkWalError):
             await self.close()
-        except SparkWalError:
-            if error is None:
-                raise
 
     async def append(self, rows: Rows) -> int:
         """Accept rows, waiting for room if need be, and return their position once durable.
@@ -108,30 +101,70 @@ class AsyncAppender:
     async def accept(self, rows: Rows, block: bool = True) -> Ticket:
         """As `Appender.append`: waits for room, and for a journal's disk. Use `durable` to wait for
         the log."""
-        accepted = self.appender.check(rows)
-        if self._acceptor is not None:
-            return await self._acceptor.accept(accepted, block)
-        return await self._admit(accepted, block)
-
-    async def _admit(self, accepted: CheckedRows, block: bool) -> Ticket:
-        if not self._in_turn:
+        appender = self.appender
+        checked = appender.check(rows)
+        # One that is not open raises why.
+        if not (self._in_turn or appender.has_journal) or not appender.is_open:
             try:
-                return self.appender.admit(accepted, False)
+                return appender.admit_unsynced(checked)
             except BackPressureError:
                 if not block:
                     raise
-        elif not block:
+        if not block and (self._is_full or not appender.has_journal):
             raise BackPressureError("others wait for room already: try again later")
+        done: _Accepted = asyncio.get_running_loop().create_future()
+        self._waiting.append((checked, block, done))
+        if not self._is_accepting:
+            self._go_on()
         self._in_turn += 1
         try:
-            async with self._turn:
-                while True:
-                    try:
-                        return self.appender.admit(accepted, False)
-                    except BackPressureError:
-                        await asyncio.to_thread(self.appender.wait_room, 1.0)
+            return await done
         finally:
             self._in_turn -= 1
+
+    def _go_on(self, accepted: asyncio.Future[_Results] | None = None) -> None:
+        """Deliver what the thread has accepted, and let it accept the rest."""
+        for done, each in () if accepted is None else accepted.result():
+            if done.done():
+                continue  # cancelled: its rows are accepted all the same
+            if isinstance(each, BaseException):
+                done.set_exception(each)
+            else:
+                done.set_result(each)
+        self._is_accepting = bool(self._waiting)
+        if self._is_accepting:
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(self._thread, self._accept_some).add_done_callback(self._go_on)
+
+    def _accept_some(self) -> _Results:
+        """Accept what waits until there is no room, and sync a journal once for all."""
+        if self._is_full:
+            self.appender.wait_room(1.0)
+        results: _Results = []
+        while self._waiting and len(results) < _MOST:
+            checked, block, done = self._waiting[0]
+            try:
+                if not done.cancelled():
+                    results.append((done, self.appender.admit_unsynced(checked)))
+                    self._is_full = False
+            except BackPressureError as error:
+                if block:
+                    self._is_full = True
+                    break
+                results.append((done, error))
+            except BaseException as error:
+                results.append((done, error))
+            self._waiting.popleft()
+        # While some wait for room, `block=False` is refused: it would wait behind them.
+        self._is_full &= bool(self._waiting)
+        # The last ticket comes first: its sync serves all.
+        for place, (done, each) in reversed(list(enumerate(results))):
+            if isinstance(each, Ticket):
+                try:
+                    self.appender.wait_accepted(each)
+                except SparkWalError as error:
+                    results[place] = done, error
+        return results
 
     @property
     def last_sequence(self) -> int:
@@ -146,110 +179,19 @@ class AsyncAppender:
 
     async def close(self, timeout: float | None = None) -> None:
         await asyncio.to_thread(self.appender.close, timeout)
-        if self._acceptor is not None:
-            self._acceptor.close()
 
 
 async def durable(ticket: Ticket) -> int:
     """Await a ticket's `result`."""
     loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def arrived() -> None:
-        if not done.done():
-            done.set_result(None)
+    done = asyncio.Event()
 
     def from_thread() -> None:
         # A closed loop refuses the call: nobody awaits the ticket any more.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(arrived)
+            loop.call_soon_threadsafe(done.set)
 
     if not ticket.done():
         ticket.when_done(from_thread)
-        await done
+        await done.wait()
     return ticket.result(0)
-
-
-class _Acceptor:
-    """Appends of one event loop to a journal: one thread accepts them and syncs once for all.
-    The loop never waits for the disk, not even for a write, which may begin a segment."""
-
-    def __init__(self, appender: Appender) -> None:
-        self._appender = appender
-        self._thread = ThreadPoolExecutor(1, "sparkwal-accept")
-        self._waiting: deque[_Waiting] = deque()
-        self._is_running = False  # only the loop uses it
-        self._is_full = self._is_closed = False
-
-    async def accept(self, accepted: CheckedRows, block: bool) -> Ticket:
-        if self._is_closed:
-            self._appender.admit(accepted, False)  # raises why nothing is accepted any more
-        if not block and self._is_full:
-            raise BackPressureError("others wait for room already: try again later")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Ticket] = loop.create_future()
-        self._waiting.append((accepted, block, done))
-        if not self._is_running:
-            self._is_running = True
-            self._thread.submit(self._accept_all, loop)
-        return await done
-
-    def close(self) -> None:
-        """Call after the appender is closed: appends that still wait are refused."""
-        self._is_closed = True
-        if not self._is_running:
-            self._thread.shutdown(wait=False)
-
-    def _accept_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._waiting:
-            if results := self._accept_some():
-                loop.call_soon_threadsafe(_deliver, results)
-            if self._is_full:
-                self._appender.wait_room(1.0)
-        loop.call_soon_threadsafe(self._go_on, loop)
-
-    def _accept_some(self) -> _Results:
-        results: _Results = []
-        while self._waiting and len(results) < _MOST:
-            accepted, block, done = self._waiting[0]
-            try:
-                if not done.cancelled():
-                    results.append((done, self._appender.admit_unsynced(accepted)))
-                    self._is_full = False
-            except BackPressureError as error:
-                if block:
-                    self._is_full = True
-                    break
-                results.append((done, error))
-            except BaseException as error:
-                results.append((done, error))
-            self._waiting.popleft()
-        # While some wait for room, `block=False` is refused: it would wait behind them.
-        self._is_full &= bool(self._waiting)
-        return [(done, self._synced(each)) for done, each in reversed(results)][::-1]
-
-    def _synced(self, each: Ticket | BaseException) -> Ticket | BaseException:
-        """The last ticket comes first: its sync serves all."""
-        if isinstance(each, Ticket):
-            try:
-                self._appender.wait_accepted(each)
-            except SparkWalError as error:
-                return error
-        return each
-
-    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_running = bool(self._waiting)
-        if self._is_running:
-            self._thread.submit(self._accept_all, loop)
-        elif self._is_closed:
-            self._thread.shutdown(wait=False)
-
-
-def _deliver(results: _Results) -> None:
-    for done, each in results:
-        if done.done():
-            continue  # cancelled: its rows are accepted all the same
-        if isinstance(each, BaseException):
-            done.set_exception(each)
-        else:
-            done.set_result(each)

@@ -11,20 +11,19 @@ of them are in flight at once. It acknowledges strictly in the order of the appe
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from multiprocessing.util import Finalize
 from typing import Self
 
 import pyarrow as pa
 
-from sparkwal.appender import exits
 from sparkwal.appender.batches import CheckedRows, Ticket
-from sparkwal.appender.context import AppenderContext
+from sparkwal.appender.context import AppenderContext, Subscribers
 from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import Rows, RowSchema
 from sparkwal.appender.salvage import Incident, incidents_of
-from sparkwal.appender.session import Session, open_session
-from sparkwal.appender.subscribers import Subscribers
+from sparkwal.appender.sender import Session, open_session
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.memory import ANONYMOUS
@@ -38,6 +37,10 @@ from sparkwal.store.log_store import LogStore
 __all__ = ["Appender", "Ticket"]
 
 _logger = logging.getLogger("sparkwal")
+
+# How long closing may take at the interpreter's end: usually as long as the retries last when a
+# store is down.
+_EXIT_SECONDS = 60.0
 
 
 class Appender:
@@ -74,7 +77,7 @@ class Appender:
         settings = from_keywords(AppenderOptions, name, options)
         log = path if isinstance(path, LogStore) else open_log(settings, fail_fast=True)
         _check_producer(producer_id)
-        self._log, self._settings = log, settings
+        self._log, self.options = log, settings
         self._rows = RowSchema(schema)
         self._is_closing = False
         self._subscribers = Subscribers()
@@ -96,7 +99,8 @@ class Appender:
             raise
         self._intake = self._backend.intake
         self._enter = self._intake.callbacks.enter
-        exits.add(self._close_at_exit)
+        # Runs also where a child of multiprocessing ends, and not in a fork of this process.
+        self._at_exit = Finalize(None, self._close_at_exit, exitpriority=0)
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
@@ -126,9 +130,17 @@ class Appender:
         """The first half of `append`: checks and copies rows."""
         return self._rows.accept(rows)
 
-    def admit(self, rows: CheckedRows, block: bool = True) -> Ticket:
-        """The second half of `append`."""
-        return self._intake.append(rows, block)
+    def admit_unsynced(self, rows: CheckedRows) -> Ticket:
+        """The second half of `append`, with `block=False`. With a journal the rows are accepted
+        only once `wait_accepted` has returned."""
+        if self._journaled is None:
+            return self._intake.append(rows, False)
+        return self._enter(self._journaled.intake.begin, rows, False)
+
+    def wait_accepted(self, ticket: Ticket) -> None:
+        """Wait until rows are on a journal's disk, if there is one. Raises JournalError."""
+        if self._journaled is not None:
+            self._enter(self._journaled.journal.wait, ticket.sequence)
 
     @property
     def last_sequence(self) -> int:
@@ -168,18 +180,6 @@ class Appender:
         kept = self._journaled
         return [] if kept is None else incidents_of(kept.quarantine, kept.journal.last)
 
-    def admit_unsynced(self, rows: CheckedRows) -> Ticket:
-        """As `admit`, but never waits. With a journal the rows are accepted only once
-        `wait_accepted` has returned."""
-        if self._journaled is None:
-            return self.admit(rows, False)
-        return self._enter(self._journaled.intake.begin, rows, False)
-
-    def wait_accepted(self, ticket: Ticket) -> None:
-        """Wait until rows are on a journal's disk, if there is one. Raises JournalError."""
-        if self._journaled is not None:
-            self._enter(self._journaled.journal.wait, ticket.sequence)
-
     @property
     def has_journal(self) -> bool:
         return self._journaled is not None
@@ -188,16 +188,6 @@ class Appender:
     def url(self) -> str:
         """The log's URL, without secrets."""
         return self._log.url
-
-    @property
-    def buffer_limit(self) -> int:
-        """maxBufferedBytes."""
-        return self._settings.max_buffered
-
-    @property
-    def journal_limit(self) -> int:
-        """How much of a journal appends may fill: journalMaxBytes less one file."""
-        return self._settings.journal_max - self._settings.journal_segment
 
     @property
     def journal_bytes(self) -> int:
@@ -268,16 +258,14 @@ class Appender:
         try:
             self._backend.close(timeout)
         except TimeoutError:
-            exits.remove(self._close_at_exit)  # its user knows
+            self._at_exit.cancel()  # its user knows
             raise
         self._subscribers.close()
-        exits.remove(self._close_at_exit)
+        self._at_exit.cancel()
 
-    def _close_at_exit(self, timeout: float) -> None:
-        if self._intake.callbacks.pid != os.getpid():
-            return  # inherited by a fork
+    def _close_at_exit(self) -> None:
         try:
-            self.close(timeout)
+            self.close(_EXIT_SECONDS)
         except Exception as error:
             _logger.error(
                 "an appender was left open when the interpreter ended; %d appends were accepted "
@@ -297,23 +285,16 @@ class Appender:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
+        # The error that ended the block is the cause, or matters as much.
+        with nullcontext() if error is None else suppress(SparkWalError):
             self.close()
-        except SparkWalError:
-            # The error that ended the block is the cause, or matters as much.
-            if error is None:
-                raise
 
 
 def _check_producer(producer_id: object) -> None:
-    if not isinstance(producer_id, str):
-        raise OptionError(f"producer_id is a {type(producer_id).__name__}; a str is expected")
-    if not producer_id.strip() or producer_id.startswith(ANONYMOUS):
-        raise OptionError(f"producer_id must not be empty or begin with {ANONYMOUS!r}")
-    try:
-        producer_id.encode()
-    except UnicodeEncodeError:
+    name = producer_id if isinstance(producer_id, str) else ""
+    is_utf8 = name.encode(errors="replace").decode() == name
+    if not name.strip() or name.startswith(ANONYMOUS) or not is_utf8:
         raise OptionError(
-            f"producer_id {ascii(producer_id)} cannot be written as UTF-8; leave its lone "
-            "surrogates out"
-        ) from None
+            f"producer_id is {producer_id!a}; a text is expected that is not empty, does not begin "
+            f"with {ANONYMOUS!r} and holds no lone surrogates"
+        )

@@ -27,8 +27,7 @@ Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
 # is sent; about). A bare tuple: to make a named one takes as long as to add it to a batch.
 CheckedRows: TypeAlias = tuple[Payload, int, int]
 
-# How long closing waits for callbacks that do not return.
-_DRAIN_SECONDS = 5.0
+_DRAIN_SECONDS = 5.0  # how long closing waits for callbacks that do not return
 INTERRUPTED = (
     "a signal's handler interrupted a call of this appender, and uses it: set a flag in the "
     "handler, and close the appender after that call"
@@ -36,18 +35,16 @@ INTERRUPTED = (
 # Rejections kept for `flush` and `close` to report. Further ones are only counted.
 _MOST_UNREPORTED = 1000
 
-
-# How many forks lie between this process and the one that loaded the module. Asking the system for
-# the process id takes longer than an append's lock.
-_forks = 0
+# Asking the system for the process id takes longer than an append's lock.
+_pid = os.getpid()
 
 
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
+def _forked() -> None:
+    global _pid
+    _pid = os.getpid()
 
 
-os.register_at_fork(after_in_child=_count_fork)
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass
@@ -76,44 +73,21 @@ class Rejections:
         else:
             self._more += 1
 
-    def reported(self, sequence: int) -> None:
+    def remove(self, sequence: int) -> None:
         self._unreported.pop(sequence, None)
 
-    def report(self) -> OptionError | None:
-        """One error for all rejections that were not reported."""
-        unreported, self._unreported = self._unreported, {}
-        more, self._more = self._more, 0
-        if not unreported:
-            return None
-        first = min(unreported)
-        named = ", ".join(map(str, sorted(unreported)[:5]))
-        count = len(unreported) + more
-        return OptionError(
-            f"{count} {'append was' if count == 1 else 'appends were'} rejected and not written, "
-            f"and no ticket reported it (sequence {named}{', …' if count > 5 else ''}); "
-            f"{first}: {unreported[first]}"
-        )
-
-
-class Latch:
-    """Opens once. Waiting holds no lock: a signal handler may close the appender meanwhile."""
-
-    __slots__ = ("_gate", "is_open")
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def open(self) -> None:
-        self.is_open = True
-        self._gate.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-        if not self.is_open and self._gate.acquire(timeout=seconds):
-            self._gate.release()  # for the next that waits
-        return self.is_open
+    def raise_rest(self) -> None:
+        """Raises one error for all rejections that were not reported."""
+        rest, self._unreported = self._unreported, {}
+        count, self._more = len(rest) + self._more, 0
+        if rest:
+            first = min(rest)
+            named = ", ".join(map(str, sorted(rest)[:5]))
+            raise OptionError(
+                f"{count} {'append was' if count == 1 else 'appends were'} rejected and not "
+                f"written, and no ticket reported it (sequence {named}"
+                f"{', …' if count > 5 else ''}); {first}: {rest[first]}"
+            )
 
 
 class Callbacks:
@@ -121,7 +95,7 @@ class Callbacks:
     waiting callback with the lowest sequence goes first."""
 
     def __init__(self) -> None:
-        self.pid, self._forks = os.getpid(), _forks
+        self._pid = _pid
         # The intake's lock. It knows its owner, so that `enter` can refuse a signal handler.
         self.lock = threading.RLock()
         self._inside: set[int] = set()  # threads in the middle of a call
@@ -188,11 +162,10 @@ class Callbacks:
 
     def check_process(self) -> None:
         """Raises OptionError in a fork: it has none of the appender's threads."""
-        if self._forks != _forks:
+        if self._pid != _pid:
             raise OptionError(
-                f"this appender was opened by process {self.pid}, and this is its fork "
-                f"{os.getpid()}, which has none of its threads: open an appender in each "
-                "process that appends"
+                f"this appender was opened by process {self._pid}, and this is its fork {_pid}, "
+                "which has none of its threads: open an appender in each process that appends"
             )
 
 
@@ -214,7 +187,12 @@ class Batch:
     _position: int = -1
     _error: SparkWalError | None = None
     _failure: Failure | None = None
-    _done: Latch = field(default_factory=Latch)
+    _is_done: bool = False
+    _gate: threading.Lock = field(init=False)  # held until it is done
+
+    def __post_init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     @property
     def next_sequence(self) -> int:
@@ -242,24 +220,27 @@ class Batch:
         self._finish()
 
     def _finish(self) -> None:
-        self._done.open()
+        self._is_done = True
+        self._gate.release()
         # Do not call back here: a callback may append, flush, close, or take its time.
         self.caller.wake()
 
-    def wait(self, timeout: float | None) -> bool:
-        if not self._done.is_open:
-            self.caller.check_process()
-        return self._done.wait(timeout)
-
     def is_done(self) -> bool:
-        if not self._done.is_open:
+        if not self._is_done:
             self.caller.check_process()
-        return self._done.is_open
+        return self._is_done
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waiting holds no lock: a signal handler may close the appender meanwhile."""
+        seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+        if not self.is_done() and self._gate.acquire(timeout=seconds):
+            self._gate.release()  # for the next that waits
+        return self._is_done
 
     def outcome(self, sequence: int) -> int:
         """The position, once done. Raises the error of this append."""
         if sequence in self.rejected:
-            self._rejections.reported(sequence)
+            self._rejections.remove(sequence)
             raise copy.copy(self.rejected[sequence]).with_traceback(None)
         if self._failure is not None:
             raise self._failure.report(self._error)

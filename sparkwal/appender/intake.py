@@ -23,25 +23,35 @@ from sparkwal.appender.batches import (
     Ticket,
 )
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
+from sparkwal.options.appender import AppenderOptions
 from sparkwal.protocol.pipeline import Pipeline
 
 
-class Buffer:
-    """Accepted appends that have not been sent, in batches. It has no thread and no clock.
+class Intake:
+    """Accepted appends that have not been sent, in batches, and the threads that wait for them.
 
-    A batch closes when it reaches `size` bytes, including the append that crosses; `timeout`
-    seconds after its first append; or at once while nothing is in flight. `capacity` bounds the
-    memory held, with the overhead of each append, which is most of a small one.
+    A batch closes when it reaches batchSizeThreshold, including the append that crosses;
+    batchTimeoutMs after its first append; or at once while nothing is in flight. maxBufferedBytes
+    bounds the memory held, with the overhead of each append, which is most of a small one.
+
+    Args:
+        first: the sequence of the first append.
     """
 
-    def __init__(
-        self, size: int, timeout: float, capacity: int, next_sequence: int, caller: Callbacks
-    ) -> None:
-        self._size, self._timeout, self._capacity = size, timeout, capacity
-        self._caller, self.rejections = caller, Rejections()
+    def __init__(self, settings: AppenderOptions, first: int, callbacks: Callbacks) -> None:
+        self._size, self._capacity = settings.batch_size, settings.max_buffered
+        self._timeout = settings.batch_timeout_ms / 1000
+        self.callbacks, self._rejections = callbacks, Rejections()
         self._waiting: deque[Batch] = deque()  # in order; the last one may be open
         self._taken: Batch | None = None  # the last one taken
-        self._first_sequence = next_sequence
+        self._lock = callbacks.lock
+        self._changed = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self.failure: Failure | None = None
+        self._first, self.last_sequence = first, first - 1
+        self._closing = self._ended = False
+        self.full: str | None = None  # why appends must wait for now
+        self._refused = 1  # bytes that the last refused append needs
 
     @property
     def newest(self) -> Batch | None:
@@ -54,7 +64,11 @@ class Buffer:
     @property
     def next_sequence(self) -> int:
         newest = self.newest
-        return self._first_sequence if newest is None else newest.next_sequence
+        return self._first if newest is None else newest.next_sequence
+
+    @property
+    def unacknowledged(self) -> int:
+        return self.next_sequence - 1 - self.last_sequence
 
     @property
     def held(self) -> int:
@@ -69,14 +83,27 @@ class Buffer:
         waits = self.held
         return not waits or waits + held <= self._capacity
 
-    def makes_due(self, size: int) -> bool:
-        """Whether `size` more bytes may change the next `due`: they begin or close a batch."""
-        batch = self.newest
-        return batch is None or batch.count is not None or batch.weight + size >= self._size
+    def append(self, rows: CheckedRows, block: bool) -> Ticket:
+        """Accept an append. Raises BackPressureError, or why the appender stopped."""
+        self.callbacks.check_process()
+        # Not through `enter`, which takes longer than all the rest.
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise OptionError(INTERRUPTED)
+        with self._lock:
+            if self.failure is not None or self._closing:
+                self._check_open()
+            if self.full is None:
+                ticket = self.add_to_open(rows)
+                if ticket is not None:
+                    return ticket
+            self._make_room(rows[2], block)
+            # Notify first: if a signal handler raised in between, nothing would send the append.
+            self._changed.notify_all()
+            return self.add(rows, time.monotonic())
 
     def add_to_open(self, rows: CheckedRows) -> Ticket | None:
-        """`has_room`, `makes_due` and `add` in one, because nearly every small append needs only
-        this. Adds nothing and returns None if it may change the next `due`."""
+        """`has_room` and `add` in one, because nearly every small append needs only this. Adds
+        nothing and returns None if it may change the next `due`."""
         if not self._waiting:
             return None
         batch = self._waiting[-1]
@@ -97,7 +124,7 @@ class Buffer:
         batch = self.newest
         if batch is None or batch.count is not None:
             before = 0 if batch is None else batch.first_held + batch.held
-            batch = Batch(self.next_sequence, before, now, self._caller, self.rejections)
+            batch = Batch(self.next_sequence, before, now, self.callbacks, self._rejections)
             self._waiting.append(batch)
         # What waits before this batch only shrinks.
         batch.room = self._capacity - (self.held - batch.held)
@@ -113,14 +140,88 @@ class Buffer:
             batch.close()
         return ticket
 
-    @property
-    def waits(self) -> bool:
-        return bool(self._waiting)
+    def _make_room(self, held: int, block: bool) -> None:
+        """Wait until `held` bytes of memory may be added. Raises BackPressureError."""
+        while self.full is not None or not self.has_room(held):
+            # The open batch may be far from `size`: small rows take more memory than in a record.
+            self.close_batch()
+            if not block:
+                self._refused = held
+                raise BackPressureError(
+                    self.full
+                    or f"{self.held} bytes wait to be sent already "
+                    "(maxBufferedBytes): nothing was accepted, try again later"
+                )
+            self._room.wait()
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise self.failure.report()
+        if self._closing:
+            raise OptionError("this appender is closed; open a new one")
 
     def close_batch(self) -> None:
+        """Let what waits be sent now."""
         newest = self.newest
         if newest is not None:
             newest.close()
+        self._changed.notify_all()
+
+    def wait_room(self, timeout: float) -> None:
+        """Wait until what was refused may be accepted, or the appender stops."""
+
+        def may_go_on() -> bool:
+            stopped = self.failure is not None or self._closing
+            return stopped or (self.full is None and self.has_room(self._refused))
+
+        with self._lock:
+            self._room.wait_for(may_go_on, timeout)
+
+    def flush(self, timeout: float | None) -> None:
+        """Send all accepted rows now, and wait until they are decided. Raises TimeoutError, why the
+        appender stopped, and which appends were rejected."""
+        with self._lock:
+            self.close_batch()
+            newest = None if self._ended else self.newest
+        if newest is not None and not newest.wait(timeout):
+            raise TimeoutError(f"not everything is durable after {timeout} seconds")
+        if self.failure is not None:
+            raise self.failure.report()
+        self._rejections.raise_rest()
+
+    def close(self, timeout: float | None) -> None:
+        """Accept nothing more and wait until all is decided. Raises TimeoutError."""
+        with self._lock:
+            self._closing = True
+            self.close_batch()
+            self._room.notify_all()
+            if not self._changed.wait_for(lambda: self._ended, timeout):
+                raise TimeoutError(
+                    f"not everything is durable after {timeout} seconds; it is still being "
+                    "sent: call close again to wait for it"
+                )
+
+    def raise_rest(self) -> None:
+        """Raise what no call has raised yet."""
+        if self.failure is not None and not self.failure.reported:
+            raise self.failure.report()
+        self._rejections.raise_rest()
+
+    def next(self, pipeline: Pipeline) -> Batch | None:
+        """The next batch when it is due and there is room for it; None at the end."""
+        with self._lock:
+            while self.failure is None:
+                wait: float | None = None
+                if pipeline.has_room():
+                    wait = self.due(time.monotonic(), idle=pipeline.in_flight == 0)
+                    if wait is not None and wait <= 0:
+                        self._room.notify_all()
+                        return self.take()
+                if self._closing and not self._waiting:
+                    break
+                self._changed.wait(wait)
+            return None
 
     def due(self, now: float, *, idle: bool) -> float | None:
         """Seconds until a batch is due; 0 or less means now, None that there is no batch."""
@@ -140,137 +241,11 @@ class Buffer:
         return batch
 
     def take_all(self) -> list[Batch]:
-        self.close_batch()
-        batches = list(self._waiting)
-        self._taken = self.newest
-        self._waiting.clear()
+        with self._lock:
+            self.close_batch()
+            batches, self._taken = list(self._waiting), self.newest
+            self._waiting.clear()
         return batches
-
-
-class Intake:
-    """The buffer, the threads that add to it and those that wait for it."""
-
-    def __init__(self, buffer: Buffer, callbacks: Callbacks) -> None:
-        self.buffer, self.callbacks = buffer, callbacks
-        self._lock = callbacks.lock
-        self._changed = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
-        self._over = threading.Condition(self._lock)
-        self.failure: Failure | None = None
-        self.last_sequence = buffer.next_sequence - 1
-        self._closing = self._ended = False
-        self.full: str | None = None  # why appends must wait for now
-        self._refused = 1  # bytes that the last refused append needs
-
-    @property
-    def unacknowledged(self) -> int:
-        return self.buffer.next_sequence - 1 - self.last_sequence
-
-    def append(self, rows: CheckedRows, block: bool) -> Ticket:
-        """Accept an append. Raises BackPressureError, or why the appender stopped."""
-        self.callbacks.check_process()
-        # Not through `enter`, which takes longer than all the rest.
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise OptionError(INTERRUPTED)
-        with self._lock:
-            if self.failure is not None or self._closing:
-                self._check_open()
-            if self.full is not None:
-                self._make_room(rows[2], block)
-            ticket = self.buffer.add_to_open(rows)
-            if ticket is not None:
-                return ticket
-            self._make_room(rows[2], block)
-            # Notify first: if a signal handler raised in between, nothing would send the append.
-            if self.buffer.makes_due(rows[1]):
-                self._changed.notify()
-            return self.buffer.add(rows, time.monotonic())
-
-    def _make_room(self, held: int, block: bool) -> None:
-        """Wait until `held` bytes of memory may be added. Raises BackPressureError."""
-        while self.full is not None or not self.buffer.has_room(held):
-            # The open batch may be far from `size`: small rows take more memory than in a record.
-            self._close_batch()
-            if not block:
-                self._refused = held
-                raise BackPressureError(
-                    self.full
-                    or f"{self.buffer.held} bytes wait to be sent already "
-                    "(maxBufferedBytes): nothing was accepted, try again later"
-                )
-            self._room.wait()
-            self._check_open()
-
-    def _check_open(self) -> None:
-        if self.failure is not None:
-            raise self.failure.report()
-        if self._closing:
-            raise OptionError("this appender is closed; open a new one")
-
-    def _close_batch(self) -> None:
-        self.buffer.close_batch()
-        self._changed.notify()
-
-    def wait_room(self, timeout: float) -> None:
-        """Wait until what was refused may be accepted, or the appender stops."""
-
-        def may_go_on() -> bool:
-            stopped = self.failure is not None or self._closing
-            return stopped or (self.full is None and self.buffer.has_room(self._refused))
-
-        with self._lock:
-            self._room.wait_for(may_go_on, timeout)
-
-    def flush(self, timeout: float | None) -> None:
-        """Send all accepted rows now, and wait until they are decided. Raises TimeoutError, why the
-        appender stopped, and which appends were rejected."""
-        with self._lock:
-            self._close_batch()
-            newest = None if self._ended else self.buffer.newest
-        if newest is not None and not newest.wait(timeout):
-            raise TimeoutError(f"not everything is durable after {timeout} seconds")
-        if self.failure is not None:
-            raise self.failure.report()
-        self._raise_rejections()
-
-    def close(self, timeout: float | None) -> None:
-        """Accept nothing more and wait until all is decided. Raises TimeoutError."""
-        with self._lock:
-            self._closing = True
-            self._close_batch()
-            self._room.notify_all()
-            if not self._over.wait_for(lambda: self._ended, timeout):
-                raise TimeoutError(
-                    f"not everything is durable after {timeout} seconds; it is still being "
-                    "sent: call close again to wait for it"
-                )
-
-    def raise_rest(self) -> None:
-        if self.failure is not None and not self.failure.reported:
-            raise self.failure.report()
-        self._raise_rejections()
-
-    def _raise_rejections(self) -> None:
-        rejected = self.buffer.rejections.report()
-        if rejected is not None:
-            raise rejected
-
-    def next(self, pipeline: Pipeline) -> Batch | None:
-        """The next batch when it is due and there is room for it; None at the end."""
-        with self._lock:
-            while self.failure is None:
-                wait: float | None = None
-                if pipeline.has_room():
-                    idle = pipeline.in_flight == 0
-                    wait = self.buffer.due(time.monotonic(), idle=idle)
-                    if wait is not None and wait <= 0:
-                        batch = self.buffer.take()
-                        self._room.notify_all()
-                        return batch
-                if self._closing and not self.buffer.waits:
-                    break
-                self._changed.wait(wait)
-            return None
 
     def refuse(self, reason: str | None) -> None:
         """Accept nothing more, for this reason, until called with None."""
@@ -281,7 +256,7 @@ class Intake:
 
     def wake(self) -> None:
         with self._lock:
-            self._changed.notify()
+            self._changed.notify_all()
 
     def stop(self, error: SparkWalError) -> bool:
         """Accept nothing more; False if it has stopped before."""
@@ -292,11 +267,7 @@ class Intake:
             self._room.notify_all()
         return first
 
-    def take_all(self) -> list[Batch]:
-        with self._lock:
-            return self.buffer.take_all()
-
     def end(self) -> None:
         with self._lock:
             self._ended = True
-            self._over.notify_all()
+            self._changed.notify_all()

@@ -19,7 +19,7 @@ from sparkwal import events
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
-from sparkwal.appender.session import Session, open_session
+from sparkwal.appender.sender import Session, open_session
 from sparkwal.appender.verdicts import fenced, without_advice
 from sparkwal.errors import (
     FencedError,
@@ -82,7 +82,7 @@ class JournalSender:
             self._intake.notify()
             self._wake.set()
 
-        session.sender.on_decided, session.sender.on_change = decided, changed
+        session.on_decided, session.on_change = decided, changed
 
     def _run(self) -> None:
         try:

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sparkwal.appender.context import AppenderContext
 from sparkwal.errors import SparkWalError
@@ -28,12 +27,6 @@ _SAMPLES = 32
 _SHARE = 256
 
 
-@dataclass
-class _Run:
-    last: int  # position
-    bytes: int
-
-
 class SizeWatch:
     """Counts what waits in the log, and reports when it reaches a limit or falls below one. Only
     one thread may call `add`. Raises InvalidLogError, StoreUnavailableError if the first look
@@ -41,17 +34,18 @@ class SizeWatch:
 
     def __init__(self, context: AppenderContext, leadership: Leadership) -> None:
         self._log, self._clock, self._lead = context.log, context.clock, leadership
-        self._subscribers = context.subscribers
-        self._soft, self._hard = context.settings.soft_limit, context.settings.hard_limit
+        self._subscribers, settings = context.subscribers, context.settings
+        limits = {"softLimitBytes": settings.soft_limit, "hardLimitBytes": settings.hard_limit}
+        self._limits = {name: limit for name, limit in limits.items() if limit is not None}
         # Below the lower limit nothing has to be looked at.
-        self._first = min(each for each in (self._soft, self._hard) if each is not None)
+        self._first = min(self._limits.values())
+        self._over: set[str] = set()  # the limits that it has reached
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._ended = False
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[tuple[int, int]] = deque()  # (last position, bytes) of own records
         self._safe, self._before = -1, 0  # the last result of `_look`
         self.size = 0
-        self._over_soft = self._over_hard = False
         self._count(*self._look())
         self._looked_ms = self._clock.boot_ms()
 
@@ -65,11 +59,10 @@ class SizeWatch:
     def add(self, position: int, size: int) -> None:
         """Count a record that is on its way."""
         with self._lock:
-            if self._runs and self._runs[-1].bytes * _SHARE < self._first:
-                self._runs[-1].last = position
-                self._runs[-1].bytes += size
-            else:
-                self._runs.append(_Run(position, size))
+            run = 0
+            if self._runs and self._runs[-1][1] * _SHARE < self._first:
+                run = self._runs.pop()[1]
+            self._runs.append((position, run + size))
             self.size += size
             if self.size < self._first:
                 return
@@ -89,24 +82,22 @@ class SizeWatch:
         self.wake()
 
     def _watch(self) -> None:
-        self._subscribers.enter_thread()
         while not self._ended:
-            over = self.size >= self._first
-            seconds = self._seconds() if over else None
+            seconds = self._seconds() if self.size >= self._first else None
             if seconds is None or seconds > 0:
                 self._woken.wait(seconds)
                 self._woken.clear()
                 continue
-            found: tuple[int, int] | None = None
+            found = self._safe, self._before
             try:
-                found = self._look()
+                with self._subscribers.overhearing():
+                    found = self._look()
             except SparkWalError:
                 pass  # the count still holds; the next look may succeed
             except Exception:
                 _logger.exception("the lifecycle of %s could not be read", self._log.url)
             with self._lock:
-                if found is not None:
-                    self._count(*found)
+                self._count(*found)
                 # Set this last: until then `add` leaves the report to this look.
                 self._looked_ms = self._clock.boot_ms()
                 self._settle()
@@ -127,28 +118,24 @@ class SizeWatch:
 
     def _count(self, safe: int, before: int) -> None:
         self._safe, self._before = safe, before
-        while self._runs and self._runs[0].last < safe:
+        while self._runs and self._runs[0][0] < safe:
             self._runs.popleft()
-        self.size = before + sum(run.bytes for run in self._runs)
+        self.size = before + sum(size for _, size in self._runs)
 
     def _settle(self) -> None:
         """Report what has changed. The caller holds the lock: reports stay in order."""
-        soft, hard, url, publish = self._soft, self._hard, self._log.url, self._subscribers.publish
-        over = soft is not None and self.size >= soft
-        if over and not self._over_soft and soft is not None:
-            publish(SizeLimit(path=url, option="softLimitBytes", bytes=self.size, limit=soft))
-        self._over_soft = over
-        over = hard is not None and self.size >= hard
-        if over == self._over_hard:
-            return
-        self._over_hard = over
-        if not over or hard is None:
+        was, self._over = self._over, {n for n, limit in self._limits.items() if self.size >= limit}
+        url, size, hard = self._log.url, self.size, "hardLimitBytes"
+        for name, limit in self._limits.items():
+            if name in self._over - was:
+                event = SizeLimit(path=url, option=name, bytes=size, limit=limit)
+                self._subscribers.publish(event)
+        if hard in was - self._over:
             self._refuse(None)
-            return
-        publish(SizeLimit(path=url, option="hardLimitBytes", bytes=self.size, limit=hard))
-        self._refuse(
-            f"about {self.size} bytes of {url} are neither in a table nor below its floor "
-            f"(hardLimitBytes {hard}): compaction is behind. Nothing was accepted; run the "
-            "compaction more often or with more resources, or raise the limit. Appends go on by "
-            "themselves within a minute after it has caught up"
-        )
+        elif hard in self._over - was:
+            self._refuse(
+                f"about {size} bytes of {url} are neither in a table nor below its floor "
+                f"({hard} {self._limits[hard]}): compaction is behind. Nothing was accepted; run "
+                "the compaction more often or with more resources, or raise the limit. Appends go "
+                "on by themselves within a minute after it has caught up"
+            )

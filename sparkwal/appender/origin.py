@@ -7,6 +7,7 @@ names who sent from there. If one of the two is gone, the answer is unknown: nei
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TypeGuard
 
 from sparkwal.appender.context import AppenderContext
@@ -97,14 +98,10 @@ def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) 
             header = live(header.prev_position)
     if is_it(header):
         return header.leader_id
-    # Find the first position whose record knows the producer's last sequence.
-    low, high = kept, head.gap
-    while low < high:
-        middle = (low + high) // 2
-        header = live(middle)
-        if header is None or last_batch(lambda: log, header, producer) < known:
-            low = middle + 1
-        else:
-            high = middle
-    header = live(low)
+
+    def knows(position: int) -> bool:
+        header = live(position)
+        return header is not None and last_batch(lambda: log, header, producer) >= known
+
+    header = live(bisect_left(range(head.gap), True, lo=min(kept, head.gap), key=knows))
     return header.leader_id if is_it(header) else None

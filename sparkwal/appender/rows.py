@@ -7,12 +7,13 @@ only its own append fails.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparkwal.appender import values
 from sparkwal.appender.batches import CheckedRows, Payload
@@ -63,7 +64,8 @@ class RowSchema:
                 return self._keep(rows)
             if isinstance(rows, (list, tuple)):
                 return self._copy_dicts(rows)
-            return self._keep_table(rows)
+            # The columns of a table or a frame may be numpy's memory.
+            return self._keep(self._table(rows), copy=True)
         except OptionError:
             raise
         except RecursionError:
@@ -71,7 +73,7 @@ class RowSchema:
         except (pa.ArrowException, ValueError, TypeError, LookupError, OverflowError) as error:
             said = " ".join(str(error).split())
             raise OptionError(
-                f"these rows, a {type(rows).__name__}, cannot be read "
+                f"these rows, a {type(rows).__name__}, are malformed or cannot be read "
                 f"({type(error).__name__}: {said})"
             ) from None
 
@@ -100,49 +102,57 @@ class RowSchema:
                 return f"column {name!r} is {kind} here, and {own[name]} in the schema"
         return None
 
-    def _keep_table(self, rows: Any) -> CheckedRows:
-        if isinstance(rows, pa.Table):
-            return self._keep(rows, copy=True)
+    def _table(self, rows: Any) -> pa.Table:
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-            self._check_names(list(rows.columns))
-            # Its columns may still be numpy's memory.
-            return self._keep(values.frame_table(rows, self.arrow, self._bad_value), copy=True)
+            self._check_columns(list(rows.columns))
+            table = pa.table(
+                {field.name: self._series(rows[field.name], field) for field in self.arrow}
+            )
+            return pa.Table.from_batches(map(self._conform, table.to_batches()), self.arrow)
+        if isinstance(rows, pa.Table):
+            return rows
         if hasattr(rows, "__arrow_c_stream__"):
-            return self._keep(pa.table(rows), copy=True)
+            return pa.table(rows)
         raise OptionError(
             f"rows are a {type(rows).__name__}; a pyarrow RecordBatch or Table, a list of dicts "
             "or a pandas frame is expected"
         )
 
+    def _series(self, column: pd.Series[Any], field: pa.Field) -> pa.Array | pa.ChunkedArray:
+        """A column of a frame, which may be cast to the schema's type. It may share memory."""
+        if column.dtype == object:
+            # In pandas NaN stands for null in any column.
+            there = zip(column, column.notna(), strict=True)
+            return self._column([values.frozen(v) if known else None for v, known in there], field)
+        own = pa.array(column, from_pandas=True)
+        if not values.carries(own.type, field.type):
+            raise OptionError(
+                f"column {field.name!r} is {column.dtype} in this frame and "
+                f"{field.type} in the schema; convert it"
+            )
+        if pa.types.is_float32(field.type) and pa.types.is_floating(own.type):
+            # Arrow would make numbers such as 1e39 infinite.
+            is_beyond = pc.greater_equal(pc.abs(own), values.FLOAT32_END)
+            place = pc.index(pc.and_(is_beyond, pc.is_finite(own)), True).as_py()
+            if place >= 0:
+                raise self._bad_value(place, field.name, column.iloc[place])
+        return own
+
     def _keep(self, rows: Any, copy: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)
-        try:
-            # First: malformed rows (a request's body) cannot even be measured safely.
-            rows.validate(full=True)
-        except (pa.ArrowException, ValueError) as error:
-            said = " ".join(str(error).split())
-            raise OptionError(f"these Arrow rows are malformed: {said}") from None
-        if self.required:
-            self._check_nulls(rows)
+        # First: malformed rows (a request's body) cannot even be measured safely.
+        rows.validate(full=True)
+        self._check_nulls(rows)
         size = rows.get_total_buffer_size()
         # A slice keeps alive all that it was cut from. If that is too much for its rows, copy them.
-        if copy or size > _MOST_A_ROW * (rows.num_rows + 1):
-            return self._copy_arrow(rows, shares)
-        return rows, size + 1, size + self._held_arrow
-
-    def _copy_arrow(self, rows: pa.RecordBatch | pa.Table, shares: bool) -> CheckedRows:
-        if rows.get_total_buffer_size() > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
+        if not copy and size <= _MOST_A_ROW * (rows.num_rows + 1):
+            return rows, size + 1, size + self._held_arrow
+        if size > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
             raise _too_large(rows.nbytes)
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
-        if not batches:
-            return [], 1, _HELD_LIST
-        try:
-            if shares:
-                batches = [schema.conform(batch, self.arrow) for batch in batches]
-            batch = pa.concat_batches(batches)
-        except (pa.ArrowException, OverflowError) as error:
-            raise self._blame(rows, error) from None
-        return self.whole(batch)
+        if shares:
+            batches = [self._conform(batch) for batch in batches]
+        return self.whole(pa.concat_batches(batches)) if batches else ([], 1, _HELD_LIST)
 
     def _copy_dicts(self, rows: Sequence[Any]) -> CheckedRows:
         kept: list[dict[str, Any]] = []
@@ -155,11 +165,7 @@ class RowSchema:
                 )
             row = dict(row)  # copy before checking: a thread may change it meanwhile
             if not self._names.issuperset(row):
-                unknown = next(name for name in row if name not in self._names)
-                raise OptionError(
-                    f"row {len(kept)} has a column {unknown!r} that the schema has not; it has "
-                    f"{', '.join(self._columns)}"
-                )
+                self._check_known(row, f"row {len(kept)}")
             for name, value in row.items():
                 kind = type(value)
                 if kind is str or kind is bytes:
@@ -180,7 +186,7 @@ class RowSchema:
         if given is known or given.equals(known):
             return shares
         have = schema.columns(schema.from_arrow(given))
-        self._check_columns(have)
+        self._check_columns(list(have))
         for name, kind in have.items():
             # A column of only nulls has no type yet.
             if kind not in (self._columns[name], "void"):
@@ -213,26 +219,19 @@ class RowSchema:
             f"{type(value).__name__}; this append was not written"
         )
 
-    def _check_names(self, names: list[Any]) -> None:
-        for name in names:
-            if not isinstance(name, str):
-                raise OptionError(
-                    f"column name {name!r} is no text but {type(name).__name__}; rename it"
-                )
-            if names.count(name) > 1:
-                raise OptionError(f"column {name!r} stands twice in these rows; name it once")
-        self._check_columns(names)
+    def _check_columns(self, names: list[Any]) -> None:
+        self._check_known(names, "these rows")
+        if missing := [name for name in self._columns if name not in names]:
+            raise OptionError(f"column {missing[0]!r} of the schema is missing in these rows")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise OptionError(f"column {twice[0]!r} stands twice in these rows; name it once")
 
-    def _check_columns(self, names: Collection[str]) -> None:
-        for name in names:
-            if name not in self._columns:
-                raise OptionError(
-                    f"column {name!r} of these rows is not in the schema; it has "
-                    f"{', '.join(self._columns)}"
-                )
-        for name in self._columns:
-            if name not in names:
-                raise OptionError(f"column {name!r} of the schema is missing in these rows")
+    def _check_known(self, names: Iterable[Any], of: str) -> None:
+        if unknown := [name for name in names if name not in self._columns]:
+            raise OptionError(
+                f"column {unknown[0]!r} of {of} is not in the schema; it has "
+                f"{', '.join(self._columns)}"
+            )
 
     def convert(
         self, appends: Sequence[Payload]
@@ -259,53 +258,47 @@ class RowSchema:
         """The rows of one append. Raises OptionError if they do not fit."""
         try:
             return self._convert([payload])[0]
+        except OptionError:
+            raise
         except Exception as error:
-            raise self._blame(payload, error) from error
+            raise OptionError(f"the rows cannot be converted: {type(error).__name__}") from error
 
     def _convert(self, run: list[Any]) -> list[pa.RecordBatch]:
         if isinstance(run[0], list):
             rows = list(chain.from_iterable(run))
-            columns = [_column([row.get(f.name) for row in rows], f.type) for f in self.arrow]
+            columns = [self._column([row.get(f.name) for row in rows], f) for f in self.arrow]
             batch = pa.RecordBatch.from_arrays(columns, schema=self.arrow)
             self._check_nulls(batch)
             return [batch]
-        return [schema.conform(batch, self.arrow) for batch in _joined(run)]
+        return [self._conform(batch) for batch in _joined(run)]
 
-    def _blame(self, payload: Payload | pa.Table, error: Exception) -> OptionError:
-        """Which value of an append could not be converted; never shows the value itself."""
-        if isinstance(error, OptionError):
-            return error
-        if isinstance(payload, list):
-            for field in self.arrow:
-                for place, row in enumerate(payload):
-                    value = row.get(field.name)
-                    try:
-                        _column([value], field.type)
-                    except Exception:
-                        return self._bad_value(place, field.name, value)
-        else:
-            for name in payload.schema.names:
+    def _column(self, items: list[Any], field: pa.Field) -> pa.Array:
+        made = values.column(items, field.type)
+        if isinstance(made, int):
+            raise self._bad_value(made, field.name, items[made])
+        return made
+
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            return schema.conform(batch, self.arrow)
+        except (pa.ArrowException, OverflowError):
+            for field in batch.schema:
+                own = self.arrow.field(field.name)
                 try:
-                    schema.conform(payload.select([name]), pa.schema([self.arrow.field(name)]))
-                except Exception:
-                    return OptionError(
-                        f"column {name!r} of type {payload.schema.field(name).type} holds a value "
-                        f"that {schema.type_name(self._columns[name])} cannot; this append was "
+                    schema.conform(batch.select([field.name]), pa.schema([own]))
+                except (pa.ArrowException, OverflowError):
+                    raise OptionError(
+                        f"column {field.name!r} of type {field.type} holds a value that "
+                        f"{schema.type_name(self._columns[field.name])} cannot; this append was "
                         "not written"
-                    )
-        return OptionError(f"the rows cannot be converted: {type(error).__name__}")
+                    ) from None
+            raise
 
 
 @lru_cache(maxsize=8)
 def read_schema(serialized: bytes) -> pa.Schema:
     """The schema of a journal's segment."""
     return pa.ipc.read_schema(pa.py_buffer(serialized))
-
-
-def _column(items: list[Any], kind: pa.DataType) -> pa.Array:
-    if values.misfit(items, kind) is not None:
-        raise TypeError
-    return pa.array(items, type=kind)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -1,8 +1,4 @@
-"""Reads what is intact in a journal's file, in quarantine or in a copy.
-
-for sequence, rows in intact_rows("/var/lib/app/wal/quarantine/00000000000000000003.wal"):
-    ...
-"""
+"""Reads what is intact in a journal's file, in quarantine or in a copy."""
 
 from __future__ import annotations
 

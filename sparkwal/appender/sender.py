@@ -1,122 +1,160 @@
-"""The sender: cuts batches, sends them, acknowledges in order.
+"""One leadership of the log by an appender: takes the log over, cuts batches, sends them,
+acknowledges in order.
 
-One thread cuts and encodes batches. A thread of a pool puts each record, with its own retries. The
+One thread cuts and encodes batches. A daemon puts each record, with its own retries. The
 one whose record fills the oldest gap acknowledges all that waited for it.
 
     sending → stopped (`_stop`)         the first failure; records in flight before it go on
-    sending, stopped → over (`_end_if_over`)    all is sent or given up, and nothing in flight
+    sending, stopped → over (`_settle`) all is sent or given up, and nothing in flight
 
 A batch is encoded → in flight → done, then acknowledged once all before it are; or it fails.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
 from time import monotonic
+from typing import Any
 
 from sparkwal import events
-from sparkwal.appender.batches import Batch
+from sparkwal.appender.batches import Batch, Callbacks
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
-from sparkwal.appender.verdicts import ASK, unexpected, unsent, used_up, verdict
+from sparkwal.appender.verdicts import ASK, fenced, unexpected, unsent, used_up, verdict
 from sparkwal.errors import (
+    DivergedCheckpointError,
     FencedError,
     OptionError,
     OutcomeUnknownError,
     SparkWalError,
     StoreUnavailableError,
 )
+from sparkwal.format.header import CommitHeader
+from sparkwal.options.open import check_place
+from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
+from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.pipeline import Pipeline, Sent
+from sparkwal.protocol.recovery import Head
+from sparkwal.store.conditional_put import prove_put_if_absent
+from sparkwal.store.hedge import run_in_daemon
 
 
-@dataclass(frozen=True)
-class _InFlight:
-    batch: Batch
-    sequence: int  # the last one that the record holds
-    rows: int
-    bytes: int
-    empty: list[Batch] = field(default_factory=list)  # batches after it, with nothing to write
+def open_session(
+    context: AppenderContext,
+    former: Session | None = None,
+    check: Callable[[Head, str, int], None] | None = None,
+) -> Session:
+    """Take the log over and fence its former writer.
+
+    Args:
+        former: the same appender's session before: the new one must continue in the same log, and
+            takes it over from no other writer.
+        check: called before anything is written, with the log's head, its id and the producer's
+            newest sequence in it; raises if this appender must not lead the log.
+
+    Raises StoreUnavailableError, OutcomeUnknownError, FencedError, InvalidLogError, OptionError.
+    """
+    log, settings, clock = context.log, context.settings, context.clock
+    prove_put_if_absent(log.store, log.prefix)
+    plan_id = uuid.uuid4().hex
+    host = socket.gethostname()
+    known = former.leadership if former is not None else None
+    durable = -1
+
+    def look(head: Head, log_id: str) -> None:
+        nonlocal durable
+        if head.live is not None:
+            durable = last_batch(lambda: log, head.live.header, context.producer_id)
+        if check is not None:
+            check(head, log_id, durable)
+
+    claim = Claim(
+        leader_id=known.leader_id if known else f"{host}:{os.getpid()}:{plan_id[:12]}",
+        host=host,
+        plan_id=plan_id,
+        spark_schema=context.rows.spark_schema,
+        merge_schema=settings.merge_schema,
+        window=settings.window_size,
+        in_flight_limit=settings.max_in_flight,
+        reason="appender",
+        log_id=known.log_id if known else None,
+        continues=known is not None,
+        check_place=partial(check_place, settings.path),
+        check_head=look,
+    )
+    looked_ms = clock.boot_ms()
+    try:
+        with context.subscribers.overhearing():
+            leadership = lead(log, claim, clock, settings.plan_ttl_ms, known)
+    except FencedError as error:
+        raise fenced(error) from None
+    except DivergedCheckpointError:
+        raise OptionError(
+            f"{log.url} is not the log {claim.log_id} any more: it was deleted, or recreated"
+        ) from None
+    return Session(context, leadership, plan_id, durable, looked_ms)
 
 
-class Workers:
-    """Up to `limit` threads that send requests, started as needed. Only one thread may submit. They
-    are daemons: a request that hangs must not keep a process alive after its appender failed."""
-
-    def __init__(self, limit: int, entered: Callable[[], None]) -> None:
-        self._limit, self._entered = limit, entered
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._count = 0
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run a task that never raises."""
-        if not self._idle.acquire(blocking=False) and self._count < self._limit:
-            self._count += 1
-            name = f"sparkwal-put-{self._count}"
-            try:
-                threading.Thread(target=self._work, name=name, daemon=True).start()
-            except RuntimeError:
-                # The machine has no more threads, or the interpreter ends. The existing threads
-                # take the task; if there are none, this one runs it.
-                self._count -= 1
-                if not self._count:
-                    task()
-                    return
-        self._tasks.put(task)
-
-    def _work(self) -> None:
-        self._entered()
-        while (task := self._tasks.get()) is not None:
-            task()
-            del task  # it holds the record's bytes
-            self._idle.release()
-
-    def stop(self) -> None:
-        """End every thread after its task, without waiting for it."""
-        for _ in range(self._count):
-            self._tasks.put(None)
+def _fields(header: CommitHeader) -> dict[str, Any]:
+    """What its events say."""
+    who, last = header.query_id, header.batch_id
+    return {"position": header.position, "rows": header.rows, "query_id": who, "batch_id": last}
 
 
-class Sender:
-    """Everything between the intake and the store."""
+class Session:
+    """Without a journal it is the appender's backend: accepted rows are in memory.
+
+    Args:
+        lead: of the beginning: the session may write from its `next_position` on.
+        plan_id: drawn for this session: a read-back counts only its own records as ours.
+        known: the producer's newest sequence in the log, seen at `looked_ms`.
+
+    Raises InvalidLogError, StoreUnavailableError.
+    """
 
     def __init__(
-        self,
-        context: AppenderContext,
-        intake: Intake,
-        pipeline: Pipeline,
-        claim: ClaimAge,
-        lookout: Lookout,
-        watch: SizeWatch | None = None,
+        self, context: AppenderContext, lead: Leadership, plan_id: str, known: int, looked_ms: int
     ) -> None:
-        self._context, self._intake, self._pipeline = context, intake, pipeline
-        self._claim, self._lookout, self._watch = claim, lookout, watch
+        log, clock, settings = context.log, context.clock, context.settings
+        self._context, self.leadership, self.known = context, lead, known
+        self._pipeline = Pipeline(lead, plan_id, context.producer_id, settings.codec)
+        ttl_ms, began, limit = settings.plan_ttl_ms, lead.began, settings.max_in_flight
+        self._claim = ClaimAge(log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=known)
+        self._lookout = Lookout(log, lead.log_id, lead.term, clock)
+        # Without limits of the log's size there is no watch and no request.
+        has_limits = settings.soft_limit is not None or settings.hard_limit is not None
+        self._watch = SizeWatch(context, lead) if has_limits else None
+        self.intake = Intake(settings, known + 1, Callbacks())
         self._publish, self._producer = context.subscribers.publish, context.producer_id
         # A journal sets both; they run in the threads that send, and must not take their locks.
         # Every append up to a sequence is decided, and the newest lie at the position. The log
         # takes no more or takes again, or this has stopped: then no event is published.
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
-        self._workers = Workers(context.settings.max_in_flight, context.subscribers.enter_thread)
+        # Looks count as requests: they hold records up, so that who asks for the log gets it.
+        self._free = threading.Semaphore(limit)
         # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
-        self._acks = threading.Lock()
-        self._sent: dict[int, _InFlight] = {}
+        self._acks = threading.RLock()
+        # Position → header, its batch and those after it with nothing to write.
+        self._sent: dict[int, tuple[CommitHeader, list[Batch]]] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
         # Position → milliseconds of its PUT; the last of the acknowledged ones; retries up to now.
         self._put_ms: dict[int, float] = {}
         self._last_ms: float | None = None
         self._retried = context.subscribers.retried
-        if watch is not None:
-            watch.start(self._refuse)
+        if self._watch is not None:
+            self._watch.start(self._refuse)
         self._thread = threading.Thread(target=self._run, name="sparkwal-send", daemon=True)
         self._thread.start()
 
@@ -124,28 +162,32 @@ class Sender:
     def in_flight(self) -> int:
         return len(self._sent)
 
+    @property
+    def held(self) -> int:
+        return self.intake.held
+
     def close(self, timeout: float | None) -> None:
-        self._intake.close(timeout)
-        self._workers.stop()
+        """Raises TimeoutError."""
+        self.intake.close(timeout)
         if self._watch is not None:
             self._watch.close()
+        self.intake.callbacks.stop()
 
     def _refuse(self, reason: str | None) -> None:
-        self._intake.refuse(reason)
+        self.intake.refuse(reason)
         if self.on_change is not None:
             self.on_change()
 
     def _run(self) -> None:
         try:
-            while (batch := self._intake.next(self._pipeline)) is not None:
+            while (batch := self.intake.next(self._pipeline)) is not None:
                 self._send(batch)
         except BaseException as error:
             # Even MemoryError must fail the waiting tickets, or callers block forever.
-            with self._acks:
-                self._stop(unexpected("the sending thread failed", error))
+            self._stop(unexpected("the sending thread failed", error))
         with self._acks:
             self._all_sent = True
-            self._end_if_over()
+            self._settle()
 
     def _send(self, batch: Batch) -> None:
         try:
@@ -153,7 +195,8 @@ class Sender:
             count = len(appends)
             batches, rejected = self._context.rows.convert(appends)
             del appends
-            self._reject(batch, rejected)
+            for at, refusal in rejected.items():
+                self._reject(batch, batch.first_sequence + at, refusal)
             index = next((i for i in reversed(range(count)) if i not in rejected), None)
             if index is None:
                 self._nothing_to_write(batch)
@@ -163,32 +206,37 @@ class Sender:
             now = self._context.clock.now_ms()
             sent = self._pipeline.send(rows, batches, last, now, self._metrics())
         except BaseException as error:
-            with self._acks:
-                self._stop(unexpected("a batch could not be encoded", error), batch)
+            self._stop(unexpected("a batch could not be encoded", error), batch)
             return
         with self._acks:
-            if (failure := self._intake.failure) is not None:
+            if (failure := self.intake.failure) is not None:
                 batch.fail(unsent(failure.error), failure)
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
-            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)
-        position, producer = sent.position, self._producer
-        self._publish(
-            events.BatchSent(position=position, rows=rows, query_id=producer, batch_id=last)
-        )
+            self._sent[sent.position] = sent.header, [batch]
+        self._publish(events.BatchSent(**_fields(sent.header)))
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(sent.position, sent.header.bytes)
-        self._workers.submit(partial(self._put, sent))
+        self._begin(partial(self._put, sent))
         if self._lookout.is_due():
-            self._workers.submit(self._look)
+            self._begin(self._look)
 
-    def _reject(self, batch: Batch, rejected: dict[int, OptionError]) -> None:
-        for index, error in rejected.items():
-            sequence = batch.first_sequence + index
-            batch.reject(sequence, error)
-            who = self._producer
-            self._publish(events.Rejected(query_id=who, batch_id=sequence, reason=str(error)))
+    def _begin(self, request: Callable[[], None]) -> None:
+        """In a daemon: one that hangs must not keep a process alive after its appender failed."""
+
+        def run() -> None:
+            with self._context.subscribers.overhearing():
+                request()
+            self._free.release()
+
+        self._free.acquire()
+        run_in_daemon(run)
+
+    def _reject(self, batch: Batch, sequence: int, error: OptionError) -> None:
+        batch.reject(sequence, error)
+        who, reason = self._producer, str(error)
+        self._publish(events.Rejected(query_id=who, batch_id=sequence, reason=reason))
 
     def _metrics(self) -> dict[str, float]:
         """For the next record; each PUT is in at most one."""
@@ -201,7 +249,7 @@ class Sender:
         """All appends of the batch were rejected: it is done as soon as those before it are."""
         with self._acks:
             if self._sent:
-                self._sent[max(self._sent)].empty.append(batch)
+                self._sent[max(self._sent)][1].append(batch)
             else:
                 self._complete(batch, -1)
 
@@ -214,20 +262,17 @@ class Sender:
         try:
             began = self._claim.before(sent.header)
             put_record(log, sent.header, sent.data, ASK)
-            self._put_ms[sent.position] = round((monotonic() - started) * 1000, 3)
+            took = round((monotonic() - started) * 1000, 3)
             if self._claim.confirm_after_put(sent.header, began) is not None:
                 # Our record may have arrived before the other writer led, or after a collection.
                 raise OutcomeUnknownError(
                     f"position {sent.position} of {log.url} was written, but it took so long that "
                     f"another writer leads now: {ASK}"
                 )
-        except SparkWalError as error:
-            self._failed(sent.position, used_up(error))
         except BaseException as error:
-            what = f"position {sent.position}: the request failed"
-            self._failed(sent.position, unexpected(what, error))
+            self._failed(sent.position, used_up(sent.position, error))
         else:
-            self._succeeded(sent.position)
+            self._succeeded(sent.position, took)
 
     def _look(self) -> None:
         """Stop if another writer asks for the log; records in flight go on."""
@@ -236,39 +281,30 @@ class Sender:
         except StoreUnavailableError:
             pass  # the next look may see more
         except FencedError as error:
-            with self._acks:
-                self._stop(error)
+            self._stop(error)
         except BaseException as error:
-            with self._acks:
-                self._stop(unexpected("a request for the log could not be read", error))
+            self._stop(unexpected("a request for the log could not be read", error))
 
-    def _succeeded(self, position: int) -> None:
+    def _succeeded(self, position: int, took: float) -> None:
         with self._acks:
             if position not in self._sent:
                 return  # given up already: a slot before it failed
+            self._put_ms[position] = took
             # SAFETY(ack-in-order) §7: the appender acknowledges only slots whose predecessors are
             # decided
             for ready in self._pipeline.durable(position):
-                done = self._sent.pop(ready)
-                self._intake.last_sequence = done.sequence
+                done, (batch, *empty) = self._sent.pop(ready)
+                self.intake.last_sequence = done.batch_id
                 # Complete under the lock: no caller may see a later append durable before this one.
                 # No user code runs here: `Callbacks` calls back.
-                self._complete(done.batch, ready)
-                for batch in done.empty:
+                self._complete(batch, ready)
+                for batch in empty:
                     self._complete(batch, -1)
-                self._last_ms = took = self._put_ms.pop(ready)
-                self._publish(
-                    events.Durable(
-                        position=ready,
-                        rows=done.rows,
-                        query_id=self._producer,
-                        batch_id=done.sequence,
-                        bytes=done.bytes,
-                        put_ms=took,
-                    )
-                )
+                self._last_ms = self._put_ms.pop(ready)
+                about = _fields(done)
+                self._publish(events.Durable(**about, bytes=done.bytes, put_ms=self._last_ms))
             self._settle()
-        self._intake.wake()
+        self.intake.wake()
 
     def _failed(self, position: int, error: SparkWalError) -> None:
         with self._acks:
@@ -281,38 +317,33 @@ class Sender:
 
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
         """Accept and send nothing more; records in flight before the failure go on."""
-        if self._intake.stop(error):
-            if self.on_change is None:
-                path, kind = self._context.log.url, type(error).__name__
-                self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
-            else:
-                self.on_change()
-            if self._watch is not None:
-                self._watch.close()
-        if batch is not None:
-            assert self._intake.failure is not None
-            batch.fail(error, self._intake.failure)
-        self._settle()
+        with self._acks:
+            if self.intake.stop(error):
+                if self.on_change is None:
+                    path, kind = self._context.log.url, type(error).__name__
+                    self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
+                else:
+                    self.on_change()
+                if self._watch is not None:
+                    self._watch.close()
+            if batch is not None:
+                assert self.intake.failure is not None
+                batch.fail(error, self.intake.failure)
+            self._settle()
 
     def _settle(self) -> None:
         """Once the oldest slot has failed, fail all that waits: nothing can be acknowledged."""
-        failure = self._intake.failure
-        if failure is None or (self._sent and min(self._sent) not in self._errors):
-            self._end_if_over()
-            return
-        error = None
-        for position in sorted(self._sent):
-            # SAFETY(verdict-per-append) §7: each unacknowledged append gets its own verdict, not
-            # the reason of the stop
-            error = verdict(error, self._errors.get(position))
-            assert error is not None
-            lost = self._sent.pop(position)
-            for batch in (lost.batch, *lost.empty):
-                batch.fail(error, failure)
-        for batch in self._intake.take_all():
-            batch.fail(unsent(failure.error), failure)
-        self._end_if_over()
-
-    def _end_if_over(self) -> None:
+        failure = self.intake.failure
+        if failure is not None and (not self._sent or min(self._sent) in self._errors):
+            error = None
+            for position in sorted(self._sent):
+                # SAFETY(verdict-per-append) §7: each unacknowledged append gets its own verdict,
+                # not the reason of the stop
+                error = verdict(error, self._errors.get(position))
+                assert error is not None
+                for batch in self._sent.pop(position)[1]:
+                    batch.fail(error, failure)
+            for batch in self.intake.take_all():
+                batch.fail(unsent(failure.error), failure)
         if self._all_sent and not self._sent:
-            self._intake.end()
+            self.intake.end()

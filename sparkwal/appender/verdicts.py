@@ -14,8 +14,10 @@ from sparkwal.errors import (
 ASK = "open a new appender with the same producer_id, its last_sequence shows what is durable"
 
 
-def used_up(error: SparkWalError) -> SparkWalError:
+def used_up(position: int, error: BaseException) -> SparkWalError:
     """The error of a slot whose request failed for good."""
+    if not isinstance(error, SparkWalError):
+        return unexpected(f"position {position}: the request failed", error)
     # A store that refuses, for example for lack of rights, raises OptionError. From a ticket that
     # would mean that only its own rows were refused.
     if isinstance(error, (StoreUnavailableError, OptionError)):

@@ -90,14 +90,15 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
         table.UP: lambda: float(wal.is_open),
         table.IN_FLIGHT: lambda: wal.in_flight,
         table.BUFFERED: lambda: wal.buffered_bytes,
-        table.BUFFER_LIMIT: lambda: wal.buffer_limit,
+        table.BUFFER_LIMIT: lambda: wal.options.max_buffered,
         table.WAITING: lambda: wal.unacknowledged,
         table.SEQUENCE: lambda: wal.last_sequence,
     }
     if wal.has_journal:
         found |= {
             table.JOURNAL_BYTES: lambda: wal.journal_bytes,
-            table.JOURNAL_LIMIT: lambda: wal.journal_limit,
+            # It keeps one file free.
+            table.JOURNAL_LIMIT: lambda: wal.options.journal_max - wal.options.journal_segment,
             table.JOURNAL_WAITING: lambda: wal.unacknowledged,
             table.JOURNAL_LOST: lambda: len(wal.lost),
             table.STORE_AWAY: lambda: float(wal.is_store_away),

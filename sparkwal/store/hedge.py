@@ -111,7 +111,7 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
         except Exception as error:
             answers.put((None, error))
 
-    _start(attempt)
+    run_in_daemon(attempt)
     while len(failures) < attempts:
         try:
             result, error = answers.get(timeout=max(0.0, began + until - pace.clock()))
@@ -123,7 +123,7 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
             if pace.may_repeat():
                 attempts = 2
                 events.emit(events.Hedged(operation, key, after_ms=round(late * 1000)))
-                _start(attempt)
+                run_in_daemon(attempt)
             continue
         if error is None or isinstance(error, NotFound):
             pace.answered(kind, pace.clock() - began)
@@ -143,7 +143,8 @@ _waiting: list[SimpleQueue[Callable[[], None]]] = []
 os.register_at_fork(after_in_child=_waiting.clear)
 
 
-def _start(task: Callable[[], None]) -> None:
+def run_in_daemon(task: Callable[[], None]) -> None:
+    """Run a task that never raises in a thread of its own; in this one if no thread can begin."""
     try:
         inbox = _waiting.pop()
     except IndexError:

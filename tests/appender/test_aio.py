@@ -56,7 +56,7 @@ def test_back_pressure_is_awaited_while_the_loop_goes_on() -> None:
             tasks = [asyncio.create_task(wal.append(rows(0)))]
             await asyncio.to_thread(until, lambda: first in plot.arrived)
             tasks += [asyncio.create_task(wal.append(rows(i))) for i in range(1, 500)]
-            while not wal._in_turn:
+            while not wal._waiting:
                 await asyncio.sleep(0)
             with pytest.raises(BackPressureError):
                 await wal.accept(rows(-1), block=False)
@@ -155,7 +155,7 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
             await asyncio.to_thread(until, lambda: first in plot.arrived)
             await wal.accept(rows(1))  # there is room for one more byte, but not for these:
             large = rows(*range(2, 50))
-            admit = wal.appender.admit
+            admit = wal.appender.admit_unsynced
 
             def counted(*args: Any, **kwargs: Any) -> Any:
                 nonlocal asked
@@ -163,7 +163,7 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
                 return admit(*args, **kwargs)
 
             wait_room = wal.appender.wait_room
-            monkeypatch.setattr(wal.appender, "admit", counted)
+            monkeypatch.setattr(wal.appender, "admit_unsynced", counted)
             # It looks by itself once a second, which may pass here.
             monkeypatch.setattr(wal.appender, "wait_room", lambda _: wait_room(60))
             task = asyncio.create_task(wal.append(large))

@@ -67,7 +67,7 @@ def test_done_in_any_order_but_acknowledged_in_order(plot: Plot) -> None:
         for number, ticket in enumerate(tickets):
             ticket.when_done(lambda number=number: done.append(number))  # type: ignore[misc]
         started(plot, *at)
-        waiting = wal._backend.sender._pipeline._durable
+        waiting = wal._backend._pipeline._durable
         plot.release(at[3])
         until(lambda: at[3] in waiting)
         plot.release(at[1])
@@ -90,9 +90,9 @@ def test_in_flight_is_a_span_which_a_slot_in_trouble_holds(plot: Plot) -> None:
             wal.append(rows(i))
         # Three after it are done: no count of requests, but the span is used up.
         started(plot, *range(first, first + 4))
-        until(lambda: len(wal._backend.sender._pipeline._durable) == 3)
+        until(lambda: len(wal._backend._pipeline._durable) == 3)
         assert max(plot.arrived) == first + 3
-        assert wal._backend.sender._pipeline.in_flight == 4
+        assert wal._backend._pipeline.in_flight == 4
         plot.release(first)
         wal.flush()
     assert stored(plot.inner) == list(range(10))

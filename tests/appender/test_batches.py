@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
-from sparkwal.appender.intake import Buffer
+from sparkwal.appender.intake import Intake
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
+from sparkwal.options.appender import AppenderOptions
 
-SIZE, TIMEOUT, CAPACITY = 100, 0.001, 1000
+SIZE, TIMEOUT_MS, CAPACITY = 100, 1, 1000
+TIMEOUT = TIMEOUT_MS / 1000
 
 
 @pytest.fixture
@@ -23,32 +25,39 @@ def callbacks() -> Iterator[Callbacks]:
 
 
 @pytest.fixture
-def buffer(callbacks: Callbacks) -> Buffer:
-    return Buffer(SIZE, TIMEOUT, CAPACITY, 0, callbacks)
+def buffer(callbacks: Callbacks) -> Intake:
+    return intake(0, callbacks)
 
 
-def add(buffer: Buffer, weight: int, now: float = 0.0) -> Ticket:
+def intake(first: int, callbacks: Callbacks) -> Intake:
+    settings = AppenderOptions(
+        "wal", batch_size=SIZE, batch_timeout_ms=TIMEOUT_MS, max_buffered=CAPACITY
+    )
+    return Intake(settings, first, callbacks)
+
+
+def add(buffer: Intake, weight: int, now: float = 0.0) -> Ticket:
     accepted: CheckedRows = ([{}], weight, weight)
     return buffer.add_to_open(accepted) or buffer.add(accepted, now)
 
 
-def taken(buffer: Buffer) -> list[int]:
+def taken(buffer: Intake) -> list[int]:
     return [len(batch.appends) for batch in buffer.take_all()]
 
 
-def test_an_empty_buffer_has_nothing_due(buffer: Buffer) -> None:
+def test_an_empty_buffer_has_nothing_due(buffer: Intake) -> None:
     assert buffer.due(0.0, idle=True) is None
     assert buffer.due(0.0, idle=False) is None
-    assert not buffer.waits
+    assert buffer.newest is None
 
 
-def test_with_nothing_in_flight_the_first_append_goes_at_once(buffer: Buffer) -> None:
+def test_with_nothing_in_flight_the_first_append_goes_at_once(buffer: Intake) -> None:
     add(buffer, 1, now=5.0)
     assert buffer.due(5.0, idle=True) == 0
     assert len(buffer.take().appends) == 1
 
 
-def test_with_something_in_flight_it_waits_for_the_age_of_its_first_append(buffer: Buffer) -> None:
+def test_with_something_in_flight_it_waits_for_the_age_of_its_first_append(buffer: Intake) -> None:
     add(buffer, 1, now=5.0)
     add(buffer, 1, now=5.0008)  # a later one does not put it off
     assert buffer.due(5.0, idle=False) == pytest.approx(TIMEOUT)
@@ -58,45 +67,45 @@ def test_with_something_in_flight_it_waits_for_the_age_of_its_first_append(buffe
     assert len(buffer.take().appends) == 2
 
 
-def test_the_append_that_crosses_the_size_is_included(buffer: Buffer) -> None:
+def test_the_append_that_crosses_the_size_is_included(buffer: Intake) -> None:
     for weight in (40, 40):
-        assert buffer.makes_due(weight) == (buffer.next_sequence == 0)
         add(buffer, weight)
     assert buffer.due(0.0, idle=False) == pytest.approx(TIMEOUT)
-    assert buffer.makes_due(40)
+    assert buffer.add_to_open(([{}], 40, 40)) is None
     add(buffer, 40)
     assert buffer.due(0.0, idle=False) == 0
     add(buffer, 1)
     assert taken(buffer) == [3, 1]
 
 
-def test_exactly_the_size_closes_a_batch(buffer: Buffer) -> None:
+def test_exactly_the_size_closes_a_batch(buffer: Intake) -> None:
     add(buffer, SIZE)
     add(buffer, 1)
     assert taken(buffer) == [1, 1]
 
 
-def test_one_append_larger_than_the_size_is_one_batch(buffer: Buffer) -> None:
+def test_one_append_larger_than_the_size_is_one_batch(buffer: Intake) -> None:
     add(buffer, 1)
     add(buffer, 7 * SIZE)
     add(buffer, 1)
     assert taken(buffer) == [2, 1]
 
 
-def test_a_full_batch_is_taken_before_the_one_that_still_fills(buffer: Buffer) -> None:
+def test_a_full_batch_is_taken_before_the_one_that_still_fills(buffer: Intake) -> None:
     for weight in (SIZE, SIZE, 1):
         add(buffer, weight)
     assert [buffer.take().first_sequence for _ in range(2)] == [0, 1]
     assert buffer.due(0.0, idle=False) == pytest.approx(TIMEOUT)
 
 
-def test_closing_makes_what_there_is_due(buffer: Buffer) -> None:
+def test_closing_makes_what_there_is_due(buffer: Intake, callbacks: Callbacks) -> None:
     add(buffer, 1)
-    buffer.close_batch()
+    with callbacks.lock:
+        buffer.close_batch()
     assert buffer.due(0.0, idle=False) == 0
 
 
-def test_room_ends_at_the_capacity_but_one_append_always_fits(buffer: Buffer) -> None:
+def test_room_ends_at_the_capacity_but_one_append_always_fits(buffer: Intake) -> None:
     assert buffer.has_room(10 * CAPACITY)
     add(buffer, CAPACITY - 1)
     assert buffer.has_room(1) and not buffer.has_room(2)
@@ -113,22 +122,19 @@ def test_what_the_open_batch_takes_has_room_and_makes_nothing_due(
     steps: list[tuple[int, int] | None],
 ) -> None:
     callbacks = Callbacks()
-    buffer = Buffer(SIZE, TIMEOUT, CAPACITY, 0, callbacks)
+    buffer = intake(0, callbacks)
     sequence = 0
     for step in steps:
         if step is None:
-            if buffer.waits:
+            if buffer.due(0.0, idle=True) is not None:
                 buffer.take()
             continue
         accepted: CheckedRows = ([{}], *step)
-        has_room, makes_due, before = (
-            buffer.has_room(step[1]),
-            buffer.makes_due(step[0]),
-            buffer.held,
-        )
+        has_room, before = buffer.has_room(step[1]), buffer.held
+        due = buffer.due(0.0, idle=False)
         ticket = buffer.add_to_open(accepted)
         if ticket is not None:
-            assert has_room and not makes_due
+            assert has_room and buffer.due(0.0, idle=False) == due
         elif has_room:
             ticket = buffer.add(accepted, 0.0)
         else:
@@ -139,7 +145,7 @@ def test_what_the_open_batch_takes_has_room_and_makes_nothing_due(
     callbacks.stop()
 
 
-def test_an_open_batch_learns_of_the_room_that_a_taken_one_leaves(buffer: Buffer) -> None:
+def test_an_open_batch_learns_of_the_room_that_a_taken_one_leaves(buffer: Intake) -> None:
     add(buffer, SIZE)
     buffer.add(([{}], 1, CAPACITY - SIZE), 0.0)
     more: CheckedRows = ([{}], 1, SIZE // 2)
@@ -152,7 +158,7 @@ def test_an_open_batch_learns_of_the_room_that_a_taken_one_leaves(buffer: Buffer
 
 
 def test_sequences_count_appends_from_where_the_log_ended(callbacks: Callbacks) -> None:
-    buffer = Buffer(SIZE, TIMEOUT, CAPACITY, 7, callbacks)
+    buffer = intake(7, callbacks)
     assert [add(buffer, 60).sequence for _ in range(4)] == [7, 8, 9, 10]
     assert [batch.first_sequence for batch in buffer.take_all()] == [7, 9]
 

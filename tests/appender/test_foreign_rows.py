@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -260,6 +260,24 @@ def kept(kind: pa.DataType, value: Any) -> Any:
     return rejected[0] if rejected else batches[0].column("c")[0].as_py()
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "held"),
+    [
+        (pa.date32(), np.datetime64("2026-01-01"), date(2026, 1, 1)),
+        (pa.timestamp("us"), np.datetime64("2026-01-01T05", "us"), datetime(2026, 1, 1, 5)),
+        (pa.duration("us"), np.timedelta64(1, "s"), timedelta(seconds=1)),
+        (pa.list_(pa.timestamp("us")), np.array(["2026-01-01"], "M8[s]"), [datetime(2026, 1, 1)]),
+        (pa.timestamp("us"), np.datetime64("2026-01-01", "ns"), None),
+        (pa.int64(), np.datetime64("2026-01-01", "ns"), None),
+        (pa.list_(pa.int64()), np.array(["2026-01-01"], "M8[ns]"), None),
+        (pa.timestamp("us"), np.datetime64("NaT"), None),
+    ],
+)
+def test_a_time_of_numpy_is_a_time_or_refused(kind: pa.DataType, value: Any, held: Any) -> None:
+    found = kept(kind, value)
+    assert isinstance(found, OptionError) if held is None else found == held
+
+
 def test_what_an_array_of_objects_holds_may_change_after_it_was_accepted() -> None:
     inner, named = [1], {"a": [2]}
     array = np.empty(1, object)
@@ -292,7 +310,7 @@ def holds_itself() -> list[dict[str, Any]]:
     ("made", "says"),
     [
         (Stream, "Stream"),
-        (lambda: pd.DataFrame({0: [1]}), "column name 0 is no text"),
+        (lambda: pd.DataFrame({0: [1]}), "column 0 of these rows is not in the schema"),
         (lambda: pd.DataFrame([[1, 2]], columns=["0", "0"]), "'0' stands twice"),
         (lambda: pa.table([[1], [2]], names=["0", "0"]), "'0'"),
         (holds_itself, "hold themselves"),

@@ -77,7 +77,7 @@ def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share
             folder.go_on.clear()
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(1000)]
             # All but those that the first sync is for wait by then.
-            while wal._acceptor is None or not wal._acceptor._waiting:
+            while not wal._waiting:
                 await asyncio.sleep(0)
             folder.go_on.set()
             tickets = await asyncio.gather(*tasks)
@@ -162,16 +162,14 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(
         async with OverAway(plot, folder, journalSlots=10) as wal:
             plot.is_away = True
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(100)]
-            await asyncio.to_thread(until, lambda: wal._acceptor._is_full)  # type: ignore[union-attr]
+            await asyncio.to_thread(until, lambda: wal._is_full)
             with pytest.raises(BackPressureError):
                 await wal.accept(rows(-1), block=False)
             await asyncio.to_thread(until, lambda: wal.last_sequence == 9)
-            acceptor = wal._acceptor
-            assert acceptor is not None
             admit, full = wal.appender.admit_unsynced, []
 
             def watched(accepted: CheckedRows) -> Ticket:
-                full.append(acceptor._is_full)
+                full.append(wal._is_full)
                 return admit(accepted)
 
             monkeypatch.setattr(wal.appender, "admit_unsynced", watched)
@@ -192,7 +190,7 @@ def test_closed_in_an_outage_whoever_waits_is_told(plot: Away, folder: Watched) 
         async with wal:
             plot.is_away = True
             waiting = [asyncio.create_task(wal.append(rows(i))) for i in range(10)]
-            await asyncio.to_thread(until, lambda: wal._acceptor._is_full)  # type: ignore[union-attr]
+            await asyncio.to_thread(until, lambda: wal._is_full)
             await wal.close(30)
             ends: list[Any] = await asyncio.gather(*waiting, return_exceptions=True)
             # In the journal, or refused.

@@ -16,7 +16,7 @@ import pytest
 from journal.disk import MemoryFolder
 
 from sparkwal import Appender, Log, verify
-from sparkwal.appender import exits
+from sparkwal.appender import appender
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
 
 from .away import Away
@@ -193,13 +193,13 @@ def test_what_is_left_in_the_journal_at_the_end_is_told_as_that(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The store answers no more, and nobody knows yet that it is away."""
-    monkeypatch.setattr(exits, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(appender, "_EXIT_SECONDS", 0.05)
     plot = Away()
     wal = plot.journaled(MemoryFolder())
     first = plot.gap()
     plot.hold(first)
     wal.append(rows(0))
-    exits._close_all()
+    wal._at_exit()
     assert "1 appends were accepted and are in its journal: TimeoutError" in caplog.text
     plot.release(first)
     wal.close(timeout=30)
@@ -259,9 +259,9 @@ def test_at_the_hard_limit_it_goes_on_once_the_log_was_compacted() -> None:
             until(lambda: wal._backend.sender.takes_nothing() or not wal.unacknowledged)
             plot.compacted()
             session = wal._backend.sender.session
-            if session is not None and session.sender._watch is not None:
+            if session is not None and session._watch is not None:
                 plot.clock.since_boot_ms += 60_000
-                session.sender._watch.wake()
+                session._watch.wake()
         wal.flush(timeout=30)
     assert stored(plot.inner) == [-1, *range(30)]
 

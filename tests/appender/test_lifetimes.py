@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from sparkwal import Log
+from sparkwal.appender import appender
 from sparkwal.appender.appender import Appender
-from sparkwal.appender.intake import Buffer
+from sparkwal.appender.intake import Intake
 from sparkwal.errors import OptionError, SparkWalError
 
 from .forks import is_refused
@@ -163,7 +164,7 @@ def test_what_fails_at_once_is_called_back_after_what_is_still_on_its_way(plot: 
     plot.hold(first)
     sent = wal.append(rows(0))
     until(lambda: first in plot.arrived)
-    pipeline = wal._backend.sender._pipeline  # type: ignore[union-attr]
+    pipeline = wal._backend._pipeline  # type: ignore[union-attr]
     pipeline.send = partial(bytes, -1)  # type: ignore[method-assign, assignment]
     failed = wal.append(rows(1))
     sent.when_done(partial(called.append, 0))
@@ -214,7 +215,7 @@ def on_alarm() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 # Where a handler may come: each instruction of what holds the lock, in the main thread.
-PLACES = ["add", "add_to_open", "close", "has_room", "_make_room", "makes_due", "newest",
+PLACES = ["add", "add_to_open", "close", "has_room", "_make_room", "newest",
           "next_sequence"]  # fmt: skip
 
 
@@ -285,7 +286,7 @@ class Interrupted(BaseException):
 @pytest.mark.parametrize(
     ("function", "size", "ahead"),
     [
-        *product(["add", "next_sequence", "makes_due"], ["1", "1mb"], [False]),
+        *product(["add", "next_sequence", "newest"], ["1", "1mb"], [False]),
         # Into the open batch.
         *product(["add_to_open", "__init__"], ["1mb"], [True]),
     ],
@@ -364,17 +365,17 @@ def test_a_handler_may_use_nothing_of_an_appender_whose_append_it_interrupts(
     plot: Plot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with plot.appender() as wal:
-        real, said = Buffer.add, []
+        real, said = Intake.add, []
 
-        def add(self: Buffer, *args: Any) -> Any:
-            monkeypatch.setattr(Buffer, "add", real)
+        def add(self: Intake, *args: Any) -> Any:
+            monkeypatch.setattr(Intake, "add", real)
             for act in (lambda: wal.append(rows(9)), wal.flush, wal.close):
                 with pytest.raises(OptionError, match="set a flag in the handler") as caught:
                     act()
                 said.append(caught)
             return real(self, *args)
 
-        monkeypatch.setattr(Buffer, "add", add)
+        monkeypatch.setattr(Intake, "add", add)
         wal.append(rows(0))
         assert len(said) == 3
     assert stored(plot.inner) == [0]
@@ -453,14 +454,11 @@ def test_so_they_are_where_a_child_of_multiprocessing_ends(tmp_path: Path, metho
 def test_rows_that_cannot_be_written_at_the_end_are_counted_aloud(
     plot: Plot, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparkwal.appender import exits
-
     wal, first = held_back(plot)
     wal.append(rows(1))
-    monkeypatch.setattr(exits, "WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(exits, "_open", {wal._close_at_exit})
+    monkeypatch.setattr(appender, "_EXIT_SECONDS", 0.0)
     with caplog.at_level(logging.ERROR, "sparkwal"):
-        exits._close_all()
+        wal._at_exit()
     assert "2 appends were accepted and are not known to be durable" in caplog.text
     plot.release(first)
     wal.close()

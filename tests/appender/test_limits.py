@@ -70,7 +70,7 @@ class Limited(Plot):
     def minute(self, wal: Appender) -> None:
         """A minute goes by."""
         self.clock.since_boot_ms += limits.LOOK_MS
-        watch = wal._backend.sender._watch
+        watch = wal._backend._watch
         assert watch is not None
         watch.wake()
         # Its look, if there is one, is over: it could not see a later minute.
@@ -120,7 +120,7 @@ def test_at_the_soft_limit_one_event_tells_and_appends_go_on(plot: Limited) -> N
         # Compaction catches up, falls behind again: that is another crossing.
         plot.compacted()
         plot.minute(wal)
-        until(lambda: wal._backend.sender._watch.size == 0)  # type: ignore[union-attr]
+        until(lambda: wal._backend._watch.size == 0)  # type: ignore[union-attr]
         for value in range(20, 40):
             wal.append(rows(value)).result()
     assert plot.options() == ["softLimitBytes"] * 2
@@ -136,7 +136,7 @@ def test_above_the_soft_limit_it_looks_once_a_minute(plot: Limited) -> None:
             plot.minute(wal)
             assert plot.looks == looks
             wal.append(rows(0)).result()
-        wal._backend.sender._watch.wake()  # type: ignore[union-attr]
+        wal._backend._watch.wake()  # type: ignore[union-attr]
         wal.append(rows(0)).result()
     assert plot.looks == 4
     assert plot.options() == ["softLimitBytes"]

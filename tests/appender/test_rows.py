@@ -85,7 +85,7 @@ def test_a_dict_may_be_used_again_at_once(rows: RowSchema) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ([{"idd": 1}], "column 'idd' that the schema has not; it has id, name, at"),
+        ([{"idd": 1}], "column 'idd' of row 0 is not in the schema; it has id, name, at"),
         ([[1, "Ada"]], "row 0 is a list; a dict for each row"),
         ({"id": 1}, "rows are a dict"),
         ("id", "rows are a str"),
@@ -97,7 +97,7 @@ def test_a_dict_may_be_used_again_at_once(rows: RowSchema) -> None:
         (pa.table({"id": pa.array([1], pa.uint64())}), "'id' has the Arrow type uint64"),
         (pd.DataFrame({"id": [1]}), "column 'name' of the schema is missing"),
         (pd.DataFrame({"id": ["x"], "name": ["a"], "at": [None]}), "value of type str"),
-        (pd.DataFrame({"id": [1.5], "name": ["a"], "at": [None]}), "does not fit the schema"),
+        (pd.DataFrame({"id": [1.5], "name": ["a"], "at": [None]}), "a value that bigint cannot"),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_fit_are_refused_at_once(rows: RowSchema, wrong: Any, says: str) -> None:

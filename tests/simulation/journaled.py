@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 from journal.disk import MemoryFolder
 
-from sparkwal.appender import origin, session
+from sparkwal.appender import origin, sender
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_backend import JournalBackend
@@ -250,9 +250,9 @@ def journaling(kept: int) -> Iterator[None]:
         kept: slots below a floor that no collection takes.
     """
     kept_before, origin.KEPT_SLOTS = origin.KEPT_SLOTS, kept
-    before = session.uuid, opening.secrets, segments.secrets
+    before = sender.uuid, opening.secrets, segments.secrets
     proof = os.getpid(), WorldStore.identity, PREFIX
-    session.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
+    sender.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
     opening.secrets = segments.secrets = SimpleNamespace(randbits=_salt)  # type: ignore[assignment]
     # Eight threads of a store that is known to keep its promise.
     conditional_put._proven.add(proof)
@@ -260,7 +260,7 @@ def journaling(kept: int) -> Iterator[None]:
         with searching():
             yield
     finally:
-        session.uuid, opening.secrets, segments.secrets = before
+        sender.uuid, opening.secrets, segments.secrets = before
         conditional_put._proven.discard(proof)
         origin.KEPT_SLOTS = kept_before
 

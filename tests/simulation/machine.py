@@ -28,6 +28,7 @@ class Machine:
         outcome: what thread 0 ended with; the others may go on.
         name: of the process, where it draws names that nobody else may draw.
         drawn: how many.
+        idle: where its threads that wait for a task take one.
         sleeping: thread → where it waits, of those that wait for a time only. Time passes where
             `fire` is called, and nowhere else.
 
@@ -41,6 +42,7 @@ class Machine:
         self.calls: dict[int, Call] = {}
         self.outcome: str | None = None
         self.name, self.drawn = name, 0
+        self.idle: list[Any] = []
         self.sleeping: dict[int, deque[greenlet]] = {}
         self._timed = timed
         self._threads: list[greenlet] = []

@@ -305,7 +305,7 @@ MUTATIONS = [
         "appender/sender.py",
         "                self._errors[position] = error\n                self._stop(error)\n",
         "                for ready in self._pipeline.durable(position):\n"
-        "                    self._sent.pop(ready).batch.complete(ready)\n",
+        "                    self._sent.pop(ready)[1][0].complete(ready)\n",
     ),
     Mutation(
         "stopped-sends-nothing",
@@ -314,7 +314,7 @@ MUTATIONS = [
         "                self._errors[position] = error\n                self._stop(error)\n",
         "                from sparkwal.appender.batches import Failure\n"
         "                self._pipeline.durable(position)\n"
-        "                self._sent.pop(position).batch.fail(error, Failure(error))\n",
+        "                self._sent.pop(position)[1][0].fail(error, Failure(error))\n",
     ),
     Mutation(
         "verdict-per-append",
@@ -334,9 +334,9 @@ MUTATIONS = [
         "last-sequence-durable",
         "an appender and a sink",
         "appender/sender.py",
-        "            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)\n",
-        "            self._sent[sent.position] = _InFlight(batch, last, rows, sent.header.bytes)\n"
-        "            self._intake.last_sequence = last\n",
+        "            self._sent[sent.position] = sent.header, [batch]\n",
+        "            self._sent[sent.position] = sent.header, [batch]\n"
+        "            self.intake.last_sequence = last\n",
     ),
     Mutation(
         "fifo-batches",

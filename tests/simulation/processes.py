@@ -3,15 +3,14 @@ they call of the world is simulated."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-from sparkwal.appender.batches import Callbacks, Ticket
-from sparkwal.appender.context import AppenderContext
-from sparkwal.appender.intake import Buffer, Intake
+from sparkwal.appender.batches import Ticket
+from sparkwal.appender.context import AppenderContext, Subscribers
 from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.sender import Sender
-from sparkwal.appender.subscribers import Subscribers
+from sparkwal.appender.sender import Session
 from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
@@ -19,12 +18,10 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.format.memory import Checkpoint
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.protocol.archive import last_batch
-from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leadership import ATTEMPTS, Claim, lead
 from sparkwal.protocol.object_writer import TaskLimits
-from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.protocol.plan import TaskPlan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
@@ -148,16 +145,21 @@ def appender(
             return "FencedError before it led"
         except SparkWalError as error:
             return type(error).__name__
-        age = ClaimAge(log, clock, TTL_MS, leadership.began, limit, looked_ms=looked_ms)
-        pipeline = Pipeline(leadership, name, producer_id, None)
         every = 1 if looks else 10**9
-        lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
-        options = replace(AppenderOptions(path="wal"), max_in_flight=limit)
-        context = AppenderContext(log, options, rows, producer_id, Nobody(), clock)
         # Each append is a batch of its own, and goes at once.
-        callbacks = Callbacks()
-        intake = Intake(Buffer(1, 0.0, 2**30, first, callbacks), callbacks)
-        wal = Sender(context, intake, pipeline, age, lookout)
+        options = replace(
+            AppenderOptions(path="wal"),
+            max_in_flight=limit,
+            plan_ttl_ms=TTL_MS,
+            batch_size=1,
+            batch_timeout_ms=0,
+            max_buffered=2**30,
+            compression="none",
+        )
+        context = AppenderContext(log, options, rows, producer_id, Nobody(), clock)
+        wal = Session(context, leadership, name, first - 1, looked_ms)
+        wal._lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
+        intake = wal.intake
 
         def reported(ticket: Ticket) -> None:
             try:
@@ -183,7 +185,6 @@ def appender(
         except SparkWalError:
             pass  # it has stopped
         wal.close(None)
-        callbacks.stop()
         return type(intake.failure.error).__name__ if intake.failure else "done"
 
     return run
@@ -208,17 +209,14 @@ class Nobody(Subscribers):
 
     retried = 0
 
-    def leave_thread(self) -> None:
-        pass
-
     def __init__(self) -> None:
         pass
 
     def publish(self, event: Event) -> None:
         pass
 
-    def enter_thread(self) -> None:
-        pass
+    def overhearing(self) -> nullcontext[None]:  # type: ignore[override]
+        return nullcontext()
 
 
 def _task(

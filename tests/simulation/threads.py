@@ -19,6 +19,8 @@ from typing import Any
 
 from greenlet import greenlet
 
+from sparkwal.store import hedge
+
 from .machine import Machine
 
 
@@ -244,6 +246,21 @@ class Pool:
         pass
 
 
+def run_in_daemon(task: Callable[[], None]) -> None:
+    """`store.hedge.run_in_daemon`: threads that have ended a task take the next, as there."""
+    idle = Machine.current.idle
+    if not idle:
+        idle.append(inbox := SimpleQueue())
+        Machine.current.start(lambda: _work(inbox, idle))
+    idle.pop().put(task)
+
+
+def _work(inbox: SimpleQueue, idle: list[SimpleQueue]) -> None:
+    while True:
+        inbox.get()()
+        idle.append(inbox)
+
+
 class _Threading(SimpleNamespace):
     """In the place of the module; what is not simulated is the module's own."""
 
@@ -261,7 +278,10 @@ _THREADING = _Threading(
     Thread=Thread,
     get_ident=lambda: Machine.current.me(),
 )
-_INSTEAD = ((threading, _THREADING), (RealQueue, SimpleQueue), (ThreadPoolExecutor, Pool))
+_INSTEAD = (
+    (threading, _THREADING), (RealQueue, SimpleQueue), (ThreadPoolExecutor, Pool),
+    (hedge.run_in_daemon, run_in_daemon),
+)  # fmt: skip
 
 
 def _uses() -> Iterator[tuple[Any, str, Any, Any]]:
