@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
-from sparkwal.errors import InvalidLogError
-from sparkwal.format.checked import Check, are_whole
+from sparkwal.format.checked import LATER, Crc, Whole
 
 # Appends without a name begin so: their entry in `txns` guards the record that carries it, and
 # the next drops it, since nobody will ask for it again.
 ANONYMOUS = "append:"
 
+REMOTE, STATEFUL = "remote", "stateful"
+NOWHERE = -1
+_Pair = Annotated[tuple[int, int], Whole(low=-1)]
+
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
-Txns = dict[str, tuple[int, int]]
+Txns = dict[str, _Pair]
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,12 @@ class Checkpoint:
     position: int
     rows: int
     bytes: int
-    crc32: int
+    crc32: Crc
     reason: str
-    files: dict[str, tuple[int, int]]
-    inputs: dict[str, int] = field(default_factory=dict)
-    name: str = ""
+    files: dict[str, _Pair]
+    inputs: dict[str, Crc]
+    name: Annotated[str, LATER] = ""
 
-
-REMOTE, STATEFUL = "remote", "stateful"
-NOWHERE = -1
 
 # {query_id: …} of every stream that wrote to the log.
 Checkpoints = dict[str, Checkpoint]
@@ -53,40 +53,4 @@ class QueryProgress:
 
     txns: Txns
     checkpoints: Checkpoints
-    txns_archive: str = ""
-
-
-def to_plain(checkpoints: Checkpoints) -> dict[str, Any]:
-    return {
-        query: {name: value for name, value in vars(each).items() if value or name != "name"}
-        for query, each in checkpoints.items()
-    }
-
-
-def txns_in(check: Check) -> Txns:
-    value = check.mapping("txns")
-    for pair in value.values():
-        if not are_whole(pair, 2, low=-1):
-            raise check.fail("txns", "{query_id: [batch_id, timestamp_ms]}")
-    return {query: (pair[0], pair[1]) for query, pair in value.items()}
-
-
-def checkpoints_in(outer: Check) -> Checkpoints:
-    found: Checkpoints = {}
-    for query, document in outer.mapping("checkpoints", absent={}).items():
-        check = Check(document, outer.where)
-        inputs = Check(check.mapping("inputs"), outer.where)
-        files = {}
-        for name, pair in check.mapping("files").items():
-            if not are_whole(pair, 2, low=NOWHERE):
-                raise InvalidLogError(
-                    f"{outer.where}: a checkpoint's file is not [position, bytes]"
-                )
-            files[name] = (pair[0], pair[1])
-        found[query] = check.read(
-            Checkpoint,
-            files=files,
-            inputs={name: inputs.whole(name, high=2**32 - 1) for name in inputs.document},
-            name=check.text("name", absent=""),
-        )
-    return found
+    txns_archive: Annotated[str, LATER] = ""

@@ -7,21 +7,14 @@ query, the query would write its rows again.
 
 from __future__ import annotations
 
-import json
 import zlib
+from dataclasses import replace
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import FORMAT, Check
+from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import SlotHeader
-from sparkwal.format.memory import (
-    ANONYMOUS,
-    Checkpoint,
-    QueryProgress,
-    checkpoints_in,
-    to_plain,
-    txns_in,
-)
+from sparkwal.format.memory import ANONYMOUS, Checkpoint, QueryProgress
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound
@@ -90,14 +83,12 @@ def put_archive(log: LogStore, archive: str, body: bytes) -> None:
 
 def encode(memory: QueryProgress) -> bytes:
     """The content of an archive; `txns_archive` is not in it."""
-    document = {"format": FORMAT, "txns": memory.txns, "checkpoints": to_plain(memory.checkpoints)}
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return to_json(plain(replace(memory, txns_archive="")))
 
 
 def decode(body: bytes, where: str) -> QueryProgress:
     """What `encode` has encoded. Raises InvalidLogError for what an archive cannot hold."""
-    check = Check(json.loads(body), where)
-    return QueryProgress(txns_in(check), checkpoints_in(check))
+    return read(QueryProgress, parse(body, where, "archive"), where)
 
 
 def read_archive(log: LogStore, archive: str) -> QueryProgress:

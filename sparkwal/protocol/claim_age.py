@@ -13,7 +13,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, is_old, utc
-from sparkwal.protocol.leader import Leader
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.recovery import ForeignRecord, Head, MissingRecord, find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
@@ -146,7 +146,7 @@ class ClaimAge:
         )
 
 
-def check_same_log(log: LogStore, lead: Leader) -> None:
+def check_same_log(log: LogStore, lead: Leadership) -> None:
     """Check the log before a plan that builds on another run's commit writes: 1 GET. If the log was
     deleted meanwhile, an object above its new beginning would keep every writer from starting."""
     before = read_slot(log, lead.next_position - 1, lead.window, GLANCE)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
-from sparkwal.format.checked import are_whole
+from sparkwal.format.checked import is_whole
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head
@@ -79,7 +79,7 @@ def places_of(cursor: str) -> dict[str, Place]:
             raise damaged
         logs = json.loads(outer["logs"])
         for log_id, position, last in logs.values():
-            if not (type(log_id) is type(last) is str and are_whole([position], 1)):
+            if not (type(log_id) is type(last) is str and is_whole(position)):
                 raise damaged
         return {name: Place(*place) for name, place in logs.items()}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):

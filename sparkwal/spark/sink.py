@@ -227,7 +227,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if self.options.txn_app_id is not None:
             query_id, batch_id = self.options.txn_app_id, self.options.txn_version or 0
         else:
-            query_id, batch_id = f"{ANONYMOUS}{self.plan.plan_id}", 0
+            query_id, batch_id = f"{ANONYMOUS}{self.plan.bare.plan_id}", 0
         return self._write(query_id, batch_id, context, iterator)
 
 

@@ -85,9 +85,9 @@ def driver(
             try:
                 plan = make_plan(lambda: log, claim, hints, clock, TTL_MS).for_tasks()
                 # Its own cold start after itself makes a difference of one.
-                if session and 0 < term < plan.leader.term - 1:
+                if session and 0 < term < plan.bare.leadership.term - 1:
                     ask(Call("blame", (f"{name} was fenced, and took the log back",)))
-                term = plan.leader.term
+                term = plan.bare.leadership.term
                 ask(Call("publish_plan", ((plan, query_id, batch_id),)))
                 if session:
                     ask(Call("idle"))  # its tasks take a while, and others go on
