@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.slots import read_front, slot_record
+from sparkwal.protocol.slots import fetch_slot, open_slot
 from sparkwal.store.log_store import LogStore
 
 # What a block may name. It becomes a path on the machine that rebuilds.
@@ -51,16 +51,14 @@ def decode(block: bytes, where: str) -> dict[str, bytes]:
     return files
 
 
-def _read(stream: pa.NativeFile) -> bytes:
+def _read(stream: pa.NativeFile) -> bytearray:
     """All of it. Raises ValueError as soon as it is more than `encode` ever makes."""
-    chunks: list[bytes] = []
-    size = 0
+    text = bytearray()
     while chunk := stream.read(_CHUNK):
-        size += len(chunk)
-        if size > _LONGEST:
+        text += chunk
+        if len(text) > _LONGEST:
             raise ValueError("a checkpoint that is too large")
-        chunks.append(chunk)
-    return b"".join(chunks)
+    return text
 
 
 def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:
@@ -68,20 +66,19 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
     InvalidLogError where the record is missing, another's or damaged."""
     number = keys.slot(position, window)
     where = log.where(number, window)
-    try:
-        front, opened = read_front(log, number, window)
-    except KeyError:
+    front = fetch_slot(log, position, window)
+    record = open_slot(log, position, window, front)
+    if record is None or not isinstance(front, bytes):
         raise InvalidLogError(
             f"the record of position {position} of {log.url} is missing, and it holds the "
             f"checkpoint of query {query_id}"
-        ) from None
-    header = slot_record(log, position, window, front, opened).header
-    entry = header.checkpoints.get(query_id)
-    if not isinstance(header, CommitHeader) or entry is None or entry.position != position:
+        )
+    entry = record.header.checkpoints.get(query_id)
+    if not isinstance(record.header, CommitHeader) or entry is None or entry.position != position:
         raise InvalidLogError(f"{where}: it carries no checkpoint of query {query_id}")
     if not entry.bytes:
         return {}
-    start = arrowfile.block_offset(opened.body + sum(each.bytes for each in header.inline))
+    start = arrowfile.block_offset(record.size)
     block = front[start : start + entry.bytes]
     if len(block) < entry.bytes:
         block = log.store.get_range(log.key(number), start, entry.bytes)

@@ -89,8 +89,8 @@ def _normal_type(kind: Any, path: str) -> Any:
         return "string"
     if what or _leaf(kind) is None:
         raise OptionError(
-            f"column {path!r} has type {what or kind}, which Spark's Python data source API cannot carry; "
-            "cast it (for example to string or bigint) before writing"
+            f"column {path!r} has type {what or kind}, which Spark's Python data source API cannot "
+            "carry; cast it (for example to string or bigint) before writing"
         )
     return kind
 

@@ -18,7 +18,7 @@ from sparkwal.checkpoints import block
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.slots import read_front
+from sparkwal.protocol.slots import fetch_slot
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 
@@ -183,7 +183,7 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
     start = data.index(b"\xff\xff\xff\xff\0\0\0\0") + 8
     # After the block, in it, at its start, before it.
     for size in (start + 10**6, start + 20, start, start - 1):
-        monkeypatch.setattr(block, "read_front", partial(read_front, size=size))
+        monkeypatch.setattr(block, "fetch_slot", partial(fetch_slot, size=size))
         room.store.counts.clear()
         assert block.read_block(room.log, 1000, stream.query_id, 1) == found
         assert room.store.counts == {"GET": 1 if size > len(data) else 2}
