@@ -27,7 +27,7 @@ from sparkwal.appender.session import Session, open_session
 from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
-from sparkwal.format.memory import ANONYMOUS
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.journal.storage import Folder
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.open import open_log

@@ -14,8 +14,7 @@ from sparkwal.console.options import as_json, takes_log, takes_logs
 from sparkwal.console.output import facts, moment, print_json, shown, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.header import Batch, CommitHeader, Inline, to_json
-from sparkwal.format.memory import NOWHERE, Checkpoint
+from sparkwal.format.header import NOWHERE, Batch, Checkpoint, CommitHeader, Inline, to_json
 from sparkwal.protocol.recovery import last_live
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.log_range import LogRange

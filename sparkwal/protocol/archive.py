@@ -13,8 +13,7 @@ from dataclasses import replace
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.checked import parse, plain, read, to_json
-from sparkwal.format.header import SlotHeader
-from sparkwal.format.memory import ANONYMOUS, Checkpoint, QueryProgress
+from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound

@@ -18,8 +18,7 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.content import Content
-from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.format.memory import ANONYMOUS, Checkpoint
+from sparkwal.format.header import ANONYMOUS, Checkpoint, CommitHeader, SlotHeader
 from sparkwal.protocol.archive import last_batch, recall
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock

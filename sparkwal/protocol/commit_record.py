@@ -10,8 +10,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import CommitHeader, Inline
-from sparkwal.format.memory import ANONYMOUS, Checkpoint, Checkpoints, Txns
+from sparkwal.format.header import ANONYMOUS, Checkpoint, Checkpoints, CommitHeader, Inline, Txns
 from sparkwal.protocol.clock import Clock, next_timestamp
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
@@ -121,7 +120,7 @@ def encode_record(
     Args:
         header: its `inline` is still empty, its `bytes` count the data objects only.
         inlined: (partition, rows, record batches) in partition order.
-        block: the files of a checkpoint; see `arrowfile.with_block`.
+        block: the files of a checkpoint; see `arrowfile.FileWriter.finish`.
     """
     if not inlined:
         return header, arrowfile.encode(header, spark_schema, block)
@@ -141,7 +140,5 @@ def encode_record(
         chunks.append(data)
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)
-    prefix, tail, _ = writer.finish(header)
-    if block:
-        tail = arrowfile.with_block(tail, block)
+    prefix, tail, _ = writer.finish(header, block)
     return header, b"".join([prefix, *chunks, tail])

@@ -115,27 +115,23 @@ class Hints:
 
     def _write(self, file: Path, kept: Hint | FencingNote) -> bool:
         text = to_json({"version": _VERSION, **plain(kept)})
+        # Each process has a draft of its own name, and writes one at a time.
+        draft = file.with_suffix(f".{os.getpid()}")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
-            # Each process has a draft of its own name, and writes one at a time.
-            draft = file.with_suffix(f".{os.getpid()}")
-            try:
-                draft.write_bytes(text)
-                # Unlink first: a file that replaces another waits milliseconds for ext4 to write
-                # its data to the disk. A crash before the rename leaves no hint: a cold start.
-                file.unlink(missing_ok=True)
-                os.replace(draft, file)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(draft)
-                raise
+            draft.write_bytes(text)
+            # Unlink first: a file that replaces another waits milliseconds for ext4 to write its
+            # data to the disk. A crash before the rename leaves no hint: a cold start.
+            file.unlink(missing_ok=True)
+            os.replace(draft, file)
         except OSError as error:
             # The old hint describes an earlier plan. By it this leader would claim a slot that it
             # filled itself, and fence itself. (A full disk can still remove files.)
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
+            for left in (draft, file):
+                with suppress(OSError):
+                    left.unlink(missing_ok=True)
             events.emit(events.HintNotSaved(folder=str(self.folder), reason=str(error)))
             return False
         return True

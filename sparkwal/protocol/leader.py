@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwal.format import arrowfile
-from sparkwal.format.memory import Checkpoints, Txns
+from sparkwal.format.header import Checkpoints, Txns
 
 
 @dataclass(frozen=True)

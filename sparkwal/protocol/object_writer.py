@@ -16,8 +16,8 @@ import pyarrow as pa
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, StoreUnavailableError
 from sparkwal.format import arrowfile, schema
+from sparkwal.format.arrowfile import combine
 from sparkwal.format.content import Content
-from sparkwal.format.crc32 import combine
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.slots import OpenLog, read_front, read_slot

@@ -10,7 +10,7 @@ import pyarrow as pa
 from sparkwal import events
 from sparkwal.errors import OptionError
 from sparkwal.format import keys, schema
-from sparkwal.format.memory import QueryProgress
+from sparkwal.format.header import QueryProgress
 from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints

@@ -11,8 +11,7 @@ from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile
 from sparkwal.format.content import Content
-from sparkwal.format.header import Batch, CommitHeader
-from sparkwal.format.memory import ANONYMOUS
+from sparkwal.format.header import ANONYMOUS, Batch, CommitHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.archive import Memory, knowing
 from sparkwal.protocol.leader import Leadership

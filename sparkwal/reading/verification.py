@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import Batch, CommitHeader, SlotHeader
-from sparkwal.format.memory import ANONYMOUS, QueryProgress
+from sparkwal.format.header import ANONYMOUS, Batch, CommitHeader, QueryProgress, SlotHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions

@@ -26,7 +26,7 @@ from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import OptionError, OutcomeUnknownError
 from sparkwal.format import schema
-from sparkwal.format.memory import ANONYMOUS
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.options.open import check_place, open_log
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import Clock, SystemClock

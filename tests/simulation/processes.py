@@ -15,8 +15,7 @@ from sparkwal.appender.subscribers import Subscribers
 from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
-from sparkwal.format.header import CommitHeader
-from sparkwal.format.memory import Checkpoint
+from sparkwal.format.header import Checkpoint, CommitHeader
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
