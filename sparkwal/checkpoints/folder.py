@@ -131,14 +131,11 @@ def torn(path: Path) -> str | None:
     last, done = latest(path, "offsets"), latest(path, "commits")
     if last < 0 <= done:
         return f"offsets/{done}"
-    wanted = {f"offsets/{number}": True for number in (last - 1, last) if number >= 0}
-    if done >= 0:
-        wanted[f"commits/{done}"] = True
-    wanted |= dict.fromkeys(_source_files(path), False)
-    for name, settings in wanted.items():
-        if not _whole(read(path, name), settings):
-            return name
-    return None if last < 0 else _without_list(path, last)
+    wanted = [f"offsets/{number}" for number in (last - 1, last) if number >= 0]
+    wanted += [f"commits/{done}"] if done >= 0 else []
+    wanted += _source_files(path)
+    torn = next((name for name in wanted if not _whole(path, name)), None)
+    return torn if torn or last < 0 else _without_list(path, last)
 
 
 def _without_list(path: Path, batch_id: int) -> str | None:
@@ -168,12 +165,13 @@ def sweep(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _whole(data: bytes | None, settings: bool) -> bool:
-    """Whether a file has its content; with `settings` its second line is JSON."""
+def _whole(path: Path, name: str) -> bool:
+    """Whether a file has its content; of a plan or a commit, whether its second line is JSON."""
+    data = read(path, name)
     # What did not reach the disk is missing or zero.
     if not data or data.endswith(b"\0"):
         return False
-    if not settings:
+    if name.startswith(f"{SOURCES}/"):
         return True
     lines = data.splitlines()
     try:

@@ -283,14 +283,12 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
     if pa.types.is_list(target):
-        values = _cast(array.values, target.value_type)
-        return pa.Array.from_buffers(
-            target, len(array), array.buffers()[:2], array.null_count, array.offset, [values]
+        inner = _cast(array.values, target.value_type)
+    else:
+        inner = pa.StructArray.from_arrays(
+            [_cast(array.keys, target.key_type), _cast(array.items, target.item_type)],
+            fields=[target.key_field, target.item_field],
         )
-    entries = pa.StructArray.from_arrays(
-        [_cast(array.keys, target.key_type), _cast(array.items, target.item_type)],
-        fields=[target.key_field, target.item_field],
-    )
     return pa.Array.from_buffers(
-        target, len(array), array.buffers()[:2], array.null_count, array.offset, [entries]
+        target, len(array), array.buffers()[:2], array.null_count, array.offset, [inner]
     )
