@@ -17,7 +17,7 @@ from sparkwal.checkpoints import folder
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.content import Content
-from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint, CommitHeader
+from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, Checkpoint, CommitHeader
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.holds import Holds, Span
@@ -241,8 +241,8 @@ def pack(
         largest = max(content, key=lambda name: len(content[name]))
         files[largest] = (NOWHERE, len(content.pop(largest)))
         data = encode(content)
-    lasting = {name: sizes[name] for name in content if folder.is_compact(name)}
-    return Carried(data, "", files, lasting)
+    files |= {name: (HERE, sizes[name]) for name in content if folder.is_compact(name)}
+    return Carried(data, "", files)
 
 
 def encode(files: Mapping[str, bytes]) -> bytes:

@@ -134,8 +134,8 @@ def torn(path: Path) -> str | None:
     wanted = [f"offsets/{number}" for number in (last - 1, last) if number >= 0]
     wanted += [f"commits/{done}"] if done >= 0 else []
     wanted += _source_files(path)
-    torn = next((name for name in wanted if not _whole(path, name)), None)
-    return torn if torn or last < 0 else _without_list(path, last)
+    lost = next((name for name in wanted if not _whole(path, name)), None)
+    return lost if lost or last < 0 else _without_list(path, last)
 
 
 def _without_list(path: Path, batch_id: int) -> str | None:

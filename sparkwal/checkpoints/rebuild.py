@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sparkwal import events
 from sparkwal.checkpoints import carry, folder
-from sparkwal.checkpoints.folder import Owner
+from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
@@ -82,15 +82,25 @@ def checkpoint(
     _check_apart(place, given)
     try:
         with alone(place):
-            made = _checkpoint(log, name, place)
+            _check_ours(place, owner_of(place), log, name)
+            found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
+            if found.why is None:
+                sweep(place)
+            else:
+                replace(place, found.files)
     except OSError as error:
         # A volume that is mounted at the folder itself cannot be renamed either.
         raise OptionError(
             f"cannot make {place} ({error.strerror or error}): give sparkwal.checkpoint a folder "
             "that can be made and replaced, inside one that you may write to"
         ) from None
+    what = (str(place), found.query_id, found.batch_id)
+    if found.why is None:
+        events.emit(events.CheckpointUsed(*what))
+    else:
+        events.emit(events.CheckpointRebuilt(*what, found.why))
     _report_slow_files()
-    return made
+    return str(place)
 
 
 @dataclass(frozen=True)
@@ -103,22 +113,10 @@ class Decision:
     files: Mapping[str, bytes]
 
 
-def _checkpoint(log: LogStore, name: str, place: Path) -> str:
-    _check_ours(place, folder.owner_of(place), log, name)
-    found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
-    if found.why is None:
-        folder.sweep(place)
-        events.emit(events.CheckpointUsed(str(place), found.query_id, found.batch_id))
-    else:
-        replace(place, found.files)
-        events.emit(events.CheckpointRebuilt(str(place), found.query_id, found.batch_id, found.why))
-    return str(place)
-
-
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
     """Whether the folder goes on where the log ends, and what it shall hold if it does not. A log
     that does not exist yet gets the name `drawn`."""
-    owner = folder.owner_of(place)
+    owner = owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
     expected = owner.log_id if owner and live is None else drawn

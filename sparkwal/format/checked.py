@@ -57,9 +57,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 @cache
 def _marked(kind: Any) -> list[tuple[str, tuple[Any, ...]]]:
-    """The fields of a dataclass that `plain` changes."""
-    marks = {name: typing.get_args(hint)[1:] for name, hint in _hints(kind).items()}
-    return [(name, each) for name, each in marks.items() if {_DIGITS, LATER} & set(each)]
+    return [(name, marks) for name, _, marks in _fields(kind) if {_DIGITS, LATER} & {*marks}]
 
 
 def parse(text: bytes, where: str, what: str) -> dict[str, Any]:
@@ -90,13 +88,14 @@ def read(kind: type[T], document: Any, where: str) -> T:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _fields(kind: Any) -> list[tuple[str, Any, tuple[Any, ...]]]:
+    """(name, annotation, marks) of each field."""
     hints = typing.get_type_hints(kind, include_extras=True).items()
-    return {name: hint for name, hint in hints if get_origin(hint) is not ClassVar}
-
-
-def is_whole(value: Any, low: int = 0, high: int = LARGEST_NUMBER) -> bool:
-    return type(value) is int and low <= value <= high
+    return [
+        (name, hint, get_args(hint)[1:] if get_origin(hint) is Annotated else ())
+        for name, hint in hints
+        if get_origin(hint) is not ClassVar
+    ]
 
 
 @cache
@@ -126,7 +125,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return lambda value: {name: item(each) for name, each in checked(value).items()}
     if origin is tuple or issubclass(kind, tuple):
         # A list of values of one type: of so many, or of any number.
-        items = parts or tuple(_hints(kind).values())
+        items = parts or tuple(hint for _, hint, _ in _fields(kind))
         many = None if items[-1] is ... else len(items)
         item, made = _reader(Annotated[items[0], bounds]), tuple if origin else kind._make
         checked = _only(
@@ -134,8 +133,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
             f"a list of {many or 'any number of'} values",
         )
         return lambda value: made([item(each) for each in checked(value)])
-    hints = _hints(kind).items()
-    names = [(name, _reader(hint), LATER in get_args(hint)) for name, hint in hints]
+    names = [(name, _reader(hint), LATER in marks) for name, hint, marks in _fields(kind)]
     return partial(_dataclass, names, kind)
 
 

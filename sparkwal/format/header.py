@@ -26,7 +26,7 @@ SEAL = "seal"
 ANONYMOUS = "append:"
 
 REMOTE, STATEFUL = "remote", "stateful"
-NOWHERE = -1
+NOWHERE, HERE = -1, -2
 _Pair = Annotated[tuple[int, int], Whole(low=-1)]
 
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.

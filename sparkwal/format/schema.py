@@ -73,7 +73,7 @@ def _normal_type(kind: Any, path: str) -> Any:
         return {"type": what, "fields": _normal_fields(kind["fields"], f"{path}.")}
     if what in _PARTS:
         parts = {
-            _type_of(part): _normal_type(inner, f"{path}.{part}") for part, inner in inside(kind)
+            f"{part}Type": _normal_type(inner, f"{path}.{part}") for part, inner in inside(kind)
         }
         nulls = "containsNull" if what == "array" else "valueContainsNull"
         return {"type": what, **parts, nulls: True}
@@ -102,11 +102,7 @@ def inside(kind: Any) -> list[tuple[str, Any]]:
         return []
     if kind["type"] == "struct":
         return [(field["name"], field["type"]) for field in kind["fields"]]
-    return [(part, kind[_type_of(part)]) for part in _PARTS[kind["type"]]]
-
-
-def _type_of(part: str) -> str:
-    return f"{part}Type"
+    return [(part, kind[f"{part}Type"]) for part in _PARTS[kind["type"]]]
 
 
 def check_columns(spark_schema: str) -> None:

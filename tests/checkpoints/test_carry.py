@@ -14,7 +14,7 @@ from sparkwal import DivergedCheckpointError, OptionError, events
 from sparkwal.checkpoints import carry, folder
 from sparkwal.checkpoints.carry import StreamCheckpoint, pack
 from sparkwal.format.content import Content
-from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, to_json
+from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, to_json
 from sparkwal.protocol.recovery import find_head
 
 from ..protocol.query import rows
@@ -39,20 +39,20 @@ def test_a_compacted_list_is_carried_once_and_named_from_then_on() -> None:
     files = {**SMALL, COMPACT: b"list"}
     first = packed(files, {})
     assert carry.decode(first.block, "") == files
-    assert (first.files, first.lasting) == ({}, {COMPACT: 4})
+    assert first.files == {COMPACT: (HERE, 4)}
     second = packed(files, {COMPACT: (7, 4)})
     assert carry.decode(second.block, "") == SMALL
-    assert (second.files, second.lasting) == ({COMPACT: (7, 4)}, {})
+    assert second.files == {COMPACT: (7, 4)}
 
 
 def test_a_compacted_list_of_another_size_is_another() -> None:
     again = packed({COMPACT: b"other"}, {COMPACT: (7, 4)})
-    assert (again.files, again.lasting) == ({}, {COMPACT: 5})
+    assert again.files == {COMPACT: (HERE, 5)}
 
 
 def test_only_compacted_lists_last() -> None:
     again = packed(SMALL, {name: (7, len(data)) for name, data in SMALL.items()})
-    assert carry.decode(again.block, "") == SMALL and not again.files and not again.lasting
+    assert carry.decode(again.block, "") == SMALL and not again.files
 
 
 def test_the_largest_goes_first_where_there_is_no_room() -> None:
@@ -62,7 +62,6 @@ def test_the_largest_goes_first_where_there_is_no_room() -> None:
         assert len(carried.block) <= limit
         assert carried.files == {name: (NOWHERE, len(files[name])) for name in nowhere}
         assert carry.decode(carried.block, "").keys() == files.keys() - nowhere
-        assert COMPACT not in carried.lasting
 
 
 def test_what_was_too_large_is_not_read_again() -> None:
