@@ -206,16 +206,21 @@ def crc_hex(data: bytes) -> bytes:
     return b"%08x" % zlib.crc32(data)
 
 
-def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
-    """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
-    InvalidLogError naming `where` and what was expected."""
+def document_in(metadata: dict[bytes, bytes] | None, where: str, what: str) -> dict[str, Any]:
+    """The JSON object in an object's Arrow metadata, its CRC-32 checked. Raises InvalidLogError."""
     if not metadata or HEADER_KEY not in metadata:
         raise InvalidLogError(f"{where}: no weaselwal header; this is not an object of a log")
     text = metadata[HEADER_KEY]
     if metadata.get(CRC_KEY) != crc_hex(text):
         raise InvalidLogError(f"{where}: the header's CRC-32 does not match its bytes")
-    header = _from_document(checked.parse(text, where, "log"), where)
-    schema = metadata.get(SCHEMA_KEY, b"")
+    return checked.parse(text, where, what)
+
+
+def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
+    """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
+    InvalidLogError naming `where` and what was expected."""
+    header = _from_document(document_in(metadata, where, "log"), where)
+    schema = (metadata or {}).get(SCHEMA_KEY, b"")
     if zlib.crc32(schema) != header.schema_crc32:
         raise InvalidLogError(f"{where}: the schema's CRC-32 does not match the header's")
     return header, schema.decode()

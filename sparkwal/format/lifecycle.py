@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import Number, Whole, parse, plain, read, to_json
-from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
+from sparkwal.format.checked import Number, Whole, plain, read, to_json
+from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
 # What a record is put for: to fix a range before any of it is written; to record that the
 # table has it; to move the floor.
@@ -101,14 +101,10 @@ def encode(state: LifecycleRecord) -> bytes:
 def decode(body: bytes, where: str) -> LifecycleRecord:
     """Raises InvalidLogError naming `where` and what was expected."""
     try:
-        metadata = pa.ipc.open_file(body).schema.metadata or {}
-        text = metadata[HEADER_KEY]
-        intact = metadata[CRC_KEY] == crc_hex(text)
-    except (pa.ArrowException, OSError, ValueError, KeyError):
+        metadata = pa.ipc.open_file(body).schema.metadata
+    except (pa.ArrowException, OSError, ValueError):
         raise InvalidLogError(f"{where}: this is no record of a log's lifecycle") from None
-    if not intact:
-        raise InvalidLogError(f"{where}: the record's CRC-32 does not match its bytes")
-    document = parse(text, where, "record")
+    document = document_in(metadata, where, "record")
     for name in _POSITIONS:
         found = document.get(name)
         of_sequencer = found if isinstance(found, dict) else {}
